@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 LAB := $(VENV)/.lab
 
 .DEFAULT_GOAL := help
-.PHONY: help book lab archive test lint seeds fuzz hunt faults bench clean pdf wheel-check gpu-check
+.PHONY: help book lab archive test lint seeds fuzz hunt faults bench clean pdf wheel-check gpu-check golden gpu-queue
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -58,6 +58,12 @@ hunt: $(READY) ## hunt for wrong certificates with new seeds; ARGS="--minutes 30
 
 faults: $(READY) ## kill runs at random moments, fill disks, run twice at once
 	@GRADLEAK_FAULTS=20 $(RUN) -m pytest -n 0 tests/book/test_faults.py $(ARGS)
+
+golden: $(READY) ## write the rows of the pages' smallest runs anew where they changed; ARGS="peeling noise"
+	@$(RUN) -m tests.studies.golden $(ARGS)
+
+gpu-queue: $(READY) ## pack the trials that decide most claims, for a machine with a GPU and torch
+	@$(RUN) -m tests.gpu.queue $(ARGS)
 
 gpu-check: $(READY) ## try every page and attack on a GPU, beside the CPU; minutes
 	@$(RUN) -m tests.gpu.check $(ARGS)

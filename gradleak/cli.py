@@ -65,9 +65,6 @@ ProfileOption = Annotated[str, typer.Option("--profile", help="quick: minutes on
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Parallel processes; default: one per core.")]
 Cluster = Annotated[str | None, typer.Option("--cluster", metavar="ADDRESS", help="A Dask scheduler to run trials on.")]
 
-# The states of a record whose results the present code has not confirmed.
-UNCONFIRMED = frozenset({"differs", "stale"})
-
 
 def _version(asked: bool) -> None:
     if asked:
@@ -237,39 +234,22 @@ def archive(
 def verify(
     study: Annotated[list[str] | None, typer.Argument(help="Studies to verify; default: all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    stale: Annotated[
-        bool, typer.Option("--stale", help="List stale and differing records; fail if there is one.")
+    outdated: Annotated[
+        bool, typer.Option("--outdated", help="Only list the records that today's code would change; fail if any.")
     ] = False,
-    spot: Annotated[
-        bool, typer.Option("--spot", help="Run some trials of these records again and keep the outcomes.")
-    ] = False,
-    every: Annotated[bool, typer.Option("--all", help="With --spot: check the records of all studies.")] = False,
-    minutes: Annotated[float, typer.Option("--minutes", help="Total time for --spot in minutes.")] = 10.0,
-    device: Annotated[
-        str | None,
-        typer.Option("--device", help="With --spot: cpu, or cuda to run trials of a CPU's record on a GPU as well."),
-    ] = None,
-    jobs: Jobs = None,
 ) -> None:
     """Show each claim's published, recorded and new values; fail if a claim fails at the scale that it needs."""
     from gradleak import claims, studies
-    from gradleak.runs import records
+    from gradleak.runs import golden, records
 
     interrupts.listen()
     wanted = [studies.load(name).name for name in study] if study else list(studies.names())
-    if spot:
-        if bool(study) == every:
-            raise InputError("--spot needs either names of studies or --all")
-        _spot_check(wanted, minutes, jobs, device)
-        return
-    if every or device:
-        raise InputError(f"{'--all' if every else '--device'} is an option of --spot: give both")
-    if stale:
-        _list_stale(wanted)
+    if outdated:
+        _list_outdated(wanted)
         return
     fresh = latest_records()
     recorded = {name: records.recorded(name) for name in wanted}
-    states = {name: _state(record) if record else "none" for name, record in recorded.items()}
+    states = {name: golden.state(record) if record else "none" for name, record in recorded.items()}
     lines = [(states[name], line) for name in wanted for line in claims.lines(fresh, name)]
     rows = [
         {
@@ -298,10 +278,7 @@ def verify(
         for select, description in ((claims.of_papers, "claims of the papers"), (claims.of_ours, "claims of our own")):
             selected = select(line for _, line in lines)
             typer.echo(f"{len(selected)} {description}: {claims.in_words(selected) or 'none'}")
-    all_records = [
-        record for first in recorded.values() if first for record in (first, records.beside(first)) if record
-    ]
-    loosened = list(dict.fromkeys(message for record in all_records for message in claims.loosened(record)))
+    loosened = [message for record in recorded.values() if record for message in claims.loosened(record)]
     failing = [line for _, line in lines if line.failing]
     for line in failing:
         values_found = f"recorded {line.recorded.shown}, fresh {line.fresh.shown}"
@@ -318,71 +295,106 @@ def verify(
         raise typer.Exit(1)
 
 
-def _state(record: Record) -> str:
-    """Return a record's state, with "(GPU)" if the record was made on a GPU."""
-    from gradleak.runs import standing
+def _list_outdated(wanted: Sequence[str]) -> None:
+    """List the records that today's code would change, and count records by state; fail if there is one."""
+    from gradleak.runs import golden, records
 
-    return standing.state(record) + " (GPU)" * record.accelerated
-
-
-def _list_stale(wanted: Sequence[str]) -> None:
-    """List the records that are stale or differ, and count records by state; fail if there is one."""
-    from gradleak.book import checked
-    from gradleak.runs import records, standing
-
-    recorded = {checked.name_of(record): record for name in wanted for record in records.all_recorded(name)}
-    states = {name: standing.state(record) for name, record in recorded.items()}
-    for name, record in recorded.items():
-        if states[name] in UNCONFIRMED:
-            typer.echo(f"{name}: {standing.told(record)}")
-    typer.echo(standing.counted(states.values()))
-    if UNCONFIRMED & set(states.values()):
+    recorded = [record for name in wanted if (record := records.recorded(name))]
+    numbers = {record.study: golden.outdated(record) for record in recorded}
+    for record in recorded:
+        if number := numbers[record.study]:
+            typer.echo(
+                f"{record.study}: {number} of {len(record.trials)} trials ran before the golden rows of the page "
+                f"changed; run `gradleak record {record.study}`, or state in the record why its rows stand"
+            )
+    old = sum(map(bool, numbers.values()))
+    typer.echo(f"{len(recorded)} records: {len(recorded) - old} current, {old} outdated")
+    if old:
         raise typer.Exit(1)
 
 
-def _spot_check(wanted: Sequence[str], minutes: float, jobs: int | None, device: str | None) -> None:
-    """Run trials of records again and keep the outcomes; fail if a record is stale or differs afterwards."""
-    from gradleak.book import checked, spot
-    from gradleak.runs import records, standing
+@app.command()
+def rerun(
+    study: Annotated[str, typer.Argument(help="The study whose recorded trials run again.")],
+    minutes: Annotated[float, typer.Option("--minutes", help="Total time in minutes.")] = 10.0,
+    trials: Annotated[int | None, typer.Option("--trials", min=1, help="The most trials.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; default: as recorded.")] = None,
+    jobs: Jobs = None,
+) -> None:
+    """Run recorded trials again, and show which rows and verdicts differ; nothing is stored."""
+    interrupts.listen()
+    from gradleak.book import again
 
-    recorded = [record for name in wanted for record in records.all_recorded(name)]
-    checks = spot.check(
-        recorded, minutes, jobs=jobs, device=device, say=typer.echo, progress=lambda line: typer.echo(line, err=True)
-    )
-    for line in (*spot.untouched(checks), *spot.differences(checks), *checked.totals(recorded)):
+    found = again.again(study, minutes=minutes, most=trials, device=device, jobs=jobs)
+    for line in found.lines:
         typer.echo(line)
-    states = [standing.state(check.record) for check in checks]
-    typer.echo(standing.counted(states))
-    if UNCONFIRMED & set(states):
+    if found.differs:
         raise typer.Exit(1)
 
 
 @app.command()
 def record(
-    study: Annotated[list[str], typer.Argument(help="Studies to record.")],
+    study: Annotated[list[str] | None, typer.Argument(help="Studies to record.")] = None,
     parameter: Settings = None,
     profile: ProfileOption = "paper",
-    part: Annotated[
-        str | None, typer.Option("--part", help="Run only the trials of this part; keep the rest as recorded.")
+    part: Annotated[str | None, typer.Option("--part", help="Run all trials of this part, and no others.")] = None,
+    undecided: Annotated[
+        bool, typer.Option("--undecided", help="Run the trials that decide most claims per second, of all studies.")
+    ] = False,
+    merge: Annotated[
+        list[Path] | None, typer.Option("--merge", metavar="FILE", help="Add the trials in this file; may be repeated.")
+    ] = None,
+    minutes: Annotated[float | None, typer.Option("--minutes", help="Stop after this time in minutes.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --undecided: only list the trials.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="With --undecided: append trials to this file instead.")
     ] = None,
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:
-    """Run studies at the papers' scale and save their results in results/."""
+    """Run studies at the papers' scale; each finished trial is added to the record in results/ at once."""
     interrupts.listen()
-    asked = _asked(study, profile, parameter)
     from gradleak import claims
-    from gradleak.runs import forecast, records, runner
+    from gradleak.book import queue
+    from gradleak.runs import forecast, recording, records
 
-    for loaded, parameters in asked:
-        if not cluster:
-            _tell(forecast.of_record(loaded, parameters, part=part, jobs=jobs))
-        result = runner.record(
-            loaded, parameters, rules=claims.rules(loaded.name), part=part, jobs=jobs, cluster=cluster
-        )
-        seconds = sum(trial.seconds for trial in result.trials)
-        file = records.file_of(loaded.name, accelerated=result.accelerated)
-        typer.echo(f"record  {file}  ({len(result.trials)} trials, {seconds:.0f} s in all)")
+    if bool(study) + undecided + bool(merge) != 1:
+        raise InputError("name studies to record, or give --undecided or --merge")
+    if undecided:
+        _record_undecided(minutes, jobs, out, dry_run=dry_run)
+        return
+    if dry_run or out:
+        raise InputError(f"{'--dry-run' if dry_run else '--out'} is an option of --undecided: give both")
+    if merge:
+        results = recording.merge(merge, claims.rules, queue.asked)
+    else:
+        results = []
+        for loaded, parameters in _asked(study or [], profile, parameter):
+            rules = claims.rules(loaded.name)
+            if not cluster:
+                todo = recording.Recording(loaded, parameters, rules).missing(part)
+                _tell(forecast.forecast(loaded, parameters, jobs=jobs, todo=todo))
+            results.append(
+                recording.record(
+                    loaded, parameters, rules=rules, part=part, minutes=minutes, jobs=jobs, cluster=cluster
+                )
+            )
+    for result in results:
+        typer.echo(f"record  {records.file_of(result.study)}  ({result.size}, {result.seconds:.0f} s in all)")
+
+
+def _record_undecided(minutes: float | None, jobs: int | None, out: Path | None, *, dry_run: bool) -> None:
+    """Run the trials that decide claims, or list them with the expected times."""
+    from gradleak.book import queue
+
+    entries = queue.queue()
+    if dry_run:
+        _show([entry.row for entry in entries])
+        for line in queue.summary(entries):
+            typer.echo(line)
+        return
+    for line in queue.run(entries, minutes=minutes, jobs=jobs, out=out, say=typer.echo):
+        typer.echo(line)
 
 
 @app.command()
@@ -542,13 +554,10 @@ def latest_records() -> dict[str, Record]:
 
 
 def _asked(names: Sequence[str], profile: str, settings: list[str] | None) -> list[tuple[Study, Parameters]]:
-    """Return studies with their parameters; wrong ones are refused before the slow import of a study."""
+    """Return studies with their parameters."""
     from gradleak import studies
-    from gradleak.runs import outlines
 
     loaded, given = [studies.load(name) for name in names], _settings(settings)
-    for study in loaded:
-        outlines.refuse(study, profile, given)
     return [(study, studies.parameters(study, profile, given)) for study in loaded]
 
 

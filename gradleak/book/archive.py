@@ -87,9 +87,8 @@ def codecheck() -> str:
 def _manifest() -> Iterator[tuple[str, str]]:
     """Yield the files that a check must produce, each with a comment."""
     for name in studies.names():
-        for record in records.all_recorded(name):
-            file = records.file_of(name, accelerated=record.accelerated)
-            yield file.relative_to(paths.root()).as_posix(), _described(record)
+        if record := records.recorded(name):
+            yield records.file_of(name).relative_to(paths.root()).as_posix(), _described(record)
     yield "_build/html/book/index.html", "The book, by `make book`: every figure, table and verdict from the records."
     yield "_build/gradleak.pdf", "The book as one PDF, by `make pdf`."
 
@@ -98,10 +97,9 @@ def _described(record: Record) -> str:
     study = studies.load(record.study)
     judged = [claims.judge(claim, record) for claim in claims.load(record.study)]
     verdicts = claims.tally([Line(one, one) for one in judged])
-    seconds = duration(sum(trial.seconds for trial in record.trials))
     return (
         f"{study.title} ({study.paper}, {study.place}), by `gradleak record {study.name}` on {record.where}: "
-        f"{len(record.trials)} trials in {seconds}; claims: {verdicts or 'none'}."
+        f"{record.size} in {duration(record.seconds)}; claims: {verdicts or 'none'}."
     )
 
 

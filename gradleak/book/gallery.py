@@ -15,7 +15,7 @@ from PIL import Image
 
 from gradleak import studies
 from gradleak.book import kernels, reports
-from gradleak.runs import records, runner, sources
+from gradleak.runs import code, records, runner
 from gradleak.runs.records import Record
 from gradleak.studies import Study
 
@@ -75,8 +75,7 @@ def put_pictures(ordered: list[Study], shown: Mapping[str, Record], folder: Path
 
 
 def _key(study: Study, record: Record) -> str:
-    code = sources.of_page(study, (__name__,)).digest
-    return hashlib.sha256(f"{code} {record.digest()}".encode()).hexdigest()
+    return hashlib.sha256(f"{code.of_page(study)} {record.digest()}".encode()).hexdigest()
 
 
 def _is(file: Path, content: str) -> bool:

@@ -14,7 +14,6 @@ from gradleak import claims, paths, studies
 from gradleak.book import (
     architecture,
     attacks,
-    checked,
     cover,
     explorer,
     gallery,
@@ -24,8 +23,8 @@ from gradleak.book import (
     scoreboard,
 )
 from gradleak.book.pages import PageRun
-from gradleak.claims import Line
-from gradleak.runs import records, sources, standing, staying
+from gradleak.claims import Line, rounding
+from gradleak.runs import code, golden, records
 from gradleak.runs.records import Record
 from gradleak.show import figures, provenance
 from gradleak.show.tables import duration
@@ -65,8 +64,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun], job
     parts["scoreboard.md"] = scoreboard.text(papers, ordered, judged)
     parts["gallery.md"] = gallery.text(ordered, papers, fresh, folder / "gallery", jobs)
     parts["status.md"] = _status(ordered, runs, fresh)
-    parts["confirmations.md"] = checked.text(ordered)
-    parts["on-cpu.md"] = staying.text()
+    parts["rounding.md"] = rounding.text()
     parts["attacks.md"] = attacks.text()
     parts["performance.md"] = performance.write_page(folder)
     parts["clusters.md"] = performance.write_clusters(folder)
@@ -116,11 +114,10 @@ def _put_cover(folder: Path) -> None:
     """Draw the book's first picture again if its code or a record that it shows has changed."""
     picture, key = folder / "cover.png", folder / "cover.key"
     present = [study for study in cover.SHOWN if study in studies.names()]
-    files = [file for study in present for file in records.files_of(study) if file.is_file()]
-    recorded = [file.read_bytes() for file in files]
-    digest = hashlib.sha256(
-        b"".join([sources.of_modules("gradleak.book.cover").digest.encode(), *recorded])
-    ).hexdigest()
+    files = [records.file_of(study) for study in present]
+    recorded = [file.read_bytes() for file in files if file.is_file()]
+    keys = [code.of_page(studies.load(study)).encode() for study in present]
+    digest = hashlib.sha256(b"".join([*keys, *recorded])).hexdigest()
     if not picture.is_file() or not key.is_file() or key.read_text() != digest:
         cover.make_cover(picture)
         key.write_text(digest)
@@ -143,26 +140,22 @@ def _status(ordered: list[Study], runs: dict[str, PageRun], fresh: dict[str, Rec
         "| --- | --- | --- | --- | ---: | ---: | ---: | --- |",
     ]
     for study in ordered:
-        record, origin = records.recorded(study.name), fresh[study.name].provenance
+        record, run = records.recorded(study.name), fresh[study.name]
         record_cells = _cells(record) if record else ["not recorded", "–", "–", "–", "–"]
         run_cells = [
             f"{runs[study.name].seconds:.0f} s",
-            f"{origin.date}, {origin.device}, {origin.commit}",
+            f"{run.days[-1]}, {run.machines[0].device}, {run.trials[0].commit}",
         ]
         lines.append(f"| {_link(study, study.name)} | {' | '.join([*record_cells, *run_cells])} |")
-        if record and (other := records.beside(record)):
-            lines.append(f"| (also recorded, not shown) | {' | '.join([*_cells(other), '–', '–'])} |")
     head = ":::{table} Every page: the state of its record, and when and where the page ran.\n:name: tab-status\n"
     return head + ":class: gradleak-table status\n\n" + "\n".join(lines) + "\n:::\n"
 
 
 def _cells(record: Record) -> list[str]:
-    """Return the cells of the status page for a record: state, device, days, number of trials and their run time."""
-    seconds = duration(sum(trial.seconds for trial in record.trials))
-    device = record.provenance.device.partition(",")[0]
-    file = provenance.address(record.study, accelerated=record.accelerated)
-    state = f"{_badge(standing.state(record))} {{bookfile}}`JSON <{file}>`"
-    return [state, device, " to ".join(records.span(record)), f"{len(record.trials)}", seconds]
+    """Return the cells of the status page for a record: state, machines, days, number of trials and their run time."""
+    state = f"{_badge(golden.state(record))} {{bookfile}}`JSON <{provenance.address(record.study)}>`"
+    days, seconds = " to ".join(record.days), duration(record.seconds)
+    return [state, provenance.machines(record), days, record.size.removesuffix(" trials"), seconds]
 
 
 def _badge(state: str) -> str:

@@ -127,8 +127,8 @@ def overhead(scaling: pd.DataFrame) -> float:
 def clusters_text(scaling: pd.DataFrame) -> str:
     """Return a text on the gain of more workers: measured for one and two, and computed from the recorded trials."""
     # Run times on a GPU do not apply to workers with one core.
-    all_records = [record for name in studies.names() for record in records.all_recorded(name)]
-    cpu_records = [record for record in all_records if not record.accelerated]
+    recorded = filter(None, map(records.recorded, studies.names()))
+    cpu_records = [record for record in recorded if not record.accelerated]
     text, trial_overhead = "The speed-up is not measured yet: run `make bench`.\n", 0.0
     if len(scaling):
         first, last, trial_overhead = scaling.iloc[0], scaling.iloc[-1], overhead(scaling)
@@ -149,7 +149,7 @@ def hundred(kept: list[Record], each: float) -> Table:
         each: The overhead (s) of a trial for its worker.
     """
     cells = []
-    for record in sorted(kept, key=lambda run: -sum(trial.seconds for trial in run.trials))[:8]:
+    for record in sorted(kept, key=lambda run: -run.seconds)[:8]:
         seconds = [trial.seconds for trial in record.trials]
         ends = [finish(seconds, count, each) for count in COUNTS]
         cells.append(

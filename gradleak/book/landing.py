@@ -55,7 +55,7 @@ def _times(shown: Sequence[Record]) -> str:
     """Return a note on what the times are, and on which machines they were measured; "" if nothing is shown."""
     if not shown:
         return ""
-    machines = sorted({record.provenance.processor or record.provenance.device for record in shown})
+    machines = sorted({machine.name for record in shown for machine in record.machines})
     return (
         "*Time*: the median over the cases in *how exactly*. It is the CPU time of one attack or, where marked, the "
         f"elapsed time, as recorded on: {'; '.join(machines)} ({{doc}}`status`)."

@@ -21,15 +21,9 @@ from typing import Any
 from gradleak import claims, paths, studies
 from gradleak.book import beside
 from gradleak.errors import GradleakError, GradleakWarning, InputError
-from gradleak.runs import confirmations, progress, records, runner, sources
+from gradleak.runs import code, progress, records, runner
 from gradleak.storage import storage_error, write_whole
 from gradleak.studies import Parameters, Study
-
-# The modules besides the study that affect a page. If they change, the page has to run again, but not its trials.
-PAGE_MODULES = (
-    "gradleak.claims", "gradleak.runs.records", "gradleak.runs.runner", "gradleak.show.provenance",
-    "gradleak.show.tables", "gradleak.book.pages",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -53,10 +47,8 @@ def page_key(study: Study, parameters: Parameters) -> str:
     """Return a hash of everything on which an executed page depends."""
     digest = hashlib.sha256(study.notebook.read_bytes())
     device = studies.resolve_device(parameters.device)
-    code = sources.of_page(study, PAGE_MODULES).digest
-    digest.update(runner.decides(code, device, runner.sources_of(study, parameters)).encode())
-    recorded = records.files_of(study.name)
-    for file in (claims.file_of(study.name), *recorded, *map(confirmations.file_beside, recorded)):
+    digest.update(runner.decides(code.of_page(study), device, runner.sources_of(study, parameters)).encode())
+    for file in (claims.file_of(study.name), records.file_of(study.name)):
         digest.update(file.read_bytes() if file.is_file() else b"none")
     digest.update(json.dumps(parameters.model_dump(), sort_keys=True).encode())
     return digest.hexdigest()[:16]
@@ -112,7 +104,7 @@ def run_page(
             "GRADLEAK_CLUSTER": cluster,
             # The kernel must run the same code as this process, even if the installed package is another checkout.
             "PYTHONPATH": os.pathsep.join(
-                filter(None, [str(sources.package_folder().parent), os.environ.get("PYTHONPATH")])
+                filter(None, [str(code.package_folder().parent), os.environ.get("PYTHONPATH")])
             ),
             # Turns off a warning at every start that frozen modules cannot be debugged.
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
@@ -125,9 +117,9 @@ def run_page(
         seconds = round(time.perf_counter() - started, 1)
         if not record.is_file():
             raise GradleakError(f"page '{study.name}' ran, but its notebook made no record: it must call run_study")
-        facts = records.read(record).provenance
-        page.metadata["gradleak"] = {"study": study.name, "key": key, "seconds": seconds} | facts.model_dump(
-            include={"device", "versions", "date"}
+        run = records.read(record)
+        page.metadata["gradleak"] = {"study": study.name, "key": key, "seconds": seconds, "date": run.days[-1]} | (
+            run.machines[0].model_dump(include={"device", "versions"})
         )
         beside.fold(_cleaned(page, {scratch: "scratch"}))
         text = nbformat.writes(page) + "\n"
@@ -238,7 +230,7 @@ def _cleaned(page: Any, named: dict[str, str]) -> Any:
     page.metadata.pop("papermill", None)
     named = {
         str(paths.root()): ".",
-        str(sources.package_folder().parent): ".",
+        str(code.package_folder().parent): ".",
         sys.prefix: "python",
         str(Path.home()): "~",
         **named,

@@ -6,11 +6,11 @@ import html
 from collections.abc import Mapping, Sequence
 
 from gradleak import claims
-from gradleak.claims import Line, causes, listed
+from gradleak.claims import Line, causes, listed, rounding
 from gradleak.claims.listed import Fact, Listed
-from gradleak.runs import records, standing
+from gradleak.runs import golden, records
+from gradleak.runs.golden import State
 from gradleak.runs.records import Record
-from gradleak.runs.standing import State
 from gradleak.show import provenance
 from gradleak.studies import Study
 from gradleak.wording import counted
@@ -151,36 +151,25 @@ def files(ordered: Sequence[Study], judged: Mapping[str, list[Line]]) -> dict[st
     made, entries = {}, []
     for study in ordered:
         record = records.recorded(study.name)
-        state = standing.state(record) if record else None
+        state = golden.state(record) if record else None
         own = [(line, listed.listed(line, state)) for line in judged[study.name]]
         entries += [entry for _, entry in own]
-        links, again = _links(study, record, state), _other_verdicts(record)
+        links = _links(study, record, state)
         details = {
             entry.id: listed.detail(
                 line,
                 entry,
-                [*again.get(entry.id, ()), *links],
+                [*(Fact(head="Run again", text=text) for text in rounding.verdicts(entry.id)), *links],
                 listed.rows_behind(line.claim, record) if record else None,
             )
             for line, entry in own
         }
         made[f"claims/{study.name}.js"] = listed.as_script(study.name, details).encode()
-        for accelerated, file in enumerate(records.files_of(study.name)):
-            if file.is_file():
-                made[provenance.address(study.name, accelerated=bool(accelerated))] = file.read_bytes()
+        if record:
+            made[provenance.address(study.name)] = records.file_of(study.name).read_bytes()
     made["claims.json"] = listed.as_json(entries).encode()
     made["claims.csv"] = listed.as_csv(entries).encode()
     return made
-
-
-def _other_verdicts(record: Record | None) -> dict[str, list[Fact]]:
-    """Return, by claim, where another verdict came out when the record's trials were run again."""
-    facts: dict[str, list[Fact]] = {}
-    for summary in standing.confirmed_by(record) if record else ():
-        for verdict in summary.verdicts:
-            text = f"with today's code on {summary.machine.name}, the verdict was “{verdict.found}”"
-            facts.setdefault(verdict.claim, []).append(Fact(head="Run again", text=text))
-    return facts
 
 
 def _links(study: Study, record: Record | None, state: State | None) -> list[Fact]:
@@ -188,6 +177,6 @@ def _links(study: Study, record: Record | None, state: State | None) -> list[Fac
     page = Fact(head="Page", text=study.title, link=f"executed/{study.paper}/{study.name}.html")
     if record is None:
         return [page]
-    address = provenance.address(study.name, accelerated=record.accelerated)
+    address = provenance.address(study.name)
     text = f"{address.rpartition('/')[2]} ({state})"
     return [Fact(head="Record", text=text, link=f"../{address}"), page]

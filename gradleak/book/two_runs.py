@@ -15,7 +15,8 @@ from gradleak.errors import InputError, MissingData
 from gradleak.runs import comparing, kinds, records
 from gradleak.runs.kinds import Compared, Outcome
 from gradleak.runs.records import Record, Trial, part_of
-from gradleak.runs.trials import known, short
+from gradleak.runs.trials import short, without_device
+from gradleak.show import provenance
 from gradleak.studies import Study
 from gradleak.wording import counted
 
@@ -229,19 +230,18 @@ def compare(first: Record, second: Record) -> Comparison:
 
 
 def _key(trial: Trial) -> str:
-    """Return a trial's inputs as text; the device is left out, because it should not change the result."""
-    return known({name: value for name, value in trial.inputs.items() if name != "device"})
+    return without_device(trial.inputs)
 
 
 def _facts(record: Record) -> dict[str, Any]:
     """Return the facts on the origin of a record that a reader may want to compare."""
-    origin = record.provenance
     facts = {
-        "profile": record.profile, "device": origin.device, "processor": origin.processor,
-        "instructions": origin.instructions, "commit": origin.commit, "date": origin.date,
-        "data": "; ".join(origin.data), "seconds of all trials": f"{sum(one.seconds for one in record.trials):.1f}",
+        "profile": record.profile, "machine": provenance.machines(record), "date": " to ".join(record.days),
+        "commit": ", ".join(dict.fromkeys(trial.commit for trial in record.trials)), "data": "; ".join(record.data),
+        "seconds of all trials": f"{record.seconds:.1f}",
     }  # fmt: skip
-    return facts | {f"version of {name}": version for name, version in origin.versions.items()}
+    versions = {name: version for machine in record.machines for name, version in machine.versions.items()}
+    return facts | {f"version of {name}": version for name, version in versions.items()}
 
 
 def _differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[Pair]:

@@ -39,7 +39,7 @@ __all__ = [
     "DECIDED", "OF_OURS", "OF_PAPERS", "Change", "Claim", "Judgement", "Line", "Measure", "Opening", "Rule", "Tables",
     "Verdict", "Within", "causes_table", "changes_table", "check", "counted", "enough", "failing", "failing_table",
     "file_of", "in_words", "judge", "judgements", "lines", "load", "loosened", "matrix", "of_ours", "of_papers",
-    "opening", "own_matrix", "published", "reaches", "rules", "style", "tally", "verdicts",
+    "opening", "own_matrix", "published", "raised", "reaches", "rules", "style", "tally", "verdicts",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).parent
@@ -130,7 +130,7 @@ def check(study: studies.Study) -> None:
             if name not in offered:
                 raise InputError(f"claim '{claim.id}' needs {unknown('parameter', name, offered)}")
         try:
-            study.Parameters(**offered | {name: _with(offered[name], claim.needs[name]) for name in claim.needs})
+            study.Parameters(**offered | {name: raised(offered[name], claim.needs[name]) for name in claim.needs})
         except ValidationError as error:
             problem = error.errors()[0]["msg"]
             raise InputError(
@@ -138,7 +138,7 @@ def check(study: studies.Study) -> None:
             ) from error
 
 
-def _with(offered: Any, needed: Any) -> Any:
+def raised(offered: Any, needed: Any) -> Any:
     """Return a value of a parameter that meets what a claim needs, starting from the value `offered`."""
     if isinstance(offered, list):
         values = needed if isinstance(needed, list) else [needed]

@@ -124,9 +124,22 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
     spread = float(values.std()) if claim.measure.reduce == "mean" and len(values) > 1 else None
     agrees = claim.holds(value, list(values))
     differs = differences(claim, chosen, record.parameters)
+    reached = reached and _finished(claim, record, chosen)
     at_scale = reached and not differs
     verdict = _verdict(claim, value, agrees=agrees, differs=bool(differs), reached=reached)
     return Judgement(claim, value, count, spread, at_scale, agrees, verdict, differs)
+
+
+def _finished(claim: Claim, record: Record, chosen: list[Columns]) -> bool:
+    """Whether no trial is waiting that measures a claim, and the rows that measure it come from runs that reach it.
+
+    A claim is measured by the parts of the study that have rows for it.
+    """
+    parts = {line.get("part", "") for line in chosen}
+    if any(inputs.get("part", "") in parts and may_measure(claim, inputs) for inputs in record.waiting):
+        return False
+    runs = {id(parameters): parameters for line in chosen if (parameters := record.under.get(id(line)))}
+    return all(reaches(claim, record.parameters | parameters) for parameters in runs.values())
 
 
 def _verdict(claim: Claim, value: float, *, agrees: bool, differs: bool, reached: bool) -> Verdict:
@@ -144,6 +157,15 @@ def _verdict(claim: Claim, value: float, *, agrees: bool, differs: bool, reached
 def reaches(claim: Claim, parameters: Columns) -> bool:
     """Whether a run with these parameters has as many samples and starts as a claim needs."""
     return all(_allowed(claim, name, parameters.get(name), needed) for name, needed in claim.needs.items())
+
+
+def may_measure(claim: Claim, inputs: Columns) -> bool:
+    """Whether a trial with these inputs may have rows that measure a claim, as far as its inputs say."""
+    return all(
+        among(inputs[name], value if isinstance(value, list) else [value])
+        for name, value in claim.measure.where.items()
+        if name in inputs
+    )
 
 
 def differences(claim: Claim, lines: Iterable[Columns], parameters: Columns) -> tuple[str, ...]:

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from gradleak.claims.causes import cause
 from gradleak.claims.judging import Line, Verdict, selected
 from gradleak.claims.model import Cause, Change, Claim
+from gradleak.runs.golden import State
 from gradleak.runs.plain import worded
 from gradleak.runs.records import Record
-from gradleak.runs.standing import State
 
 Whose = Literal["the paper's", "our prediction", "our finding"]
 # The most rows and columns that the details of a claim show.

@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from gradleak.claims import rounding
+
 Number = int | float
 
 
@@ -319,14 +321,15 @@ class Claim(_Strict):
 
     @property
     def remarks(self) -> list[str]:
-        """The texts shown beside the claim: the note, the stand-in, immaterial differences, and changes."""
+        """The texts shown beside the claim: the note, the stand-in, immaterial differences, changes, other verdicts."""
         immaterial = [
             f"{name} {'≥' if isinstance(entry.value, int | float) else '='} {entry.value} is accepted in place of the "
             f"paper's value: {entry.why}"
             for name, entry in self.immaterial.items()
         ]
         changed = [f"{CHANGES.get(entry.kind, f'Changed ({entry.kind})')}: {entry.why}" for entry in self.changed]
-        return [text for text in (self.note, self.stand_in, *immaterial, *changed) if text]
+        other = rounding.verdicts(self.id)
+        return [text for text in (self.note, self.stand_in, *immaterial, *changed, *other) if text]
 
     def number(self, value: Any) -> str:
         """Return a value of this claim as text in its format, without its unit."""

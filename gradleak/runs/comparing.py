@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gradleak.errors import InputError
 from gradleak.runs import kinds
-from gradleak.runs.confirmations import Difference
 from gradleak.runs.kinds import Kind, Outcome
-from gradleak.runs.records import Trial, digest_of
+from gradleak.runs.records import Trial
 from gradleak.runs.studies import Study
 from gradleak.runs.trials import short
 
@@ -24,6 +23,43 @@ NOTHING = "nothing"
 JPEG = "/9j/"
 # The most characters of a value that a difference shows.
 LONGEST = 60
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference between the values of a column in two runs of a trial.
+
+    Attributes:
+        column: The column, with the place of the value in its lists and mappings.
+        kind: The kind of value as which the two were compared.
+        outcome: "within" the tolerance, or "differs".
+        values: The number of values that differ.
+        apart: The relative difference of measured numbers, or the ratio of two rounding errors; None for other values.
+        recorded: The value of the first run.
+        found: The value of the second run.
+        row: The number of the row in its trial, from 1.
+        about: The first inputs of the trial.
+    """
+
+    column: str
+    kind: kinds.Name
+    outcome: Outcome
+    values: int
+    apart: float | None
+    recorded: Any
+    found: Any
+    row: int
+    about: str
+
+    @property
+    def text(self) -> str:
+        """The difference in one line."""
+        apart = ""
+        if self.apart is not None and math.isfinite(self.apart):
+            apart = f", a factor of {self.apart:.3g}" if self.kind == "rounding" else f", {self.apart:.1e} of it"
+        count = f"; {self.values} values differ" if self.values > 1 else ""
+        values = f"{self.found!r} where {self.recorded!r} is recorded{apart}"
+        return f"{self.column}: {values}, row {self.row} ({self.about}){count}"
 
 
 @dataclass(frozen=True)
@@ -42,7 +78,7 @@ class Comparison:
 def compare(study: Study, recorded: Trial, again: Trial) -> Comparison:
     """Compare the rows of a trial that was run again with the recorded rows; columns that hold times are left out."""
     declared = columns(study)
-    digest, about = digest_of(recorded), short(recorded.inputs)
+    about = short(recorded.inputs)
 
     def difference(column: str, how: kinds.Compared, one: Any, other: Any, row: int) -> Difference:
         return Difference(
@@ -54,7 +90,6 @@ def compare(study: Study, recorded: Trial, again: Trial) -> Comparison:
             recorded=_brief(one),
             found=_brief(other),
             row=row,
-            trial=digest,
             about=about,
         )
 
@@ -84,7 +119,7 @@ def worst(differences: Iterable[Difference]) -> list[Difference]:
         previous = largest.get(key)
         is_larger = previous is None or _apart(difference) > _apart(previous)
         larger = difference if previous is None or is_larger else previous
-        largest[key] = larger.model_copy(update={"values": difference.values + (previous.values if previous else 0)})
+        largest[key] = replace(larger, values=difference.values + (previous.values if previous else 0))
     return list(largest.values())
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gradleak.runs import experiments, memory, records, runner, sources
+from gradleak.runs import memory, records, runner
 from gradleak.runs.experiments import Parameters
-from gradleak.runs.plain import Columns, plain
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Trial
 from gradleak.runs.studies import Study
-from gradleak.runs.trials import Trials, known
+from gradleak.runs.trials import known, without_device
 
 # Cached trials tell how fast this machine is if their recorded times sum up to at least so many seconds.
 LEAST = 10.0
@@ -24,7 +24,7 @@ class Forecast:
 
     Attributes:
         trials: The number of trials of the run.
-        finished: The number of them that are in the cache or are reused from a record.
+        finished: The number of them that are in the cache or in the record that they continue.
         seconds: The expected sum of the times of the other trials; trials of unknown time are left out.
         longest: The expected time of the longest of them.
         exact: The number of them whose own time is recorded.
@@ -95,7 +95,7 @@ class Forecast:
 
 
 def forecast(
-    study: Study, parameters: Parameters, *, jobs: int | None = None, reused: Iterable[Trial] = ()
+    study: Study, parameters: Parameters, *, jobs: int | None = None, todo: Sequence[Columns] | None = None
 ) -> Forecast:
     """Estimate what a run takes.
 
@@ -103,23 +103,23 @@ def forecast(
         study: The study.
         parameters: The parameters of the run.
         jobs: The number of processes, as in `run_study`.
-        reused: Trials that need not run again besides those in the cache.
+        todo: The inputs of the trials that have to run unless they are in the cache; None for all.
     """
-    inputs = [plain(one, f"a trial of '{study.name}'") for one in study.trials(parameters)]
-    device = experiments.resolve_device(parameters.device)
-    code = sources.of_trials(study).digest
-    cache = Trials(study.name, runner.decides(code, device, runner.sources_of(study, parameters)))
+    inputs = runner.planned(study, parameters)
+    cache = runner.cache_of(study, parameters)
     cached = {known(trial.inputs): trial for trial in map(cache.get, inputs) if trial is not None}
-    finished = cached.keys() | {known(trial.inputs) for trial in reused}
-    missing = [one for one in inputs if known(one) not in finished]
+    wanted = inputs if todo is None else todo
+    missing = [one for one in wanted if known(one) not in cached]
     record = records.recorded(study.name)
     trials = record.trials if record else []
-    recorded = {_key(trial.inputs): trial.seconds for trial in trials}
+    recorded = {without_device(trial.inputs): trial.seconds for trial in trials}
     speed = _speed(list(cached.values()), recorded)
-    own = [recorded[_key(one)] for one in missing if _key(one) in recorded]
+    own = [recorded[without_device(one)] for one in missing if without_device(one) in recorded]
     means = _means(trials)
     guessed = [
-        means[part] for one in missing if _key(one) not in recorded and (part := str(one.get("part", ""))) in means
+        means[part]
+        for one in missing
+        if without_device(one) not in recorded and (part := str(one.get("part", ""))) in means
     ]
     times = [seconds * (speed or 1) for seconds in (*own, *guessed)]
     peaks = [trial.peak for trial in trials if trial.peak is not None]
@@ -130,13 +130,8 @@ def forecast(
         exact=len(own), guessed=len(guessed), unknown=len(missing) - len(own) - len(guessed), speed=speed,
         processes=max(1, runner.processes(jobs, len(missing), accelerated, study.threads)),
         memory=max(peaks, default=0.0) or memory.used(), measured=bool(peaks),
-        recorded_on=(record.provenance.processor or "") if record else "",
+        recorded_on="; ".join(machine.name for machine in record.machines) if record else "",
     )  # fmt: skip
-
-
-def _key(inputs: Columns) -> str:
-    """Return a trial's inputs as text, without the device."""
-    return known({name: value for name, value in inputs.items() if name != "device"})
 
 
 def _means(trials: Sequence[Trial]) -> dict[str, float]:
@@ -149,7 +144,8 @@ def _means(trials: Sequence[Trial]) -> dict[str, float]:
 
 def _speed(cached: Sequence[Trial], recorded: dict[str, float]) -> float | None:
     """Return the time of the cached trials relative to their recorded times; None if these are too short."""
-    pairs = [(trial.seconds, recorded[_key(trial.inputs)]) for trial in cached if _key(trial.inputs) in recorded]
+    keyed = [(trial.seconds, without_device(trial.inputs)) for trial in cached]
+    pairs = [(seconds, recorded[key]) for seconds, key in keyed if key in recorded]
     before = sum(seconds for _, seconds in pairs)
     return sum(seconds for seconds, _ in pairs) / before if before >= LEAST else None
 
@@ -159,8 +155,3 @@ def _duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def of_record(study: Study, parameters: Parameters, *, part: str | None, jobs: int | None) -> Forecast:
-    """Estimate what `gradleak record` takes, which reuses trials of the present record."""
-    return forecast(study, parameters, jobs=jobs, reused=runner.reusable(study, parameters, part))

@@ -1,4 +1,4 @@
-"""Define, write and read records: the result of a run of a study, with its provenance."""
+"""Define, write and read records: the result of a run of a study, in which every trial states where it ran."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 import gradleak
 from gradleak import devices, paths
-from gradleak.errors import GradleakError, InputError, MissingData, StorageError
-from gradleak.runs import sealing, studies
+from gradleak.errors import GradleakError, InputError, MissingData, StorageError, first_line
+from gradleak.runs import studies
 from gradleak.runs.plain import Columns, restored, worded
 from gradleak.storage import write_whole
+from gradleak.wording import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +36,30 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Machine(_Strict):
+    """The machine on which a trial ran; it contains no host, user or path.
+
+    Attributes:
+        device: The kind of CPU, or the model of the GPU and how it computes float32.
+        processor: The processor's model; None if it was not recorded.
+        instructions: The vector instructions that torch used on the processor; None if they were not recorded.
+        versions: The versions of the packages, by name.
+    """
+
+    device: str = "CPU"
+    processor: str | None = None
+    instructions: str | None = None
+    versions: dict[str, str] = {}
+
+    @property
+    def name(self) -> str:
+        """The machine in a few words: "AMD EPYC, AVX512, torch 2.11.0"."""
+        kind = self.device.partition(",")[0]
+        device = kind if kind != "CPU" or not self.processor else ""
+        torch = f"torch {self.versions['torch']}" if "torch" in self.versions else ""
+        return ", ".join(filter(None, (device, self.processor, self.instructions, torch)))
+
+
 class Trial(_Strict):
     """A finished experiment: a small, seeded, independent piece of work.
 
@@ -42,17 +67,24 @@ class Trial(_Strict):
         inputs: The inputs of the experiment.
         rows: The rows that it returned.
         seconds: The time that it took.
-        date: When it ended, in UTC; None in old records.
-        commit: The commit of the code; None in old records.
-        peak: The most memory that its process held, in bytes; None in old records.
+        date: When it ended, in UTC.
+        commit: The commit of the code.
+        golden: The digest of the page's golden rows in that code.
+        peak: The most memory that its process held, in bytes; None if it was not recorded.
+        under: The parameters in which its run differed from the record's, if it spent less effort than the record's run
+            plans; a trial with more effort takes its place.
+        machine: Where it ran.
     """
 
     inputs: Columns
     rows: list[Columns]
     seconds: float
-    date: str | None = None
-    commit: str | None = None
+    date: str = ""
+    commit: str = "unknown"
+    golden: str = ""
     peak: float | None = None
+    under: Columns = {}
+    machine: Machine = Machine()
 
 
 def part_of(trial: Trial) -> str:
@@ -65,61 +97,45 @@ def _distinct(value: Hashable) -> tuple[bool, Hashable]:
     return isinstance(value, bool), value
 
 
-def digest_of(trial: Trial) -> str:
-    """Return a short digest of a trial's inputs and recorded rows."""
-    text = json.dumps(worded({"inputs": trial.inputs, "rows": trial.rows}), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-class Provenance(_Strict):
-    """The origin of a result; it contains no host, user or path.
+class Accepted(_Strict):
+    """The statement that a record's rows stand although the golden rows of its page have changed.
 
     Attributes:
-        device: The kind of device and how it computes float32.
-        processor: The processor's model; None in old records.
-        instructions: The vector instructions that torch used on the processor; None in old records.
-        versions: The versions of the packages, by name.
-        commit: The commit of the code.
-        date: The day of the run.
-        seed: The seed of the run.
-        wall_seconds: The elapsed time of the run.
-        data: The origin of each dataset.
+        golden: The digest of the golden rows for which the rows stand.
+        why: Why they stand.
     """
 
-    device: str
-    processor: str | None = None
-    instructions: str | None = None
-    versions: dict[str, str]
-    commit: str
-    date: str
-    seed: int
-    wall_seconds: float
-    data: list[str]
+    golden: str
+    why: str
 
 
 class Record(_Strict):
-    """The result of one run of a study.
+    """The result of a run of a study, which grows trial by trial.
 
     Attributes:
         study: The name of the study.
         profile: "quick", "paper", or "custom" for other parameters.
         parameters: The parameters of the run.
-        provenance: The origin of the result.
-        sources: The digest of the code that computed the trials; None in old records.
-        rules: The rules of the study's claims at the time of the run.
-        trials: The trials.
+        data: The origin of each dataset.
+        planned: The number of trials of the whole run.
+        accepted: The statement that the rows stand for other golden rows than those of the trials, or None.
+        rules: The rules of the study's claims when the first trial ran.
+        waiting: The inputs of the trials of the run of which there is no result yet.
+        trials: The finished trials, which may come from several machines.
     """
 
     study: str
     profile: Literal["quick", "paper", "custom"]
     parameters: Columns
-    provenance: Provenance
-    sources: str | None = None
+    data: list[str] = []
+    planned: int = 0
+    accepted: Accepted | None = None
     rules: Columns | None = None
+    waiting: list[Columns] = []
     trials: list[Trial]
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with some values replaced, which computes its lines, digests and frame anew."""
+        """Return a copy with some values replaced, which computes its lines and its frame anew."""
         copied = super().model_copy(update=update, deep=deep)
         for name in vars(copied).keys() - Record.model_fields.keys():
             del vars(copied)[name]
@@ -132,8 +148,34 @@ class Record(_Strict):
 
     @property
     def where(self) -> str:
-        """The kind of device on which the trials ran, in words."""
-        return "a GPU" if self.accelerated else "a CPU"
+        """The kinds of devices on which the trials ran, in words."""
+        gpus = {on_gpu(trial.inputs) for trial in self.trials}
+        return "CPUs and GPUs" if len(gpus) == 2 else "a GPU" if gpus == {True} else "a CPU"
+
+    @property
+    def machines(self) -> list[Machine]:
+        """The machines on which the trials ran."""
+        distinct = {trial.machine.model_dump_json(): trial.machine for trial in self.trials}
+        return list(distinct.values())
+
+    @property
+    def seconds(self) -> float:
+        """The sum of the trials' run times."""
+        return sum(trial.seconds for trial in self.trials)
+
+    @property
+    def size(self) -> str:
+        """The number of trials, and the number that the run plans if it is not finished: "412 of 900 trials"."""
+        finished = sum(not trial.under for trial in self.trials)
+        if finished == len(self.trials) and not self.waiting:
+            return counted(finished, "trial")
+        return f"{finished:,} of {self.planned:,} trials"
+
+    @property
+    def days(self) -> list[str]:
+        """The day on which the trials ran, or the first and the last day."""
+        days = {trial.date[:10] for trial in self.trials if trial.date}
+        return sorted({min(days), max(days)}) if days else []
 
     @functools.cached_property
     def lines(self) -> tuple[Columns, ...]:
@@ -141,9 +183,10 @@ class Record(_Strict):
         return tuple(trial.inputs | row for trial in self.trials for row in trial.rows)
 
     @functools.cached_property
-    def digests(self) -> tuple[str, ...]:
-        """The short digest of each trial's inputs and rows."""
-        return tuple(map(digest_of, self.trials))
+    def under(self) -> Mapping[int, Columns]:
+        """The parameters in which the run of a line differed from the record's, by the `id` of the line."""
+        numbered = zip(self.lines, (trial for trial in self.trials for _ in trial.rows), strict=True)
+        return {id(line): trial.under for line, trial in numbered if trial.under}
 
     @functools.cached_property
     def columns(self) -> frozenset[str]:
@@ -204,32 +247,35 @@ def about(record: Record) -> str:
 def write(record: Record, path: Path) -> None:
     """Write a record completely or not at all, with one line of text for each row, so that versions can be compared.
 
-    The file states the SHA-256 of its content, from which `read` notices later edits.
+    Each machine is written once; a trial states its number.
     """
-    content = worded(record.model_dump(include=set(Record.model_fields)))
-    trials, rules = content.pop("trials"), content.pop("rules")
-    content["provenance"] = {name: value for name, value in content["provenance"].items() if value is not None}
-    content = {name: value for name, value in content.items() if value is not None}
-    head = json.dumps(content, indent=1, ensure_ascii=False)
-    body = ",\n".join(
-        f'  {{"inputs": {json.dumps(trial["inputs"])}, "seconds": {trial["seconds"]:.4g}, {_when(trial)}"rows": [\n   '
-        + ",\n   ".join(json.dumps(row) for row in trial["rows"])
-        + "\n  ]}"
-        for trial in trials
+    machines = record.machines
+    content = worded(
+        record.model_dump(exclude_none=True, include=set(Record.model_fields) - {"trials", "rules", "waiting"})
     )
-    rule_lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(rule)}" for name, rule in (rules or {}).items())
-    rules_text = f' "rules": {{\n{rule_lines}\n }},\n' if rules else ""
-    tail = f' "trials": [\n{body}\n ]\n}}\n'
-    start = f"{head[:-2]},\n{rules_text}"
-    sha256 = sealing.sealed(json.loads(start + tail))[sealing.FIELD]
-    text = f'{start} "{sealing.FIELD}": "{sha256}",\n{tail}'
+    head = json.dumps(content, indent=1, ensure_ascii=False)[:-2]
+    named = [machine.model_dump(exclude_none=True) for machine in machines]
+    text = f'{head},\n "machines": [\n{_lines(named)}\n ],\n'
+    if record.rules:
+        rules = ",\n".join(f"  {json.dumps(name)}: {json.dumps(rule)}" for name, rule in worded(record.rules).items())
+        text += f' "rules": {{\n{rules}\n }},\n'
+    if record.waiting:
+        text += f' "waiting": [\n{_lines(worded(record.waiting))}\n ],\n'
+    trials = ",\n".join(_written(trial, machines.index(trial.machine)) for trial in record.trials)
+    text += f' "trials": [\n{trials}\n ]\n}}\n'
     write_whole(path, lambda stream: stream.write(text.encode()))
 
 
-def _when(trial: Columns) -> str:
-    return "".join(
-        f'"{name}": {json.dumps(trial[name])}, ' for name in ("date", "commit", "peak") if trial[name] is not None
-    )
+def _lines(values: Iterable[Any]) -> str:
+    return ",\n".join(f"  {json.dumps(value, ensure_ascii=False)}" for value in values)
+
+
+def _written(trial: Trial, machine: int) -> str:
+    named = ("date", "commit", "golden", "peak", "under")
+    facts = {name: value for name in named if (value := worded(getattr(trial, name)))}
+    stated = json.dumps({"seconds": float(f"{trial.seconds:.4g}"), **facts, "machine": machine})
+    rows = ",\n   ".join(json.dumps(row) for row in worded(trial.rows))
+    return f'  {{"inputs": {json.dumps(worded(trial.inputs))}, {stated[1:-1]}, "rows": [\n   {rows}\n  ]}}'
 
 
 def read(path: Path) -> Record:
@@ -239,7 +285,7 @@ def read(path: Path) -> Record:
 
     Raises:
         MissingData: There is no such file.
-        InputError: The file is not a record, or it was edited.
+        InputError: The file is not a record.
         StorageError: The file cannot be read.
     """
     try:
@@ -256,66 +302,27 @@ def _read(path: Path, state: tuple[int, ...]) -> Record:
     """Read a record from a file in this state; an error is raised again at every call."""
     try:
         content = json.loads(path.read_text("utf-8"))
-        record = Record.model_validate(restored(sealing.bare(content)))
+        machines = content.pop("machines", [])
+        for trial in content.get("trials", ()):
+            trial["machine"] = machines[trial.pop("machine")]
+        return Record.model_validate(restored(content))
     except ValidationError as error:
         problem = error.errors()[0]
         location = ".".join(str(part) for part in problem["loc"])
         raise InputError(f"{path.name} is not a record: {location or 'the whole'}: {problem['msg']}") from error
-    except ValueError as error:
-        raise InputError(f"{path.name} is not a record: {str(error).splitlines()[0]}") from error
-    sealing.check(content, path.name)
-    return record
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(f"{path.name} is not a record: {first_line(error)}") from error
 
 
 def recorded(study: str) -> Record | None:
-    """Return the record of a study that pages, claims and `gradleak verify` use, or None if there is no record.
-
-    A study may have a record from a CPU and one from a GPU. The CPU's record is used, unless the GPU's run was larger:
-    none of its parameters is smaller, and at least one is larger.
-    """
-    existing = all_recorded(study)
-    return (
-        existing[-1]
-        if len(existing) == 2 and _larger(existing[1].parameters, existing[0].parameters)
-        else next(iter(existing), None)
-    )
-
-
-def beside(record: Record) -> Record | None:
-    """Return the record of the same study from the other kind of device (CPU or GPU), or None."""
-    path = file_of(record.study, accelerated=not record.accelerated)
+    """Return the record of a study that pages, claims and `gradleak verify` use, or None if there is no record."""
+    path = file_of(study)
     return read(path) if path.is_file() else None
 
 
-def all_recorded(study: str) -> list[Record]:
-    """Return the existing records of a study: first the CPU's, then the GPU's."""
-    return [read(path) for path in files_of(study) if path.is_file()]
-
-
-def _larger(one: Columns, other: Columns) -> bool:
-    """Whether `one` holds the parameters of a larger run: none is smaller than in `other`, and some are larger."""
-    left, right = (
-        {name: parameters[name] for name in parameters if name not in ("device", "seed")} for parameters in (one, other)
-    )
-    return left != right and left.keys() == right.keys() and all(_covers(left[name], right[name]) for name in left)
-
-
-def _covers(one: Any, other: Any) -> bool:
-    """Whether a value is at least as large as another: a number not smaller, or a list with all its elements."""
-    if isinstance(one, list) and isinstance(other, list):
-        return all(value in one for value in other)
-    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (one, other))
-    return bool(one >= other) if numbers else bool(one == other)
-
-
-def file_of(study: str, *, accelerated: bool = False) -> Path:
-    """Return the file of a study's record from a CPU, or from a GPU if `accelerated`; both lie in one folder."""
-    return paths.results() / studies.paper_of(study) / f"{study}{'.gpu' * accelerated}.json"
-
-
-def files_of(study: str) -> tuple[Path, Path]:
-    """Return the files of a study's records from a CPU and from a GPU, which need not exist."""
-    return file_of(study), file_of(study, accelerated=True)
+def file_of(study: str) -> Path:
+    """Return the file of a study's record."""
+    return paths.results() / studies.paper_of(study) / f"{study}.json"
 
 
 def on_gpu(inputs: Columns) -> bool:
@@ -323,25 +330,14 @@ def on_gpu(inputs: Columns) -> bool:
     return devices.accelerated(str(inputs.get("device", "cpu")))
 
 
-def provenance(device: str, seed: int, wall_seconds: float, data: list[str]) -> Provenance:
-    """Return the provenance of a run that ends now.
-
-    Args:
-        device: "cpu" or "cuda".
-        seed: The seed of the run.
-        wall_seconds: The elapsed time of the run.
-        data: The origin of each dataset.
-    """
-    return Provenance(
+@functools.cache
+def this_machine(device: str) -> Machine:
+    """Describe the machine on which this process runs trials on a device, "cpu" or "cuda"."""
+    return Machine(
         device=_device(device),
         processor=devices.processor(),
         instructions=devices.instructions(),
         versions=versions(),
-        commit=commit(),
-        date=datetime.date.today().isoformat(),
-        seed=seed,
-        wall_seconds=round(wall_seconds, 1),
-        data=data,
     )
 
 
@@ -350,12 +346,6 @@ def versions() -> dict[str, str]:
     """Return the versions of this package, of Python and of the packages on which results depend, by name."""
     installed = {name: importlib.metadata.version(name) for name in PACKAGES}
     return {"gradleak": gradleak.__version__, "python": platform.python_version(), **installed}
-
-
-def span(record: Record) -> list[str]:
-    """Return the day on which a record's trials ran, or the first and the last day."""
-    days = {(trial.date or record.provenance.date)[:10] for trial in record.trials} or {record.provenance.date}
-    return sorted({min(days), max(days)})
 
 
 def now() -> str:

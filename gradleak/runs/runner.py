@@ -11,15 +11,15 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from gradleak import data, devices
 from gradleak.data import text
-from gradleak.errors import GradleakError, InputError, first_line, unknown
-from gradleak.runs import cards, experiments, memory, progress, records, sources, standing, studies
+from gradleak.errors import GradleakError, InputError, first_line
+from gradleak.runs import cards, code, experiments, golden, memory, progress, records, studies
 from gradleak.runs.experiments import Parameters
 from gradleak.runs.plain import Columns, plain
 from gradleak.runs.records import Record, Trial
@@ -40,8 +40,6 @@ def run_study(
     *,
     jobs: int | None = None,
     cluster: str | None = None,
-    finished: Iterable[Trial] = (),
-    rules: Columns | None = None,
 ) -> Record:
     """Run the trials of a study that are not in the cache, and return the record of all its trials.
 
@@ -53,141 +51,74 @@ def run_study(
         jobs: The number of processes; by default $GRADLEAK_JOBS, or else one for a quick run and one per core or GPU
             for other runs.
         cluster: The address of a Dask scheduler; by default $GRADLEAK_CLUSTER.
-        finished: Further trials that need not run again.
-        rules: The rules of the study's claims, which the record keeps.
 
     Raises:
         InputError: The study has no trials with these parameters.
     """
     study = studies.load(study) if isinstance(study, str) else study
-    started = time.perf_counter()
-    device = experiments.resolve_device(parameters.device)
     data_sources = sources_of(study, parameters)
-    code = sources.of_trials(study).digest
-    inputs = [
-        plain(trial_inputs, f"trial {number} of '{study.name}'")
-        for number, trial_inputs in enumerate(study.trials(parameters), 1)
-    ]
-    if not inputs:
-        raise InputError(f"study '{study.name}' has no trials with these parameters")
-    cache = Trials(study.name, decides(code, device, data_sources))
-    by_inputs = {known(trial.inputs): trial for trial in finished}
-    done = [cache.get(trial_inputs) or by_inputs.get(known(trial_inputs)) for trial_inputs in inputs]
-    missing = [index for index, trial in enumerate(done) if trial is None]
-    commit, profile = records.commit(), _profile(study, parameters)
-    todo = [inputs[index] for index in missing]
-    for position, trial in run_trials(study, todo, jobs=jobs, cluster=cluster, quick=profile == "quick"):
-        trial = trial.model_copy(update={"commit": commit})
-        cache.put(trial)
-        done[missing[position]] = trial
+    inputs = planned(study, parameters)
+    profile = profile_of(study, parameters)
+    done: dict[str, Trial] = {}
+    for trial in finished(study, parameters, inputs, jobs=jobs, cluster=cluster, quick=profile == "quick"):
+        done[known(trial.inputs)] = trial
     record = Record(
         study=study.name,
         profile=profile,
         parameters=parameters.model_dump(),
-        trials=[trial for trial in done if trial is not None],
-        provenance=records.provenance(
-            "cuda" if any(map(records.on_gpu, inputs)) else "cpu",
-            parameters.seed,
-            time.perf_counter() - started,
-            data_sources,
-        ),
-        sources=code,
-        rules=rules,
+        data=data_sources,
+        planned=len(inputs),
+        trials=[done[known(trial_inputs)] for trial_inputs in inputs],
     )
     if out := os.environ.get("GRADLEAK_RECORD"):
         records.write(record, Path(out))
     return record
 
 
-def record(
+def planned(study: Study, parameters: Parameters) -> list[Columns]:
+    """Return the inputs of all trials of a run as a record holds them.
+
+    Raises:
+        InputError: The study has no trials with these parameters.
+    """
+    inputs = [
+        plain(trial_inputs, f"trial {number} of '{study.name}'")
+        for number, trial_inputs in enumerate(study.trials(parameters), 1)
+    ]
+    if not inputs:
+        raise InputError(f"study '{study.name}' has no trials with these parameters")
+    return inputs
+
+
+def cache_of(study: Study, parameters: Parameters) -> Trials:
+    """Return the cache of the trials of a run with these parameters, today's code and today's data."""
+    device = experiments.resolve_device(parameters.device)
+    return Trials(study.name, decides(code.of_trials(study), device, sources_of(study, parameters)))
+
+
+def finished(
     study: Study,
     parameters: Parameters,
+    inputs: Sequence[Columns],
     *,
-    rules: Columns | None = None,
-    part: str | None = None,
     jobs: int | None = None,
     cluster: str | None = None,
-) -> Record:
-    """Run a study and store its record in results/.
+    quick: bool = False,
+) -> Generator[Trial, None, None]:
+    """Yield the trials with these inputs: first those in the cache, then each when it ends, which is then cached.
 
-    Records of CPUs and of GPUs are stored side by side and never replace each other. Trials of the existing record are
-    reused if they were computed with today's packages and data. Their code must be today's, or a spot check must have
-    confirmed that today's code gives the same rows. The new record then states the sources of the reused trials.
-
-    Args:
-        study: The study.
-        parameters: The parameters of the run.
-        rules: The present rules of the study's claims.
-        part: Run only the trials of this part, and reuse the recorded trials of all other parts.
-        jobs: The number of processes, as in `run_study`.
-        cluster: The address of a Dask scheduler.
+    Arguments as in `run_study` and `run_trials`.
     """
-    file, existing = _existing(study, parameters)
-    finished = _reusable(study, parameters, part, existing)
-    result = run_study(study, parameters, jobs=jobs, cluster=cluster, finished=finished, rules=rules)
-    if existing and any(trial in finished for trial in result.trials):
-        result = result.model_copy(update={"sources": existing.sources})
-    records.write(result, file)
-    return result
-
-
-def _existing(study: Study, parameters: Parameters) -> tuple[Path, Record | None]:
-    """Return the file in which a run with these parameters is recorded, and the record that it holds."""
-    file = records.file_of(study.name, accelerated=any(map(records.on_gpu, study.trials(parameters))))
-    return file, records.read(file) if file.is_file() else None
-
-
-def reusable(study: Study, parameters: Parameters, part: str | None = None) -> list[Trial]:
-    """Return the trials of the existing record that a new record may reuse, as `record` describes.
-
-    Args:
-        study: The study.
-        parameters: The parameters of the new run.
-        part: The part that runs again; None if all parts do.
-    """
-    return _reusable(study, parameters, part, _existing(study, parameters)[1])
-
-
-def _reusable(study: Study, parameters: Parameters, part: str | None, existing: Record | None) -> list[Trial]:
-    """Return the trials of a record that a new record may reuse; arguments as in `reusable`."""
-    if part is not None:
-        return _others(study, parameters, part, existing)
-    if existing is None or existing.provenance.data != sources_of(study, parameters):
-        return []
-    valid = standing.made_today(existing) or standing.state(existing) == "confirmed"
-    same_setup = _alike(existing.provenance.versions, records.versions()) and _same_card(existing)
-    return existing.trials if valid and same_setup else []
-
-
-def _others(study: Study, parameters: Parameters, part: str, kept: Record | None) -> list[Trial]:
-    """Return the recorded trials of all parts except `part`; raise an InputError if one of them is not recorded."""
-    inputs = study.trials(parameters)
-    parts = list(dict.fromkeys(str(trial_inputs["part"]) for trial_inputs in inputs if "part" in trial_inputs))
-    if part not in parts:
-        raise unknown("part", part, parts)
-    reused = [trial for trial in (kept.trials if kept else []) if trial.inputs.get("part") != part]
-    recorded = {known(trial.inputs) for trial in reused}
-    missing = [
-        trial_inputs
-        for trial_inputs in inputs
-        if trial_inputs.get("part") != part and known(plain(trial_inputs, study.name)) not in recorded
-    ]
-    if missing:
-        raise InputError(
-            f"'{study.name}' has no record with these parameters that part '{part}' could be added to: "
-            f"{len(missing)} trials of other parts are not recorded"
-        )
-    return reused
-
-
-def _alike(kept: dict[str, str], now: dict[str, str]) -> bool:
-    """Whether a record was made with today's versions of all packages except this one, whose sources are compared."""
-    return all(now.get(name) == version for name, version in kept.items() if name != "gradleak")
-
-
-def _same_card(kept: Record) -> bool:
-    """Whether a record was made on a CPU, or on the model of GPU that this machine has."""
-    return not kept.accelerated or kept.provenance.device.partition(",")[0] == devices.model_of("cuda")
+    cache = cache_of(study, parameters)
+    cached = {known(trial_inputs): cache.get(trial_inputs) for trial_inputs in inputs}
+    yield from (trial for trial in cached.values() if trial is not None)
+    missing = [trial_inputs for trial_inputs in inputs if cached[known(trial_inputs)] is None]
+    facts = {"commit": records.commit(), "golden": golden.digest(study.name)}
+    with contextlib.closing(run_trials(study, missing, jobs=jobs, cluster=cluster, quick=quick)) as running:
+        for _, trial in running:
+            trial = trial.model_copy(update=facts)
+            cache.put(trial)
+            yield trial
 
 
 def run_trials(
@@ -197,7 +128,7 @@ def run_trials(
     jobs: int | None = None,
     cluster: str | None = None,
     quick: bool = False,
-) -> Iterator[tuple[int, Trial]]:
+) -> Generator[tuple[int, Trial], None, None]:
     """Run trials, and yield each with the index of its inputs, in the order in which the trials end.
 
     Args:
@@ -208,7 +139,7 @@ def run_trials(
         quick: Whether this is a quick run, which uses one process by default.
     """
     cluster = cluster or os.environ.get("GRADLEAK_CLUSTER")
-    with contextlib.closing(_results(study, inputs, jobs, cluster, quick=quick)) as results:
+    with contextlib.closing(_results(_of(study, inputs), jobs, cluster, quick=quick)) as results:
         for index, result in results:
             if isinstance(result, GradleakError):
                 raise result
@@ -219,12 +150,29 @@ def try_trials(
     study: Study, inputs: Sequence[Columns], *, jobs: int | None = None
 ) -> Generator[tuple[int, Trial | GradleakError], None, None]:
     """Run trials as `run_trials` does, on this machine; if a trial raises an error, yield the error and continue."""
-    yield from _results(study, inputs, jobs, None, caught=True)
+    yield from _results(_of(study, inputs), jobs, None, caught=True)
+
+
+def try_all(
+    work: Sequence[tuple[Study, Columns]], *, jobs: int | None = None
+) -> Generator[tuple[int, Trial | GradleakError], None, None]:
+    """Run trials of several studies as `try_trials` does; each trial states the commit and the golden rows."""
+    commit = records.commit()
+    with contextlib.closing(_results(work, jobs, None, caught=True)) as results:
+        for place, result in results:
+            if isinstance(result, Trial):
+                facts = {"commit": commit, "golden": golden.digest(work[place][0].name)}
+                yield place, result.model_copy(update=facts)
+            else:
+                yield place, result
+
+
+def _of(study: Study, inputs: Sequence[Columns]) -> list[tuple[Study, Columns]]:
+    return [(study, trial_inputs) for trial_inputs in inputs]
 
 
 def _results(
-    study: Study,
-    inputs: Sequence[Columns],
+    trials: Sequence[tuple[Study, Columns]],
     jobs: int | None,
     cluster: str | None,
     *,
@@ -237,17 +185,17 @@ def _results(
     """
     import joblib
 
-    threads = study.threads
-    accelerated = any(map(records.on_gpu, inputs))
-    workers = processes(jobs, len(inputs), "cuda" if accelerated else "cpu", threads, quick)
-    if not inputs:
+    if not trials:
         return
+    threads = max(study.threads for study, _ in trials)
+    accelerated = any(records.on_gpu(inputs) for _, inputs in trials)
+    workers = processes(jobs, len(trials), "cuda" if accelerated else "cpu", threads, quick)
     alone = cluster is None and workers <= 1
     # A worker of a cluster looks for the GPUs of its own machine.
     shared = None if cluster else (cards.visible() if accelerated and not alone else [], cards.folder())
     work = (
-        joblib.delayed(_work)(study.name, index, trial_inputs, threads, alone, shared, caught)
-        for index, trial_inputs in enumerate(inputs)
+        joblib.delayed(_work)(study.name, index, inputs, study.threads, alone, shared, caught)
+        for index, (study, inputs) in enumerate(trials)
     )
     with _backend(cluster, threads, alone), warnings.catch_warnings():
         # joblib replaces workers whose memory has grown. That is harmless, so the warning is hidden.
@@ -258,7 +206,8 @@ def _results(
         ahead = "2*n_jobs" if cluster is None else "all"
         parallel = joblib.Parallel(1 if alone else workers, return_as="generator_unordered", pre_dispatch=ahead)
         with contextlib.closing(parallel(work)) as finished:
-            yield from progress.progress(finished, len(inputs), f"{study.name}: trials")
+            names = " and ".join(dict.fromkeys(study.name for study, _ in trials))
+            yield from progress.progress(finished, len(trials), f"{names}: trials")
 
 
 def sources_of(study: Study, parameters: Parameters) -> list[str]:
@@ -271,15 +220,15 @@ def sources_of(study: Study, parameters: Parameters) -> list[str]:
     return [text.source(name) if name in text.NAMES else data.source(name) for name in names]
 
 
-def decides(code: str, device: str, data_sources: list[str]) -> str:
+def decides(key: str, device: str, data_sources: list[str]) -> str:
     """Return a hash of everything that determines a trial's result besides its inputs.
 
     Args:
-        code: The digest of the sources of the trials.
+        key: The key of the code that computes the trials.
         device: "cpu" or "cuda".
         data_sources: The origins of the datasets.
     """
-    facts = [code, records.versions(), data_sources, devices.model_of(device)]
+    facts = [key, records.versions(), data_sources, devices.model_of(device)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -334,7 +283,10 @@ def _work(
         seconds = time.perf_counter() - started
     # Convert the rows to plain values, so that a fresh trial equals one that was read from the cache.
     rows = plain(rows, f"rows of '{study}'")
-    return index, Trial(inputs=inputs, rows=rows, seconds=seconds, date=records.now(), peak=memory.peak())
+    machine = records.this_machine("cuda" if accelerated else "cpu")
+    return index, Trial(
+        inputs=inputs, rows=rows, seconds=seconds, date=records.now(), peak=memory.peak(), machine=machine
+    )
 
 
 @contextlib.contextmanager
@@ -448,9 +400,11 @@ def _backend(cluster: str | None, threads: int, alone: bool) -> Iterator[None]:
             raise GradleakError(f"the Dask scheduler at '{cluster}' went away; {advice}") from error
 
 
-def _profile(study: Study, parameters: Parameters) -> Any:
+def profile_of(study: Study, parameters: Parameters) -> Literal["quick", "paper", "custom"]:
+    """Return the profile whose parameters these are, but for the device; "custom" if there is none."""
     values = parameters.model_dump()
-    for profile in ("quick", "paper"):
+    profiles: tuple[Literal["quick", "paper"], ...] = ("quick", "paper")
+    for profile in profiles:
         if values == studies.parameters(study, profile, {"device": values["device"]}).model_dump():
             return profile
     return "custom"

@@ -51,7 +51,7 @@ class Study:
     @property
     def module_file(self) -> Path:
         """The file of the module with the page's code."""
-        return _files()[self.name]
+        return module_files()[self.name]
 
     @cached_property
     def module(self) -> ModuleType:
@@ -114,7 +114,7 @@ def package_path() -> list[str]:
     return list(importlib.import_module(PACKAGE).__path__)
 
 
-def _files() -> dict[str, Path]:
+def module_files() -> dict[str, Path]:
     """Return the file of every page's module, by the page's name."""
     files = (file for folder in package_path() for file in Path(folder).glob("*/*.py"))
     pages = (file for file in files if file.parent.name != SHARED and not file.name.startswith("_"))
@@ -123,12 +123,12 @@ def _files() -> dict[str, Path]:
 
 def names() -> tuple[str, ...]:
     """Return the names of all studies."""
-    return tuple(_files())
+    return tuple(module_files())
 
 
 def _file(name: str) -> Path:
     """Return the file of a page's module; an unknown name is an error."""
-    files = _files()
+    files = module_files()
     if name not in files:
         raise unknown("study", name, files)
     return files[name]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pandas as pd
 
 from gradleak.errors import MissingData
-from gradleak.runs import records, standing, staying, studies
+from gradleak.runs import records, studies
 from gradleak.runs.records import Record
+from gradleak.runs.studies import Study
 from gradleak.show.tables import Table
+from gradleak.wording import counted
 
 
 class Shown(Record):
@@ -32,12 +36,11 @@ class Shown(Record):
     @property
     def note(self) -> str:
         """Which run the page shows, and how this run differs from it, in one or two sentences."""
-        run = f"This run ({records.about(self.this)}) took {sum(trial.seconds for trial in self.this.trials):.0f} s"
+        run = f"This run ({records.about(self.this)}) took {self.this.seconds:.0f} s"
         if self.recorded:
-            other = records.beside(self)
-            beside = f" A run recorded on {other.where} is kept as well and is not shown." if other else ""
+            partial = f" It is not finished: {self.size} have ended." if self.waiting else ""
             return (
-                f"Tables and figures show the run recorded on {self.where}: {self.about}.{beside} {run}; it checks "
+                f"Tables and figures show the run recorded on {self.where}: {self.about}.{partial} {run}; it checks "
                 "that the code on this page works, and its values are in the column *this run* of the verdicts."
             )
         reason = "the parameters were changed" if records.recorded(self.study) else "nothing is recorded"
@@ -67,17 +70,14 @@ def other(shown: Shown) -> Shown:
 
 
 def table(record: Record) -> Table:
-    """Return a table for the foot of a page, with the provenance of this run and of the recorded runs."""
-
+    """Return a table for the foot of a page, with the provenance of this run and of the recorded run."""
     recorded = records.recorded(record.study)
     columns = {"this run": {"file": "–"} | _described(record)}
     links = ["", ""]
-    beside = records.beside(recorded) if recorded else None
-    for head, kept in (("recorded", recorded), ("also recorded, not shown", beside)):
-        if kept:
-            place = address(kept.study, accelerated=kept.accelerated)
-            columns[head] = {"file": place.rpartition("/")[2]} | _described(kept)
-            links.append(f"bookfile:{place}")
+    if recorded:
+        place = address(recorded.study)
+        columns["recorded"] = {"file": place.rpartition("/")[2]} | _described(recorded)
+        links.append(f"bookfile:{place}")
     frame = pd.DataFrame(columns).rename_axis("").reset_index()
     return Table(
         frame,
@@ -85,34 +85,51 @@ def table(record: Record) -> Table:
         notes="Dates and seconds are those of the trials, when each of them ran.",
         links=[links] + [[""] * len(links)] * (len(frame) - 1),
         name=f"tab-{record.study}-provenance",
-        fold="Data, machine, versions, commits and digest of this run and of the recorded one",
+        fold="Data, machines, versions, commits and digest of this run and of the recorded one",
     )
 
 
-def address(study: str, *, accelerated: bool) -> str:
+def address(study: str) -> str:
     """Return the address of a record's copy in the built book, from the book's root."""
-    return f"records/{studies.paper_of(study)}/{records.file_of(study, accelerated=accelerated).name}"
+    return f"records/{studies.paper_of(study)}/{records.file_of(study).name}"
+
+
+def machines(record: Record) -> str:
+    """Return the machines on which a record's trials ran, each with its number of trials if there are several."""
+    names = Counter(trial.machine.name for trial in record.trials)
+    if len(names) == 1:
+        return next(iter(names))
+    return "; ".join(f"{name} ({counted(number, 'trial')})" for name, number in names.most_common())
 
 
 def _described(record: Record) -> dict[str, str]:
-    provenance = record.provenance
-    checks = [f"{summary.machine.name}: {summary.text}" for summary in standing.confirmed_by(record)]
+    versions = {name: version for machine in record.machines for name, version in machine.versions.items()}
     return {
         "profile": record.profile,
-        "data": "; ".join(dict.fromkeys(map(_at_hand, provenance.data))) or "none",
-        "device": provenance.device,
-        "processor": ", ".join(name for name in (provenance.processor, provenance.instructions) if name) or "not kept",
-        "stays on the CPU": staying.on_page(studies.load(record.study)),
-        "trials": f"{len(record.trials)}, {sum(trial.seconds for trial in record.trials):.1f} s in all",
-        "date": " to ".join(records.span(record)),
-        "commit": ", ".join(dict.fromkeys(trial.commit or provenance.commit for trial in record.trials)),
-        "state": standing.told(record),
-        "trials run again": "; ".join(checks) or "none",
-        "seed": str(provenance.seed),
-        "versions": ", ".join(f"{name} {version}" for name, version in provenance.versions.items()),
+        "data": "; ".join(dict.fromkeys(map(_at_hand, record.data))) or "none",
+        "machine": machines(record),
+        "stays on the CPU": _on_cpu(studies.load(record.study)),
+        "trials": f"{record.size}, {record.seconds:.1f} s in all",
+        "date": " to ".join(record.days),
+        "commit": ", ".join(dict.fromkeys(trial.commit for trial in record.trials)),
+        "seed": str(record.parameters["seed"]),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
         "digest": record.digest()[:16],
         "parameters": ", ".join(f"{name} = {value}" for name, value in record.parameters.items()),
-    }
+    } | ({"accepted": record.accepted.why} if record.accepted else {})
+
+
+def _on_cpu(study: Study) -> str:
+    """Return which experiments of a study run on the CPU even if there is a GPU, with the reasons."""
+    reasons: dict[str, list[str]] = {}
+    for part, kind in study.experiments.items():
+        if kind.stays_on_cpu:
+            reasons.setdefault(kind.stays_on_cpu, []).append(part)
+    texts = []
+    for reason, parts in reasons.items():
+        everything = len(parts) == len(study.experiments)
+        texts.append(f"{'all experiments' if everything else 'experiments ' + ', '.join(parts)} ({reason})")
+    return "; ".join(texts) or "no experiment"
 
 
 def _at_hand(source: str) -> str:

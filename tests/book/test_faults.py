@@ -24,7 +24,7 @@ from gradleak import claims, data, paths
 from gradleak.auditing import Report, asked
 from gradleak.book import build, pages
 from gradleak.errors import GradleakError, GradleakWarning, StorageError
-from gradleak.runs import records, runner
+from gradleak.runs import recording, records
 from tests.checkout import Toy
 
 KILLS = int(os.environ.get("GRADLEAK_FAULTS", "2"))
@@ -54,7 +54,7 @@ def works(toy: Toy) -> dict[str, Callable[[], object]]:
     """Return what is killed, by its command."""
     study, parameters = toy.load(), toy.parameters(**CHANGES)
     return {
-        "record": lambda: runner.record(study, parameters, rules=claims.rules("toy"), jobs=1),
+        "record": lambda: recording.record(study, parameters, rules=claims.rules("toy"), jobs=1),
         "audit": lambda: audited(toy.root / "report"),
         "run": lambda: pages.run_page(study, parameters, paths.runs() / "toy", jobs=1, fresh=True),
         "book": lambda: build._run_pages([study], "quick", 1),

@@ -14,7 +14,7 @@ import pytest
 from gradleak import claims
 from gradleak.book import pages
 from gradleak.errors import GradleakError, GradleakWarning, InputError, StorageError
-from gradleak.runs import confirmations, records, runner
+from gradleak.runs import recording, records, runner
 from tests.checkout import RUN, Toy
 
 
@@ -74,15 +74,16 @@ def test_page_key_changes_with_what_the_page_shows(checkout: Toy) -> None:
     assert pages.page_key(study, parameters) == keys[0]
     keys.append(pages.page_key(study, checkout.parameters(seed=1)))
     tables = checkout.root / "gradleak" / "show" / "tables.py"
-    tables.write_text(tables.read_text() + "\n# a comment is seen by nobody\n")
-    assert pages.page_key(study, parameters) == keys[0]
+    other = checkout.module.with_stem("other")
+    other.write_text("OTHER = 1\n")
+    assert pages.page_key(study, parameters) == keys[0], "another page's code is no part of this page"
+    other.unlink()
     for file in (checkout.module, tables, checkout.claims, checkout.notebook):
         file.write_text(file.read_text() + ("\nCHANGED = 1\n" if file.suffix == ".py" else "\n"))
         keys.append(pages.page_key(study, parameters))
     records.file_of("toy").parent.mkdir()
-    for file in (records.file_of("toy"), confirmations.file_beside(records.file_of("toy"))):
-        file.write_text("{}")
-        keys.append(pages.page_key(study, parameters))
+    records.file_of("toy").write_text("{}")
+    keys.append(pages.page_key(study, parameters))
     assert len(set(keys)) == len(keys)
 
 
@@ -138,7 +139,7 @@ def test_an_interrupted_page_leaves_no_kernel(checkout: Toy) -> None:
 
 
 def test_a_page_overwrites_neither_a_record_nor_another_notebook(checkout: Toy) -> None:
-    runner.record(checkout.load(), checkout.parameters(), rules=claims.rules("toy"), jobs=1)
+    recording.record(checkout.load(), checkout.parameters(), rules=claims.rules("toy"), jobs=1)
     source = checkout.load().notebook
     for file in (records.file_of("toy"), source):
         before = file.read_bytes()

@@ -7,12 +7,10 @@ from html.parser import HTMLParser
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from gradleak import claims, paths
 from gradleak.book import generated, scoreboard
-from gradleak.claims import Line
-from gradleak.runs import confirmations, records, runner, standing
+from gradleak.claims import Line, rounding
+from gradleak.runs import records, runner
 from gradleak.show import provenance
 from gradleak.studies import Study
 from tests.claims.test_shown import line
@@ -91,9 +89,9 @@ def test_lists_details_and_records_lie_beside_the_book(toy: Study) -> None:
     assert json.loads(without["claims.json"])[0]["record"] == "not recorded"
     records.write(runner.run_study(toy, toy.Parameters(samples=4), jobs=1), records.file_of("toy"))
     files = scoreboard.files([toy], {"toy": claims.lines({}, "toy")})
-    address = provenance.address("toy", accelerated=False)
+    address = provenance.address("toy")
     assert address == "records/toy2020/toy.json"
-    assert files[address] == records.file_of("toy").read_bytes(), "a record states the hash of its bytes"
+    assert files[address] == records.file_of("toy").read_bytes(), "byte by byte"
     (entry,) = json.loads(files["claims.json"])
     assert (entry["id"], entry["record"], entry["verdict"]) == ("toy-sum", "current", "reproduced")
     assert b'"link":"../records/toy2020/toy.json"' in files["claims/toy.js"]
@@ -104,17 +102,22 @@ def test_lists_details_and_records_lie_beside_the_book(toy: Study) -> None:
     assert there == set(files)
 
 
-def test_a_claim_says_where_it_had_another_verdict(toy: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_says_where_it_had_another_verdict(toy: Study) -> None:
     records.write(runner.run_study(toy, toy.Parameters(samples=4), jobs=1), records.file_of("toy"))
     judged = {"toy": claims.lines({}, "toy")}
     assert b"Run again" not in scoreboard.files([toy], judged)["claims/toy.js"]
-    machine = confirmations.this_machine(1).model_copy(update={"processor": "Another processor"})
-    verdict = confirmations.Verdict(claim="toy-sum", recorded="reproduced", found="not reproduced")
-    summary = SimpleNamespace(machine=machine, verdicts=(verdict,), differs=True)
-    monkeypatch.setattr(standing, "confirmed_by", lambda record: [summary])
+    assert "No recorded trial was run again" in rounding.text()
+    run = {"page": "toy", "trials": 4, "of": 4, "same": 1, "within": 2, "differs": 1}
+    verdict = {"claim": "toy-sum", "page": "toy", "recorded": "reproduced", "found": "not reproduced"}
+    content = {"runs": [run | {"machine": "A card"}], "verdicts": [verdict | {"machine": "A card"}]}
+    (paths.results() / "rounding.json").write_text(json.dumps(content))
+    rounding._content.cache_clear()
+    sentence = "Rounding decides this verdict: it was “not reproduced” when the trials ran again on A card."
     found = scoreboard.files([toy], judged)["claims/toy.js"].decode()
     assert found.count("Run again") == 1
-    assert f"with today's code on {machine.name}, the verdict was “not reproduced”" in found
+    assert sentence in found
+    assert sentence in claims.verdicts(runner.run_study(toy, toy.Parameters(samples=4), jobs=1)).tables[0].remarks
+    assert "| A card | 1 | 4 | 1 | 2 | 1 | 25 | toy-sum (toy) |" in rounding.text()
 
 
 def test_the_table_of_provenance_leads_to_the_record(toy: Study) -> None:

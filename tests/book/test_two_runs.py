@@ -10,7 +10,7 @@ import pytest
 from gradleak.book import two_runs
 from gradleak.errors import InputError, MissingData
 from gradleak.runs import records, runner
-from gradleak.runs.records import Record
+from gradleak.runs.records import Machine, Record
 from tests.checkout import Toy
 
 
@@ -69,15 +69,14 @@ def test_the_device_does_not_part_trials_and_missing_rows_are_named(checkout: To
     record = runner.run_study("toy", checkout.parameters())
     trials = [one.model_copy(update={"inputs": one.inputs | {"device": "cuda"}}) for one in record.trials]
     trials[0] = trials[0].model_copy(update={"rows": trials[0].rows[:1]})
-    origin = record.provenance.model_copy(update={"device": "a GPU", "versions": {"torch": "0"}, "processor": None})
-    other = record.model_copy(update={"trials": trials, "provenance": origin})
+    card = Machine(device="A card, driver 1", versions={"torch": "0"})
+    other = record.model_copy(update={"trials": [one.model_copy(update={"machine": card}) for one in trials]})
     found = two_runs.compare(record, other)
     assert found.matched == 4
     assert found.unequal[0].startswith("2 and 1 in number=0")
     facts = {pair.what: pair.second for pair in found.provenance}
-    assert facts["device"] == "a GPU"
+    assert facts["machine"] == "A card, torch 0"
     assert facts["version of torch"] == "0"
-    assert facts["processor"] == "not kept"
 
 
 def test_runs_are_named_in_four_ways(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,13 +65,7 @@ def with_value(claim: Claim, lines: list[dict[str, Any]], record: Record, value:
             changed = 0.0 if number < round(value) else None
         rows.append(line | {column: changed})
     trials = [Trial(inputs={}, rows=rows, seconds=0.0)]
-    return Record(
-        study=record.study,
-        profile=record.profile,
-        parameters=record.parameters,
-        trials=trials,
-        provenance=record.provenance,
-    )
+    return Record(study=record.study, profile=record.profile, parameters=record.parameters, trials=trials)
 
 
 def recorded() -> list[tuple[Claim, Record]]:

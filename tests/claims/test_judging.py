@@ -12,7 +12,7 @@ from gradleak.claims import Claim, Line, Measure, Rule, Within
 from gradleak.claims.model import Central
 from gradleak.errors import InputError
 from gradleak.runs import records, runner
-from gradleak.runs.records import Provenance, Record, Trial
+from gradleak.runs.records import Record, Trial
 from gradleak.studies import Study
 
 ROWS: list[dict[str, object]] = [
@@ -24,9 +24,8 @@ ROWS: list[dict[str, object]] = [
 
 
 def record(rows: list[dict[str, object]]) -> Record:
-    facts = Provenance(device="CPU", versions={}, commit="-", date="2026-11-21", seed=1, wall_seconds=1.0, data=[])
     trials = [Trial(inputs={"n": 1}, rows=rows, seconds=1.0)]
-    return Record(study="toy", profile="quick", parameters={"count": 1}, trials=trials, provenance=facts)
+    return Record(study="toy", profile="quick", parameters={"count": 1}, trials=trials)
 
 
 def claim(**changes: Any) -> Claim:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from gradleak import devices
 from gradleak.runs import cards, runner
 from tests.checkout import Toy
 
@@ -76,6 +77,8 @@ def test_where_cuda_has_begun_its_current_device_is_the_card(tmp_path: Path, mon
 NOTED = """        with open(os.environ["TOY_TRACE"] + " cards", "a") as file:
             file.write(f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\\n")
         time.sleep(0.3)
+        from gradleak import devices
+        devices.described = lambda device: "A card, driver 1"
 """
 
 
@@ -83,12 +86,11 @@ NOTED = """        with open(os.environ["TOY_TRACE"] + " cards", "a") as file:
 SCRIPT = """
 import torch
 from pathlib import Path
-from gradleak import devices, studies
+from gradleak import studies
 from gradleak.runs import cards, experiments, runner
 experiments.resolve_device = lambda device: "cuda"
 torch.cuda.device_count = lambda: 2
 torch.cuda.get_device_name = lambda *_: "A card"
-devices.described = lambda device: "A card, driver 1"
 cards.folder = lambda: Path("cards").resolve()
 study = studies.load("toy")
 record = runner.run_study(study, studies.parameters(study, "paper", {"samples": 9}), jobs=3)
@@ -115,6 +117,7 @@ def test_a_clusters_worker_finds_the_cards_of_its_own_machine(
     monkeypatch.setattr(cards, "visible", lambda: ["0", "1"])
     monkeypatch.setattr(cards, "folder", lambda: tmp_path)
     monkeypatch.setattr(cards, "take", lambda *words: taken.append(words))
+    monkeypatch.setattr(devices, "described", lambda device: "A card, driver 1")
     inputs = checkout.load().trials(checkout.parameters())[0]
     for device, alone in (("cuda", False), ("cpu", False), ("cuda", True)):
         runner._work("toy", 0, inputs | {"device": device}, 1, alone, None)

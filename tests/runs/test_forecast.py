@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradleak.runs import forecast, records, runner
+from gradleak.runs import forecast, recording, records, runner
 from gradleak.runs.forecast import GIB
 from gradleak.runs.records import Record
 from tests.checkout import PARTS, Toy
@@ -57,7 +57,7 @@ def test_cached_trials_are_finished_and_tell_the_speed(checkout: Toy) -> None:
     assert expected.speed < 0.1, "the toy takes no 100 s here"
     assert expected.seconds == pytest.approx(200 * expected.speed)
     assert expected.wall_seconds >= expected.longest
-    everything = forecast.forecast(checkout.load(), checkout.parameters(samples=6), reused=larger.trials)
+    everything = forecast.forecast(checkout.load(), checkout.parameters(samples=6), todo=[])
     assert everything.sentences == ["6 trials: 6 are finished already, 0 have to run."]
     assert run.profile == "quick"
 
@@ -75,9 +75,10 @@ def test_the_longest_trial_bounds_the_time(checkout: Toy, monkeypatch: pytest.Mo
 def test_a_record_reuses_its_trials(checkout: Toy) -> None:
     checkout.rewrite(*PARTS)
     study, parameters = checkout.load(), checkout.parameters()
-    runner.record(study, parameters)
+    recording.record(study, parameters)
     for file in checkout.kept():
         file.unlink()
-    assert forecast.of_record(study, parameters, part=None, jobs=1).missing == 0
-    assert forecast.of_record(study, parameters, part="a", jobs=1).missing == 2
+    growing = recording.Recording(study, parameters)
+    assert forecast.forecast(study, parameters, todo=growing.missing(), jobs=1).missing == 0
+    assert forecast.forecast(study, parameters, todo=growing.missing("a"), jobs=1).missing == 2
     assert all(trial.peak and trial.peak > 2**20 for trial in records.read(records.file_of("toy")).trials)

@@ -9,9 +9,10 @@ from jupyter_client.provisioning import KernelProvisionerFactory
 
 from gradleak import claims, studies
 from gradleak.book import kernels, pages
-from gradleak.runs import records, runner
+from gradleak.runs import records
 from gradleak.runs.records import Record
 from tests.conftest import shared_cache
+from tests.studies import golden
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +35,12 @@ def record(forked: None, request: pytest.FixtureRequest, tmp_path_factory: pytes
     real kernel, and must come to the same record and show its verdicts.
     """
     study = studies.load(request.module.STUDY)
-    parameters = studies.parameters(study, "quick", request.module.CHOSEN)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADLEAK_CACHE", str(shared_cache(tmp_path_factory)))
-        ran = runner.run_study(study, parameters, jobs=1)
-        page = pages.run_page(study, parameters, tmp_path_factory.mktemp(study.name), jobs=1)
+        ran = golden.smallest(study)
+        for name in ("GRADLEAK_DATA", "GRADLEAK_WEIGHTS"):
+            patch.delenv(name, raising=False)
+        page = pages.run_page(study, golden.chosen(study), tmp_path_factory.mktemp(study.name), jobs=1)
     assert records.read(page.record).digest() == ran.digest()
     assert ran.profile == "custom"
     text = page.notebook.read_text()

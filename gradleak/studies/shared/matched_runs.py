@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -46,7 +46,8 @@ class Parameters(studies.Parameters):
 
     pairs: int = setting(2, paper=45, ge=2, le=10_000, about="mixed images, one for each pair of classes")
     images: int = setting(2, paper=30, ge=2, le=10_000, about="images with smoothed labels")
-    restarts: int = setting(1, paper=10, ge=1, le=100, about="random starts per image")
+    l2_restarts: int = setting(1, paper=10, ge=1, le=100, about="random starts per image of L2 matching")
+    cosine_restarts: int = setting(1, paper=10, ge=1, le=100, about="random starts per image of cosine matching")
     l2_steps: int = setting(1, paper=300, ge=1, le=100_000, about="L-BFGS steps of L2 matching, 20 iterations each")
     cosine_steps: int = setting(10, paper=4800, ge=1, le=1_000_000, about="Adam steps of cosine matching")
     whole: int = setting(
@@ -177,6 +178,8 @@ class OnLeNet(Experiment):
 class Matched(OnLeNet):
     """One row of a table: images with one kind of label, restored with one distance of gradients."""
 
+    effort_fields: ClassVar[frozenset[str]] = frozenset({"samples", "steps", "restarts"})
+
     labels: str
     distance: Kind
     samples: int
@@ -188,9 +191,10 @@ class Matched(OnLeNet):
         """Yield the experiments of all rows of a table; `inputs` are the same for all rows."""
         samples = {"mixup": parameters.pairs, "smoothing": parameters.images}
         steps = {"l2": parameters.l2_steps, "cosine": parameters.cosine_steps}
+        restarts = {"l2": parameters.l2_restarts, "cosine": parameters.cosine_restarts}
         for labels, distance, stage in itertools.product(samples, steps, parameters.stages):
-            own = {"labels": labels, "distance": distance, "stage": stage}
-            yield cls.of(parameters, samples=samples[labels], steps=steps[distance], **own, **inputs)
+            own = {"labels": labels, "distance": distance, "stage": stage, "restarts": restarts[distance]}
+            yield cls.of(parameters, samples=samples[labels], steps=steps[distance], **(own | inputs))
 
     def private(self) -> Private:
         """Return the row's network and its private inputs and labels."""

@@ -121,11 +121,14 @@ class Parameters(matched_runs.Parameters):
         yield from EveryLabel.every(self)
         if self.again:
             yield from ManyStarts.every(self, restarts=self.again_restarts)
-        for row in WholeSteps.every(self, restarts=self.whole_starts):
-            # The paper's training recipe is unpublished, so the effect of full steps cannot be compared on trained
-            # networks.
-            if self.whole and (row.distance, row.stage) == ("l2", "untrained"):
-                yield row
+        if self.whole:
+            rows = KnownLabel.every(self, restarts=self.whole_starts)
+            yield from (row for row in rows if row.distance == "l2")
+            for row in WholeSteps.every(self, restarts=self.whole_starts):
+                # The paper's training recipe is unpublished, so the effect of full steps cannot be compared on trained
+                # networks.
+                if (row.distance, row.stage) == ("l2", "untrained"):
+                    yield row
         for one in self.second_order_starts:
             for place in range(min(self.second_order, self.images, one.images)):
                 yield SecondOrder.of(
@@ -163,8 +166,6 @@ class EveryLabel(Matched):
         """Match with the label from each source, and compare the results."""
         shown = self.private()
         runs = {name: self.matching(labels=mode) for name, mode in MODES.items()}
-        if self.distance == "l2":
-            runs[WHOLE["GT"]] = self.matching(whole=True)
         rows = self.compared(shown, runs)
         return [*rows, *paired(rows, PAIRS, self.seed), Trained(what="network", accuracy=shown.accuracy)]
 
@@ -173,6 +174,7 @@ class ManyStarts(Matched):
     """Match the first images of a row from many starts with known labels."""
 
     part: ClassVar[str] = "restarts"
+    effort_fields: ClassVar[frozenset[str]] = Matched.effort_fields | {"again"}
     again: int
 
     def run(self) -> list[Row]:
@@ -182,13 +184,10 @@ class ManyStarts(Matched):
 
 
 class WholeSteps(Matched):
-    """Match the first images of a row without line search (L-BFGS steps of full length), for all labels but the known
-    one.
-
-    `EveryLabel` covers the known label.
-    """
+    """Match the first images of a row without line search (L-BFGS steps of full length), with unknown labels."""
 
     part: ClassVar[str] = "whole"
+    effort_fields: ClassVar[frozenset[str]] = Matched.effort_fields | {"whole"}
     whole: int
 
     def run(self) -> list[Row]:
@@ -196,6 +195,17 @@ class WholeSteps(Matched):
         runs = {WHOLE[name]: self.matching(labels=mode, whole=True) for name, mode in MODES.items() if mode is not None}
         rows = self.compared(self.private().first(self.whole), runs)
         return [*(row for row in rows if row.run != "private"), *paired(rows, WHOLE_PAIRS, self.seed)]
+
+
+class KnownLabel(Matched):
+    """Match all images of a row without line search (L-BFGS steps of full length), with the known label."""
+
+    part: ClassVar[str] = "whole, known label"
+
+    def run(self) -> list[Row]:
+        """Match, and leave out the private images, which `EveryLabel` has."""
+        rows = self.compared(self.private(), {WHOLE["GT"]: self.matching(whole=True)})
+        return [row for row in rows if row.run != "private"]
 
 
 class SecondOrder(OnLeNet):

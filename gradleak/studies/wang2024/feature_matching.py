@@ -5,8 +5,8 @@ wang2024, section 5.1: Table 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -20,6 +20,8 @@ from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import Stage
 from gradleak.studies.shared.matched_runs import (
     Matched,
+    OfRun,
+    Private,
     Trained,
     draw_curves,
     draw_strips,
@@ -49,12 +51,7 @@ PAIRS = (
 )
 # The weights that the paper's code uses for the last column: the code does not apply α, so α stays 1.
 CODED: dict[str, tuple[float, float]] = {"α=1 β=2": (1, 2)}
-Which = Literal["as stated", "as coded", "whole steps"]
-RUNS: dict[Which, dict[str, tuple[float, float]]] = {
-    "as stated": WEIGHTS,
-    "as coded": CODED,
-    "whole steps": {BASE: WEIGHTS[BASE], BEST: WEIGHTS[BEST]} | CODED,
-}
+WHOLE: dict[str, tuple[float, float]] = {BASE: WEIGHTS[BASE], BEST: WEIGHTS[BEST]} | CODED
 
 
 class Parameters(matched_runs.Parameters):
@@ -64,40 +61,65 @@ class Parameters(matched_runs.Parameters):
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield the rows of Table 4 with the weights of the paper, with those of its code, and without line search."""
-        rows = list(Weighted.every(self))
-        yield from rows
-        for row in rows:
-            if row.distance == "cosine":
-                yield row.model_copy(update={"which": "as coded"})
-        for row in rows:
-            if self.whole and row.distance == "l2":
-                samples = min(self.whole, row.samples)
-                yield row.model_copy(update={"which": "whole steps", "samples": samples, "restarts": self.whole_starts})
+        yield from Stated.every(self)
+        yield from (row for row in Coded.every(self) if row.distance == "cosine")
+        if self.whole:
+            for row in WholeSteps.every(self, restarts=self.whole_starts):
+                if row.distance == "l2":
+                    yield row.model_copy(update={"samples": min(self.whole, row.samples)})
 
 
 class Weighted(Matched):
-    """Match gradients and features for a row of Table 4 with several pairs of weights and the recovered labels.
+    """Match gradients and features for a row of Table 4 with several pairs of weights and the recovered labels."""
 
-    Attributes:
-        which: "as stated" for the paper's five pairs of weights; "as coded" for the weights that the paper's code uses
-            for the last pair; "whole steps" for three pairs without line search (full L-BFGS steps), as in the code.
-    """
+    def weighted(self, shown: Private, pairs: Mapping[str, tuple[float, float]], *, whole: bool = False) -> list[OfRun]:
+        """Match with every pair of weights.
 
-    which: Which = "as stated"
+        Args:
+            shown: The network with the private images.
+            pairs: The weights of the last layer's gradient and of its input, by the name of the run.
+            whole: Whether L-BFGS takes full steps, without a line search.
+        """
+        runs = {
+            f"{name}{', whole steps' * whole}": self.matching(
+                labels="recovered", whole=whole, head=head, feature=feature
+            )
+            for name, (head, feature) in pairs.items()
+        }
+        return self.compared(shown, runs)
+
+
+class Stated(Weighted):
+    """Match with the paper's five pairs of weights."""
+
+    part: ClassVar[str] = "as stated"
 
     def run(self) -> list[Row]:
         """Match with every pair of weights, and compare the results."""
-        shown, whole = self.private(), self.which == "whole steps"
-        told = ", whole steps" if whole else ""
-        runs = {
-            f"{name}{told}": self.matching(labels="recovered", whole=whole, head=head, feature=feature)
-            for name, (head, feature) in RUNS[self.which].items()
-        }
-        rows = self.compared(shown, runs)
-        if self.which == "as stated":
-            return [*rows, *paired(rows, PAIRS, self.seed), Trained(what="network", accuracy=shown.accuracy)]
-        pairs = [(f"{BEST}{told}", f"{BASE}{told}")] if whole else []
-        # The private images are already among the rows of the paper's weights.
+        shown = self.private()
+        rows = self.weighted(shown, WEIGHTS)
+        return [*rows, *paired(rows, PAIRS, self.seed), Trained(what="network", accuracy=shown.accuracy)]
+
+
+class Coded(Weighted):
+    """Match with the weights that the paper's code uses for the last pair."""
+
+    part: ClassVar[str] = "as coded"
+
+    def run(self) -> list[Row]:
+        """Match, and leave out the private images, which `Stated` has."""
+        return [row for row in self.weighted(self.private(), CODED) if row.run != "private"]
+
+
+class WholeSteps(Weighted):
+    """Match with three pairs of weights without line search (full L-BFGS steps), as in the paper's code."""
+
+    part: ClassVar[str] = "whole steps"
+
+    def run(self) -> list[Row]:
+        """Match with every pair of weights, and compare the results."""
+        rows = self.weighted(self.private(), WHOLE, whole=True)
+        pairs = [(f"{BEST}, whole steps", f"{BASE}, whole steps")]
         return [*(row for row in rows if row.run != "private"), *paired(rows, pairs, self.seed)]
 
 
@@ -130,7 +152,7 @@ def table(record: Record) -> pd.DataFrame:
 
 def coded_table(record: Record) -> pd.DataFrame:
     """Return the 95 % confidence intervals of the mean PSNR with the weights and the full steps of the paper's code."""
-    whole = [f"{name}, whole steps" for name in RUNS["whole steps"]]
+    whole = [f"{name}, whole steps" for name in WHOLE]
     return interval_table(record, {name: name for name in ("α=2 β=2", *CODED, *whole)}, "weights")
 
 

@@ -1,0 +1,153 @@
+"""Run recorded trials again, and say which rows differ and which verdicts would change; nothing is stored."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gradleak import claims, studies
+from gradleak.claims import Claim
+from gradleak.claims.behind import trials_behind
+from gradleak.errors import GradleakError, InputError, MissingData, first_line
+from gradleak.runs import experiments, records, runner
+from gradleak.runs.comparing import Comparison, compare, tells_time, worst
+from gradleak.runs.plain import Columns
+from gradleak.runs.records import Record, Trial, part_of
+from gradleak.wording import counted
+
+
+@dataclass(frozen=True)
+class Again:
+    """The outcome of trials of a record that were run again.
+
+    Attributes:
+        record: The record.
+        compared: The comparison of each trial with its recorded rows, by the trial's index.
+        errors: What the trials that failed reported, by the trial's index.
+        changed: The claims whose verdict changes, each with the recorded and the new verdict.
+    """
+
+    record: Record
+    compared: Mapping[int, Comparison]
+    errors: Mapping[int, str]
+    changed: Mapping[str, tuple[str, str]]
+
+    @property
+    def differs(self) -> bool:
+        """Whether a trial failed, or a row or a verdict differs."""
+        return bool(self.errors or self.changed) or any(one.outcome == "differs" for one in self.compared.values())
+
+    @property
+    def lines(self) -> list[str]:
+        """The outcome in lines: numbers of trials, verdicts, errors, and each column's largest differences."""
+        outcomes = Counter(one.outcome for one in self.compared.values())
+        parts = {part_of(self.record.trials[place]) for place in self.compared}
+        lines = [
+            f"{self.record.study}: {len(self.compared)} of {counted(len(self.record.trials), 'trial')} ran again, from "
+            f"{counted(len(parts), 'part')}: {outcomes['same']} with the same rows, {outcomes['within']} within the "
+            f"tolerance of their columns, {outcomes['differs']} different",
+            f"verdicts that change: {len(self.changed)}",
+            *(f"  {name}: '{after}' where '{before}' is recorded" for name, (before, after) in self.changed.items()),
+            *(f"  failed: {message}" for message in dict.fromkeys(self.errors.values())),
+        ]
+        for outcome, name in (("differs", "different"), ("within", "within tolerance")):
+            every = [one for comparison in self.compared.values() for one in comparison.differences]
+            chosen = [one for one in worst(every) if one.outcome == outcome]
+            lines += [f"columns {name}: {len(chosen)}", *(f"  {one.text}" for one in chosen)]
+        return lines
+
+
+def again(
+    study: str,
+    *,
+    minutes: float = 10.0,
+    most: int | None = None,
+    device: str | None = None,
+    jobs: int | None = None,
+) -> Again:
+    """Run trials of a record again, the cheapest of every part first.
+
+    Args:
+        study: The name of the study.
+        minutes: The time after which no further trial begins.
+        most: The largest number of trials.
+        device: "cpu" or "cuda"; by default the device on which each trial ran.
+        jobs: The number of processes.
+
+    Raises:
+        MissingData: The study has no record.
+    """
+    if not minutes > 0:
+        raise InputError(f"the minutes must be positive; got {minutes:g}")
+    loaded, record = studies.load(study), records.recorded(study)
+    if record is None:
+        raise MissingData(f"'{study}' has no record: `gradleak record {study}` makes one")
+    places = _in_turn(record)[:most]
+    inputs = [_on(device, loaded, record.trials[place].inputs) for place in places]
+    compared: dict[int, Comparison] = {}
+    errors: dict[int, str] = {}
+    rows: dict[int, Trial] = {}
+    end = time.monotonic() + 60 * minutes
+    with contextlib.closing(runner.try_trials(loaded, inputs, jobs=jobs)) as finished:
+        for number, result in finished:
+            place = places[number]
+            if isinstance(result, GradleakError):
+                errors[place] = first_line(result)
+            else:
+                recorded = record.trials[place]
+                compared[place] = compare(loaded, recorded, result)
+                rows[place] = recorded.model_copy(update={"rows": result.rows})
+            if time.monotonic() > end:
+                break
+    return Again(record, compared, errors, verdicts_changed(record, rows))
+
+
+def _in_turn(record: Record) -> list[int]:
+    """Return the indices of a record's trials: the cheapest of every part, then the second of every part, and so on."""
+    turns: Counter[str] = Counter()
+    keyed = []
+    for place in sorted(range(len(record.trials)), key=lambda place: record.trials[place].seconds):
+        part = part_of(record.trials[place])
+        keyed.append((turns[part], record.trials[place].seconds, place))
+        turns[part] += 1
+    return [place for *_, place in sorted(keyed)]
+
+
+def _on(device: str | None, study: studies.Study, inputs: Columns) -> Columns:
+    """Return a trial's inputs with the device on which it runs now."""
+    if "device" not in inputs or study.experiments[str(inputs.get("part", ""))].stays_on_cpu:
+        return inputs
+    wanted = device or ("auto" if records.on_gpu(inputs) else "cpu")
+    return inputs | {"device": experiments.resolve_device(wanted)}
+
+
+def verdicts_changed(record: Record, rows: Mapping[int, Trial]) -> dict[str, tuple[str, str]]:
+    """Return the claims whose verdict changes if some trials of a record are replaced, with both verdicts.
+
+    Claims on run times are left out, because times differ from run to run.
+
+    Args:
+        record: The record.
+        rows: The new trials, by the indices of the trials that they replace.
+    """
+    trials = [rows.get(place, trial) for place, trial in enumerate(record.trials)]
+    replaced = record.model_copy(update={"trials": trials})
+    study = studies.load(record.study)
+    judged = {claim.id: claim for claim in claims.load(record.study)}
+    changed = {}
+    for name, places in trials_behind(judged.values(), record).items():
+        if places & rows.keys() and not tells_time(study, judged[name].measure.column):
+            before, after = _verdict(judged[name], record), _verdict(judged[name], replaced)
+            if before != after:
+                changed[name] = before, after
+    return changed
+
+
+def _verdict(claim: Claim, record: Record) -> str:
+    try:
+        return str(claims.judge(claim, record).verdict)
+    except InputError as error:
+        return f"cannot be judged: {first_line(error)}"

@@ -1,0 +1,251 @@
+"""Make records grow: each finished trial is added at once, a run can be stopped and continued, and trials made
+elsewhere are merged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gradleak.errors import InputError, StorageError, first_line, unknown
+from gradleak.runs import golden, records, runner, studies
+from gradleak.runs.experiments import Parameters
+from gradleak.runs.plain import Columns, restored, worded
+from gradleak.runs.records import Record, Trial
+from gradleak.runs.studies import Study
+from gradleak.runs.trials import known, without_device
+from gradleak.storage import storage_error
+
+# A record is written after a trial if at least this time (s) has passed since it was last written. Until then its
+# finished trials are in the cache or in the file of trials.
+SECONDS_A_WRITE = 5.0
+
+
+class OutOfTime(BaseException):
+    """The time of a recording is over. It is no Exception, so that no attack takes it for a failure of its own."""
+
+
+def slot(study: Study, inputs: Columns) -> str:
+    """Return what a trial measures: its inputs without its device and without the effort that it spends."""
+    kind = study.experiments.get(str(inputs.get("part", "")))
+    effort = kind.effort_fields if kind else frozenset()
+    return without_device({name: value for name, value in inputs.items() if name not in effort})
+
+
+class Recording:
+    """The record of a study while it grows towards a run with some parameters.
+
+    A finished trial takes the place of the recorded trial that measured the same: one of older code, or one with less
+    effort. Until then the older trial stays. Recorded trials that measure something else than the run are dropped.
+
+    Attributes:
+        study: The study.
+        parameters: The parameters of the run.
+        inputs: The inputs of all trials of the run.
+        record: The record as it is now.
+    """
+
+    def __init__(self, study: Study, parameters: Parameters, rules: Columns | None = None) -> None:
+        self.study, self.parameters = study, parameters
+        self.inputs = runner.planned(study, parameters)
+        self._written = time.monotonic()
+        self._places = {slot(study, inputs): place for place, inputs in enumerate(self.inputs)}
+        if len(self._places) < len(self.inputs):
+            raise InputError(f"trials of '{study.name}' differ in their `effort_fields` alone")
+        self._planned = set(map(without_device, self.inputs))
+        self._golden = golden.digest(study.name)
+        before = records.recorded(study.name)
+        self._trials = {}
+        for trial in before.trials if before else ():
+            if (place := self._place(trial)) is not None:
+                self._trials[place] = self._in_place(trial, place, before.parameters if before else {})
+        self._accepted = before.accepted if before else None
+        self._rules = (rules or {}) | ((before.rules or {}) if before and self._trials else {})
+
+    def _place(self, trial: Trial) -> int | None:
+        return self._places.get(slot(self.study, trial.inputs))
+
+    def _in_place(self, trial: Trial, place: int, parameters: Columns) -> Trial:
+        """Return a recorded trial with the parameters in which its run, with `parameters`, differed from this run."""
+        if without_device(trial.inputs) == without_device(self.inputs[place]):
+            return trial.model_copy(update={"under": {}})
+        present = self.parameters.model_dump()
+        run = parameters | trial.under
+        return trial.model_copy(update={"under": {name: run[name] for name in run if run[name] != present.get(name)}})
+
+    @property
+    def record(self) -> Record:
+        """The record of all trials so far, in the order of the run."""
+        return Record(
+            study=self.study.name,
+            profile=runner.profile_of(self.study, self.parameters),
+            parameters=self.parameters.model_dump(),
+            data=runner.sources_of(self.study, self.parameters),
+            planned=len(self.inputs),
+            accepted=self._accepted,
+            rules=self._rules or None,
+            waiting=[inputs for place, inputs in enumerate(self.inputs) if place not in self._trials],
+            trials=[trial for _, trial in sorted(self._trials.items())],
+        )
+
+    def missing(self, part: str | None = None) -> list[Columns]:
+        """Return the inputs of the trials that have to run: those of the run that no current recorded trial covers.
+
+        Args:
+            part: Only the trials of this part, which all run again.
+        """
+        if part is not None:
+            parts = list(dict.fromkeys(str(inputs["part"]) for inputs in self.inputs if "part" in inputs))
+            if part not in parts:
+                raise unknown("part", part, parts)
+            return [inputs for inputs in self.inputs if inputs.get("part") == part]
+        return [inputs for place, inputs in enumerate(self.inputs) if not self._covers(place, inputs)]
+
+    def _covers(self, place: int, inputs: Columns) -> bool:
+        trial = self._trials.get(place)
+        if trial is None or without_device(trial.inputs) != without_device(inputs):
+            return False
+        accepted = self._accepted is not None and self._accepted.golden == self._golden
+        return accepted or trial.golden == self._golden
+
+    def add(self, trial: Trial) -> bool:
+        """Put a finished trial into the record; return False if it is no trial of the run."""
+        if without_device(trial.inputs) not in self._planned:
+            return False
+        place = self._place(trial)
+        assert place is not None
+        self._trials[place] = trial
+        if time.monotonic() - self._written > SECONDS_A_WRITE:
+            self.write()
+        return True
+
+    def write(self) -> None:
+        """Write the record to its file."""
+        records.write(self.record, records.file_of(self.study.name))
+        self._written = time.monotonic()
+
+
+def record(
+    study: Study,
+    parameters: Parameters,
+    *,
+    rules: Columns | None = None,
+    part: str | None = None,
+    minutes: float | None = None,
+    jobs: int | None = None,
+    cluster: str | None = None,
+) -> Record:
+    """Run the trials of a run that the study's record lacks, and add each to the record when it ends.
+
+    Args:
+        study: The study.
+        parameters: The parameters of the run.
+        rules: The present rules of the study's claims, which the record keeps.
+        part: Run all trials of this part, and no others.
+        minutes: The time after which the recording stops; trials that have not ended by then are lost.
+        jobs: The number of processes, as in `run_study`.
+        cluster: The address of a Dask scheduler.
+    """
+    growing = Recording(study, parameters, rules)
+    todo = growing.missing(part)
+    try:
+        with (
+            deadline(minutes),
+            contextlib.closing(runner.finished(study, parameters, todo, jobs=jobs, cluster=cluster)) as finished,
+        ):
+            for trial in finished:
+                growing.add(trial)
+    except OutOfTime:
+        pass
+    finally:
+        growing.write()
+    return growing.record
+
+
+@contextlib.contextmanager
+def deadline(minutes: float | None) -> Iterator[None]:
+    """Raise OutOfTime in the block when a time is over; without a time, or outside the main thread, do nothing."""
+    if minutes is not None and not minutes > 0:
+        raise InputError(f"the minutes of a recording must be positive; got {minutes:g}")
+    if minutes is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: object) -> None:
+        raise OutOfTime
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, 60 * minutes)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def append(trial: Trial, study: str, file: Path) -> None:
+    """Append a finished trial to a file of trials, one line of JSON each, and make sure that it is on the disk."""
+    line = json.dumps({"study": study, "trial": worded(trial.model_dump())}) + "\n"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("ab", buffering=0) as stream:
+            stream.write(line.encode())
+            os.fsync(stream.fileno())
+    except OSError as error:
+        raise storage_error(file, error) from error
+
+
+def trials_in(file: Path) -> Iterator[tuple[str, Trial]]:
+    """Yield the trials in a file of trials, each with its study; a last line that was cut off is skipped."""
+    try:
+        lines = file.read_bytes().splitlines()
+    except OSError as error:
+        raise StorageError(f"cannot read the trials in {file.name}: {error.strerror or error}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            content = restored(json.loads(line))
+            yield content["study"], Trial.model_validate(content["trial"])
+        except (ValidationError, ValueError, KeyError, TypeError) as error:
+            if number == len(lines):
+                return
+            raise InputError(f"{file.name}, line {number}, is no trial: {first_line(error)}") from error
+
+
+def merge(files: Iterable[Path], rules: Callable[[str], Columns], asked: Callable[[Study], Parameters]) -> list[Record]:
+    """Add trials that were made elsewhere to the records of their studies.
+
+    Trials of other code, whose page had other golden rows, and trials that are no part of the run are refused.
+
+    Args:
+        files: Files of trials.
+        rules: Returns the present rules of a study's claims.
+        asked: Returns the parameters of the run for a study.
+    """
+    by_study: dict[str, list[Trial]] = {}
+    for file in files:
+        for name, trial in trials_in(file):
+            by_study.setdefault(name, []).append(trial)
+    grown = []
+    for name, trials in by_study.items():
+        study, present = studies.load(name), golden.digest(name)
+        if old := sum(trial.golden != present for trial in trials):
+            raise InputError(f"{old} trials of '{name}' were made by other code: its golden rows were others then")
+        growing = Recording(study, asked(study), rules(name))
+        foreign = [trial for trial in trials if not growing.add(trial)]
+        if foreign:
+            raise InputError(
+                f"{len(foreign)} trials of '{name}' are no part of the run with these parameters, such as one with "
+                f"{known(foreign[0].inputs)[:200]}"
+            )
+        grown.append(growing)
+    for growing in grown:
+        growing.write()
+    return [growing.record for growing in grown]

@@ -1,0 +1,206 @@
+"""Recordings: resumed after a kill, stopped in time, merged with trials made elsewhere, judged by what they have."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradleak import claims, studies
+from gradleak.errors import InputError, UnknownName
+from gradleak.runs import golden, recording, records, runner
+from gradleak.runs.records import Accepted, Record
+from tests.checkout import PARTS, Toy
+
+NOTHING = 'float("nan")'
+
+
+def record(checkout: Toy, **options: Any) -> Record:
+    changes = options.pop("changes", {})
+    rules = claims.rules("toy")
+    return recording.record(checkout.load(), checkout.parameters(**changes), rules=rules, jobs=1, **options)
+
+
+def forget_trials(checkout: Toy) -> None:
+    for file in checkout.kept():
+        file.unlink()
+
+
+def text_of(own: Record) -> str:
+    """Return the inputs and rows of a record's trials as text, in which NaN equals itself."""
+    return repr([(trial.inputs, trial.rows) for trial in own.trials])
+
+
+def kept() -> str:
+    """Return the text of the record in the checkout."""
+    recorded = records.recorded("toy")
+    assert recorded is not None
+    return text_of(recorded)
+
+
+def write_golden(text: str) -> None:
+    golden.file_of("toy").parent.mkdir(parents=True, exist_ok=True)
+    golden.file_of("toy").write_text(text)
+
+
+def test_a_finished_record_runs_nothing_again_and_a_larger_run_only_what_is_new(checkout: Toy) -> None:
+    first = record(checkout)
+    assert kept() == text_of(first)
+    assert (len(first.trials), first.planned, first.waiting) == (4, 4, [])
+    forget_trials(checkout)
+    assert record(checkout).digest() == first.digest()
+    assert checkout.traced == [0, 1, 2, 3]
+    larger = record(checkout, changes={"samples": 6})
+    assert checkout.traced == [0, 1, 2, 3, 4, 5]
+    assert text_of(larger.model_copy(update={"trials": larger.trials[:4]})) == text_of(first)
+    smaller = record(checkout, changes={"samples": 2})
+    assert [trial.inputs["number"] for trial in smaller.trials] == [0, 1], "other trials are no part of the run"
+
+
+def test_a_killed_recording_keeps_what_had_ended(checkout: Toy) -> None:
+    script = (
+        "from gradleak import studies; from gradleak.runs import recording; s = studies.load('toy'); "
+        "recording.record(s, studies.parameters(s, 'quick', {'pause': 0.2, 'samples': 6}), jobs=1)"
+    )
+    process = checkout.start(script)
+    while len(checkout.traced) < 4:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert 3 <= len(checkout.kept()) <= 4
+    running = checkout.traced[-1]
+    whole = record(checkout, changes={"pause": 0.2, "samples": 6})
+    assert len(whole.trials) == 6
+    assert sorted(set(checkout.traced)) == list(range(6))
+    assert [number for number in range(6) if checkout.traced.count(number) > 1] in ([], [running])
+
+
+def test_a_recording_stops_in_time_and_says_how_far_it_is(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(checkout, changes={"samples": 2, "pause": 0.01})
+    checkout.edit("if os.environ.get", "if self.number == 3: time.sleep(3600)\n        if os.environ.get")
+    monkeypatch.setattr(recording, "SECONDS_A_WRITE", 0.0)
+    partial = record(checkout, changes={"pause": 0.01}, minutes=0.05)
+    assert partial.size == "3 of 4 trials"
+    assert [inputs["number"] for inputs in partial.waiting] == [3]
+    assert kept() == text_of(partial)
+    (judged,) = claims.judgements(partial).values()
+    assert judged.value == 3.0, "judged by what it has"
+    assert judged.verdict == "trend: disagrees", "and not decided before the run has ended"
+
+
+def test_minutes_must_be_positive(checkout: Toy) -> None:
+    with pytest.raises(InputError, match="must be positive; got -1"):
+        record(checkout, minutes=-1.0)
+
+
+def test_one_part_is_recorded_anew_and_the_others_stay(checkout: Toy) -> None:
+    def write(nothing: str) -> None:
+        checkout.rewrite(*PARTS, (NOTHING, nothing))
+
+    write(NOTHING)
+    record(checkout)
+    write("1.0")
+    second = record(checkout, part="a")
+    assert kept() == text_of(second)
+    assert [trial.rows[0]["nothing"] for trial in second.trials[::2]] == [1.0, 1.0]
+    assert all(math.isnan(trial.rows[0]["nothing"]) for trial in second.trials[1::2])
+    with pytest.raises(UnknownName, match="part 'c'"):
+        record(checkout, part="c")
+
+
+def test_a_record_is_current_while_its_golden_rows_are_the_same(checkout: Toy) -> None:
+    write_golden("[]")
+    first = record(checkout)
+    assert golden.state(first) == "current"
+    checkout.edit("self.scale * self.number,", "self.scale * self.number + 0.0,  # reworded")
+    assert golden.state(first) == "current", "the text of the code does not matter"
+    write_golden("[1]")
+    assert golden.state(first) == "outdated"
+    assert golden.outdated(first) == 4
+    accepted = first.model_copy(update={"accepted": Accepted(golden=golden.digest("toy"), why="only a name changed")})
+    assert golden.state(accepted) == "current"
+    records.write(accepted, records.file_of("toy"))
+    begun = len(checkout.traced)
+    assert golden.state(record(checkout)) == "current"
+    assert len(checkout.traced) == begun, "accepted rows do not run again"
+    write_golden("[2]")
+    again = record(checkout)
+    assert golden.state(again) == "current"
+    assert len(checkout.traced) == begun + 4
+
+
+def test_more_effort_takes_the_place_of_less(checkout: Toy) -> None:
+    field = "    words: list[str]\n\n    def reads"
+    checkout.rewrite((field, field.replace("\n\n", '\n    effort_fields = frozenset({"scale"})\n\n')))
+    first = record(checkout)
+    growing = recording.Recording(checkout.load(), checkout.parameters(scale=2.0))
+    assert [inputs["scale"] for inputs in growing.missing()] == [2.0] * 4
+    assert text_of(growing.record) == text_of(first), "the old trials stay until the new ones have ended"
+    assert growing.record.size == "0 of 4 trials"
+    (new,) = runner.run_study("toy", checkout.parameters(scale=2.0, samples=1)).trials
+    assert growing.add(new)
+    assert [trial.inputs["scale"] for trial in growing.record.trials] == [2.0, 1.0, 1.0, 1.0]
+    assert growing.record.size == "1 of 4 trials"
+    assert not growing.add(first.trials[1]), "less effort than the run plans"
+
+
+def test_trials_made_elsewhere_are_merged(checkout: Toy, tmp_path: Path) -> None:
+    def asked(study: studies.Study) -> studies.Parameters:
+        return checkout.parameters()
+
+    file = tmp_path / "trials.jsonl"
+    elsewhere = runner.run_study("toy", checkout.parameters()).trials
+    for trial in elsewhere[1:]:
+        recording.append(trial, "toy", file)
+    whole = file.read_bytes()
+    file.write_bytes(whole + b'{"study": "toy", "tri')  # cut off by a kill
+    record(checkout, changes={"samples": 1})
+    (merged,) = recording.merge([file], claims.rules, asked)
+    assert kept() == text_of(merged)
+    assert [trial.inputs["number"] for trial in merged.trials] == [0, 1, 2, 3]
+    assert [repr(trial.rows) for trial in merged.trials[1:]] == [repr(trial.rows) for trial in elsewhere[1:]]
+    (again,) = recording.merge([file], claims.rules, asked)
+    assert text_of(again) == text_of(merged), "merging twice changes nothing"
+    before = records.file_of("toy").read_bytes()
+    with pytest.raises(InputError, match="1 trials of 'toy' are no part of the run with these parameters"):
+        recording.merge([file], claims.rules, lambda study: checkout.parameters(samples=3))
+    write_golden("[1]")
+    with pytest.raises(InputError, match="3 trials of 'toy' were made by other code"):
+        recording.merge([file], claims.rules, asked)
+    assert records.file_of("toy").read_bytes() == before
+    file.write_bytes(b"{}\n" + whole)
+    with pytest.raises(InputError, match=r"trials\.jsonl, line 1, is no trial"):
+        recording.merge([file], claims.rules, asked)
+
+
+def test_no_study_has_trials_that_differ_in_their_effort_alone() -> None:
+    for name in studies.names():
+        study = studies.load(name)
+        for profile in ("quick", "paper"):
+            inputs = runner.planned(study, studies.parameters(study, profile))
+            assert len({recording.slot(study, one) for one in inputs}) == len(inputs), name
+
+
+def test_every_record_is_current() -> None:
+    recorded = [record for name in studies.names() if (record := records.recorded(name))]
+    old = [record.study for record in recorded if golden.state(record) != "current"]
+    assert not old, (
+        f"today's code changes the rows of {', '.join(old)}: record these pages anew, or state in their records why "
+        'the rows stand, as {"accepted": {"golden": …, "why": …}}'
+    )
+
+
+def test_a_file_of_trials_is_one_line_of_json_each(checkout: Toy, tmp_path: Path) -> None:
+    trial = runner.run_study("toy", checkout.parameters(samples=1)).trials[0]
+    recording.append(trial, "toy", tmp_path / "new" / "trials.jsonl")
+    (line,) = (tmp_path / "new" / "trials.jsonl").read_text().splitlines()
+    assert json.loads(line)["study"] == "toy"
+    ((name, read),) = recording.trials_in(tmp_path / "new" / "trials.jsonl")
+    assert (name, read.inputs, repr(read.rows)) == ("toy", trial.inputs, repr(trial.rows))

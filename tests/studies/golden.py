@@ -1,0 +1,120 @@
+"""Compare the rows of each page's smallest run with its golden rows, or write these anew.
+
+`python -m tests.studies.golden [page …]`, or `make golden`, runs the pages and writes tests/golden/<page>.json. Rows
+that agree with the golden ones within the tolerance of their columns keep their old numbers, so a file changes only
+where the results do. `--check` compares and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+from tests import conftest  # isort: skip  # chooses the kernels before torch is loaded
+from gradleak import studies
+from gradleak.runs import comparing, golden, runner
+from gradleak.runs.comparing import Difference
+from gradleak.runs.plain import Columns, restored, worded
+from gradleak.runs.records import Record, Trial
+from gradleak.runs.trials import without_device
+from gradleak.storage import write_whole
+from gradleak.studies import Parameters, Study
+
+assert conftest.KERNELS.keys() <= os.environ.keys()
+
+
+def chosen(study: Study) -> Parameters:
+    """Return the smallest parameters of a page, which its test chooses, on the CPU."""
+    module = importlib.import_module(f"tests.studies.{study.paper}.test_{study.name.replace('-', '_')}")
+    return studies.parameters(study, "quick", module.CHOSEN | {"device": "cpu"})
+
+
+def smallest(study: Study) -> Record:
+    """Run a page with its smallest parameters, and without the data and weights that a machine may have."""
+    with mock.patch.dict(os.environ):
+        for name in ("GRADLEAK_DATA", "GRADLEAK_WEIGHTS"):
+            os.environ.pop(name, None)
+        return runner.run_study(study, chosen(study), jobs=1)
+
+
+def stored(study: Study) -> list[Trial]:
+    """Return the golden trials of a page; none if it has no file yet."""
+    file = golden.file_of(study.name)
+    lines = json.loads(file.read_text("utf-8")) if file.is_file() else []
+    return [Trial(inputs=one["inputs"], rows=one["rows"], seconds=0.0) for one in restored(lines)]
+
+
+def differences(study: Study, run: Record) -> list[str]:
+    """Return how a run differs from the golden rows beyond the tolerance of the columns, one line each."""
+    before = {without_device(trial.inputs): trial for trial in stored(study)}
+    after = {without_device(trial.inputs): trial for trial in run.trials}
+    lines = [f"a trial is new: {inputs[:200]}" for inputs in after.keys() - before.keys()]
+    lines += [f"a trial is gone: {inputs[:200]}" for inputs in before.keys() - after.keys()]
+    beyond = [one for key in before.keys() & after.keys() for one in _beyond(study, before[key], after[key])]
+    return lines + [one.text for one in comparing.worst(beyond)]
+
+
+def _beyond(study: Study, before: Trial, after: Trial) -> Iterator[Difference]:
+    after = after.model_copy(update={"rows": _kept(study, after)})
+    yield from (one for one in comparing.compare(study, before, after).differences if one.outcome == "differs")
+
+
+def _kept(study: Study, trial: Trial) -> list[Columns]:
+    """Return a trial's rows without times, and without the content of pictures."""
+    return [
+        {name: _brief(value) for name, value in row.items() if not comparing.tells_time(study, name)}
+        for row in trial.rows
+    ]
+
+
+def _brief(value: Any) -> Any:
+    # Pictures repeat what the numbers of a row say, and a JPEG's bytes differ where pixels differ by rounding.
+    return "a picture" if comparing.is_picture(value) else value
+
+
+def write(study: Study, run: Record) -> bool:
+    """Write the golden rows of a page; return whether the file changed."""
+    before = {without_device(trial.inputs): trial for trial in stored(study)}
+    trials = []
+    for trial in run.trials:
+        old = before.get(without_device(trial.inputs))
+        same = old is not None and not list(_beyond(study, old, trial))
+        rows = old.rows if old is not None and same else _kept(study, trial)
+        lines = ",\n   ".join(json.dumps(row, ensure_ascii=False) for row in worded(rows))
+        trials.append(f' {{"inputs": {json.dumps(worded(trial.inputs))}, "rows": [\n   {lines}\n  ]}}')
+    text = "[\n" + ",\n".join(trials) + "\n]\n"
+    file = golden.file_of(study.name)
+    if file.is_file() and file.read_text("utf-8") == text:
+        return False
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(file, lambda stream: stream.write(text.encode()))
+    return True
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Write or check the golden rows of pages; the status is 1 if a check finds a difference."""
+    parser = argparse.ArgumentParser(description="Write the golden rows of pages anew, where they have changed.")
+    parser.add_argument("page", nargs="*", help="pages; default: all")
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    asked = parser.parse_args(words)
+    differing = 0
+    for name in asked.page or studies.names():
+        study = studies.load(name)
+        run = smallest(study)
+        if asked.check:
+            lines = differences(study, run)
+            differing += bool(lines)
+            print(f"{name}: {'; '.join(lines) or 'equal'}", flush=True)
+        else:
+            print(f"{name}: {'written' if write(study, run) else 'unchanged'}", flush=True)
+    return int(differing > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""The rows of every page's smallest run are its golden rows, and these hold every part of its record."""
+
+from __future__ import annotations
+
+import pytest
+
+from gradleak import studies
+from gradleak.runs import golden as files
+from gradleak.runs import records
+from gradleak.runs.records import part_of
+from tests.checkout import Toy
+from tests.studies import golden
+
+
+@pytest.mark.parametrize("name", studies.names())
+def test_a_pages_smallest_run_gives_its_golden_rows(name: str) -> None:
+    study = studies.load(name)
+    differences = golden.differences(study, golden.smallest(study))
+    assert not differences, (
+        f"{name} gives other rows than before; if it should, `make golden ARGS={name}` writes them anew:\n"
+        + "\n".join(differences)
+    )
+
+
+@pytest.mark.parametrize("name", studies.names())
+def test_golden_rows_hold_every_part_of_the_record(name: str) -> None:
+    record = records.recorded(name)
+    assert record is not None
+    parts = {part_of(trial) for trial in golden.stored(studies.load(name))}
+    assert parts >= {part_of(trial) for trial in record.trials}
+
+
+def test_a_change_of_behaviour_is_seen_and_a_rewording_is_not(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(golden, "chosen", lambda study: checkout.parameters(samples=2))
+    study = checkout.load()
+    assert golden.write(study, golden.smallest(study))
+    first = files.digest("toy")
+    assert not golden.write(study, golden.smallest(study)), "the same rows leave the file as it is"
+    assert golden.differences(study, golden.smallest(study)) == []
+
+    checkout.edit('"the toy broke', '"the toy is broken')
+    assert golden.differences(checkout.load(), golden.smallest(checkout.load())) == []
+    checkout.edit("value=self.scale * self.number", "value=self.scale * self.number * (1 + 1e-9)")
+    study = checkout.load()
+    assert golden.differences(study, golden.smallest(study)) == [], "rounding is within the tolerance of the column"
+    assert not golden.write(study, golden.smallest(study)), "and the file keeps its numbers"
+
+    checkout.edit("value=self.scale * self.number", "value=self.scale * self.number * 1.001")
+    study = checkout.load()
+    (line,) = golden.differences(study, golden.smallest(study))
+    assert line.startswith("value: 1.001 where 1.0 is recorded")
+    assert golden.write(study, golden.smallest(study))
+    assert files.digest("toy") != first
+
+    monkeypatch.setattr(golden, "chosen", lambda study: checkout.parameters(samples=1))
+    assert golden.differences(study, golden.smallest(study))[0].startswith("a trial is gone")
