@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from gradleak.runs import sources, studies
 from gradleak.runs.sources import Definition
 from gradleak.runs.studies import Study
-from gradleak.wording import plain
 
 
 @dataclass(frozen=True)
@@ -89,9 +88,7 @@ def text() -> str:
     for page, _ in pages:
         for reason in _reasons(page):
             reasons.setdefault(reason, []).append(_link(page))
-    lines += [
-        f"| experiments of these pages | {plain(reason)} | {', '.join(links)} |" for reason, links in reasons.items()
-    ]
+    lines += [f"| experiments of these pages | {reason} | {', '.join(links)} |" for reason, links in reasons.items()]
     head = ":::{table} What stays on the CPU on a machine with a GPU.\n:name: tab-stays-on-cpu\n"
     return f"{head}:class: gradleak-table\n\n" + "\n".join(lines) + "\n:::\n"
 
@@ -102,7 +99,7 @@ def _experiments(study: Study) -> list[str]:
     for reason in _reasons(study):
         parts = [part for part, kind in study.experiments.items() if kind.stays_on_cpu == reason]
         subject = "all experiments" if len(parts) == len(study.experiments) else f"experiments {', '.join(parts)}"
-        descriptions.append(f"{subject} ({plain(reason)})")
+        descriptions.append(f"{subject} ({reason})")
     return descriptions
 
 

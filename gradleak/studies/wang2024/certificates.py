@@ -29,7 +29,6 @@ from gradleak.show.drawn import drawn, stacked
 from gradleak.show.headline import Headline
 from gradleak.show.summaries import among, only, percent, select, summary, total
 from gradleak.studies import Experiment, Row, setting
-from gradleak.wording import plain
 
 PLACE = "Beyond section 4"
 DATASET = "photos"
@@ -180,7 +179,9 @@ class Cost(Row):
 class OnCPU(Experiment):
     """An experiment of this page, all of which run on the CPU."""
 
-    stays_on_cpu: ClassVar[str] = "its clients are thousands of tiny networks, one at a time"
+    stays_on_cpu: ClassVar[str] = (
+        "they attack thousands of tiny networks one after another, which is too little work at a time for a GPU"
+    )
 
     def reads(self) -> list[str]:
         """Return the name of the clients' dataset."""
@@ -286,7 +287,7 @@ def promises_table() -> pd.DataFrame:
         {
             "attack": name,
             "recovers": WORDS[name],
-            "its certificate promises": plain(one.promise),
+            "its certificate promises": one.promise,
             "broken assumptions without effect on it": ", ".join(one.idle) or "–",
         }
         for name, one in FAMILIES.items()
@@ -305,7 +306,7 @@ def kept_table(record: Record) -> pd.DataFrame:
     """
     rows = select(record.rows(Hunt), broken="none")
     rows = _ordered(rows, "family", FAMILIES)
-    counts = {plain(outcome): total(column) for outcome, column in COUNTS.items()}
+    counts = {outcome: total(column) for outcome, column in COUNTS.items()}
     return summary(
         rows.assign(attack=rows["family"].map(WORDS)), {"attack": "attack"}, {"attacks": total("cases"), **counts}
     )
@@ -365,7 +366,7 @@ def unnoticed_table(record: Record) -> pd.DataFrame:
 
 
 def _first_example(rows: pd.DataFrame) -> str:
-    return plain(str(next(text for text in rows["examples"] if text)).partition(";")[0])
+    return str(next(text for text in rows["examples"] if text)).partition(";")[0]
 
 
 def cost_table(record: Record) -> pd.DataFrame:

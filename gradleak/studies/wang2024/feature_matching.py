@@ -49,11 +49,11 @@ PAIRS = (
 )
 # The weights that the paper's code uses for the last column: the code does not apply α, so α stays 1.
 CODED: dict[str, tuple[float, float]] = {"α=1 β=2": (1, 2)}
-Which = Literal["as stated", "as coded", "whole steps"]
+Which = Literal["as stated", "as coded", "full steps"]
 RUNS: dict[Which, dict[str, tuple[float, float]]] = {
     "as stated": WEIGHTS,
     "as coded": CODED,
-    "whole steps": {BASE: WEIGHTS[BASE], BEST: WEIGHTS[BEST]} | CODED,
+    "full steps": {BASE: WEIGHTS[BASE], BEST: WEIGHTS[BEST]} | CODED,
 }
 
 
@@ -72,7 +72,7 @@ class Parameters(matched_runs.Parameters):
         for row in rows:
             if self.whole and row.distance == "l2":
                 samples = min(self.whole, row.samples)
-                yield row.model_copy(update={"which": "whole steps", "samples": samples, "restarts": self.whole_starts})
+                yield row.model_copy(update={"which": "full steps", "samples": samples, "restarts": self.whole_starts})
 
 
 class Weighted(Matched):
@@ -80,15 +80,15 @@ class Weighted(Matched):
 
     Attributes:
         which: "as stated" for the paper's five pairs of weights; "as coded" for the weights that the paper's code uses
-            for the last pair; "whole steps" for three pairs without line search (full L-BFGS steps), as in the code.
+            for the last pair; "full steps" for three pairs without line search (full L-BFGS steps), as in the code.
     """
 
     which: Which = "as stated"
 
     def run(self) -> list[Row]:
         """Match with every pair of weights, and compare the results."""
-        shown, whole = self.private(), self.which == "whole steps"
-        told = ", whole steps" if whole else ""
+        shown, whole = self.private(), self.which == "full steps"
+        told = ", full steps" if whole else ""
         runs = {
             f"{name}{told}": self.matching(labels="recovered", whole=whole, head=head, feature=feature)
             for name, (head, feature) in RUNS[self.which].items()
@@ -130,7 +130,7 @@ def table(record: Record) -> pd.DataFrame:
 
 def coded_table(record: Record) -> pd.DataFrame:
     """Return the 95 % confidence intervals of the mean PSNR with the weights and the full steps of the paper's code."""
-    whole = [f"{name}, whole steps" for name in RUNS["whole steps"]]
+    whole = [f"{name}, full steps" for name in RUNS["full steps"]]
     return interval_table(record, {name: name for name in ("α=2 β=2", *CODED, *whole)}, "weights")
 
 
