@@ -458,7 +458,7 @@ FAMILIES: dict[str, Family] = {
         "labels of a batch", "every label to 0.001 (L1)", _batches, ("lower layers clipped", "signs of lower layers")
     ),
     "joint": Family(
-        "labels of a whole batch together", "none: no answer is certified", _joint,
+        "labels of a batch, all at once", "none: no answer is certified", _joint,
         ("lower layers clipped", "signs of lower layers"),
     ),
     "counts": Family(
@@ -469,11 +469,11 @@ FAMILIES: dict[str, Family] = {
         "labels of unmixed features", "the label of a sample to 0.001 (L1)", _features,
         ("lower layers clipped", "signs of lower layers"),
     ),
-    "connected": Family("fully connected layers backwards", "every input to 1 %", _connected),
+    "connected": Family("inputs of fully connected layers", "every input to 1 %", _connected),
     "convolutional": Family(
-        "convolutions backwards", "the image to 1 %", _convolutional, ("another batch size",)
+        "image, from convolutions", "the image to 1 %", _convolutional, ("another batch size",)
     ),
-    "peeling": Family("layers peeled off", "every image to 0.1 %", _peeled),
+    "peeling": Family("images, by peeling", "every image to 0.1 %", _peeled),
     "sentences": Family(
         "sentences of a language model", "every sentence, and how often it occurs in the batch", _sentences,
         _NO_LABELS[1:],
