@@ -150,7 +150,7 @@ ALL = (
     _batch(100, 8),
     _peeled(),
     _matched("Adam", Adam()),
-    _matched("L-BFGS, whole steps", LBFGS(inner=1, search=False)),
+    _matched("L-BFGS, full steps", LBFGS(inner=1, search=False)),
     _matched("L-BFGS, line search", LBFGS(inner=STEPS)),
 )
 

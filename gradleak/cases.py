@@ -317,5 +317,5 @@ class Attack:
 
 
 # What prevents the attacks that solve equations, and those that count.
-NOISE = "noise on every entry, or batches of more samples than there are equations"
-LABELS = "batches in which classes repeat, noise, or sending no gradient of the last layer"
+NOISE = "noise on every entry, or batches with too many samples for the number of equations"
+LABELS = "batches in which classes repeat; noise; not sending the last layer's gradient"

@@ -14,7 +14,6 @@ from typer.core import TyperGroup
 
 from gradleak import interrupts
 from gradleak.errors import ForeignError, GradleakError, InputError, MissingData, StorageError, first_line, printable
-from gradleak.wording import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -460,7 +459,7 @@ def audit(
         with interrupts.finishing() as pressed:
             _write(report, folder)
     _show(report.table())
-    for line in (*sentences.of_outcomes(report), *map(plain, report.proofs)):
+    for line in (*sentences.of_outcomes(report), *report.proofs):
         typer.echo(line)
     if message := sentences.of_haste(report):
         typer.echo(message)

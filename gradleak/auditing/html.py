@@ -17,7 +17,6 @@ from gradleak.auditing import drawing
 from gradleak.auditing.findings import MEASURES, NOT_RECOVERED, RECOVERED, Audited, Finding, Place
 from gradleak.auditing.sentences import main_measure, of_haste, of_outcomes
 from gradleak.errors import GradleakError
-from gradleak.wording import plain
 
 # A share of at least BAD is shown as bad, and a share of at least MIDDLE as intermediate.
 BAD, MIDDLE = 0.5, 0.1
@@ -72,7 +71,7 @@ def _content(report: Audited, link: Link) -> dict[str, Any]:
     return {
         "style": source,
         "report": report,
-        "proofs": [plain(line) for line in report.proofs],
+        "proofs": report.proofs,
         "network": report.facts["network"].partition(",")[0],
         "settings": "; ".join(f"{key}: {value}" for key, value in report.settings.items()),
         "summary_head": summary_head,

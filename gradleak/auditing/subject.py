@@ -135,7 +135,7 @@ def proofs(leak: Leak, subject: Subject, reach: Reach, prior: str, loss: Loss) -
     if subject.sequence:
         return [
             f"B = {size}: the gradient of the last layer is a sum over all places; as long as fewer than "
-            f"{min(classes, features)} of them have a target, their words are told apart (RLG)"
+            f"{min(classes, features)} of them have a target, the attack RLG finds their words"
         ]
     lines = []
     free = PRIORS[prior].free - 1 + (PRIORS[prior].rest == "equal")
@@ -163,7 +163,7 @@ def proofs(leak: Leak, subject: Subject, reach: Reach, prior: str, loss: Loss) -
             "estimated, its labels and features do not follow from it"
         )
     if size < min(classes, features):
-        lines.append(f"B = {size} is less than C and I: which classes are in the batch is told (RLG)")
+        lines.append(f"B = {size} is less than C and I: the attack RLG finds out which classes are in the batch")
     return [*lines, *_backwards(leak, subject), *reach.told(leak)]
 
 

@@ -7,7 +7,6 @@ import pandas as pd
 from gradleak import catalogue, studies
 from gradleak.answers import CERTAIN, MEANINGS
 from gradleak.show.tables import Table
-from gradleak.wording import plain
 
 
 def text() -> str:
@@ -21,7 +20,7 @@ def _attacks() -> str:
     for attack in catalogue.attacks():
         place = f"executed/{studies.paper_of(attack.page)}/{attack.page}" if attack.page in known else ""
         name = f"{{doc}}`{attack.name} <{place}>`" if place else attack.name
-        lines.append(f"| {name} | {', '.join(attack.finds)} | {plain(attack.needs)} | {plain(attack.remedy)} |")
+        lines.append(f"| {name} | {', '.join(attack.finds)} | {attack.needs} | {attack.remedy} |")
     head = ":::{table} Every attack that `gradleak.attacks()` lists and `gradleak audit` runs.\n:name: tab-attacks\n"
     return f"{head}:class: gradleak-table\n\n" + "\n".join(lines) + "\n:::\n"
 

@@ -105,12 +105,15 @@ def _one_entry(gradients: Gradients, head: str, generator: torch.Generator) -> G
 BROKEN: dict[str, Broken] = {
     "none": Broken("every assumption holds"),
     "clipped": Broken("the gradient is halved", _each(lambda value, _: value / 2)),
-    "clipped by tensor": Broken("each tensor is scaled by a factor of its own", _each(_scaled)),
+    "clipped by tensor": Broken("each tensor is scaled by its own factor", _each(_scaled)),
     "lower layers clipped": Broken(
         "all tensors but the last layer's are halved", _each(lambda value, _: value / 2, lower=True)
     ),
-    "signs": Broken("signs are sent, with one size a tensor", _each(_signs)),
-    "signs of lower layers": Broken("the same, the last layer's gradient as it is", _each(_signs, lower=True)),
+    "signs": Broken("only signs are sent, times one magnitude for each tensor", _each(_signs)),
+    "signs of lower layers": Broken(
+        "only signs are sent for all tensors but the last layer's, times one magnitude for each tensor",
+        _each(_signs, lower=True),
+    ),
     "noise of 1e-7": Broken("noise of 1e-7 of the gradient's root mean square", _noisy(1e-7)),
     "noise of 1e-5": Broken("noise of 1e-5 of the gradient's root mean square", _noisy(1e-5)),
     "noise of 1e-3": Broken("noise of 1e-3 of the gradient's root mean square", _noisy(1e-3)),
@@ -119,11 +122,11 @@ BROKEN: dict[str, Broken] = {
     "rounded to bfloat16": Broken(
         "the gradient is rounded to eight binary digits", _each(lambda value, _: value.to(torch.bfloat16).to(value))
     ),
-    "weights a small step ahead": Broken("the client's weights are a step ahead, rate 1e-4", rate=1e-4),
-    "weights a step ahead": Broken("the client's weights are a step ahead, rate 1e-2", rate=1e-2),
+    "weights a small step ahead": Broken("the weights are one training step ahead, at learning rate 1e-4", rate=1e-4),
+    "weights a step ahead": Broken("the weights are one training step ahead, at learning rate 1e-2", rate=1e-2),
     "another loss": Broken("the client trains with the focal loss", loss=Focal()),
-    "another prior": Broken("soft labels are taken for one-hot ones", prior="onehot"),
-    "another batch size": Broken("the batch has a sample less than the attacker thinks", more=1),
+    "another prior": Broken("labels are soft, but the attacker takes them for one-hot labels", prior="onehot"),
+    "another batch size": Broken("the batch has one sample fewer than the attacker assumes", more=1),
 }
 
 

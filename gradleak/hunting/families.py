@@ -27,6 +27,7 @@ from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of, build_language_model
 from gradleak.models.recogniser import END, Recogniser, Size
 from gradleak.sequences import observe_speech, read_output, read_sentences, read_sharing, read_transcripts
+from gradleak.wording import counted, label_kind
 
 T = TypeVar("T")
 
@@ -40,6 +41,13 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 # A convolutional chain with ReLU cannot be inverted.
 SMOOTH = tuple(name for name in ACTIVATIONS if name != "ReLU")
 KINDS = ("smoothing", "onehot", "mixup")
+# The options of the attack on single labels, in words.
+VARIANTS = {
+    "plain": "default options",
+    "scale": "gradient scale unknown",
+    "proof": "certified by proof",
+    "bias": "with the bias's gradient if there is a bias",
+}
 # The number of single samples that share a last layer.
 TOGETHER = 20
 # The largest number of starts for each family of labels if an assumption is broken; usual are 40. A search without a
@@ -117,8 +125,10 @@ def _client(
         return observe(own, inputs.to(dtype), labels.to(dtype), **options(broken))
 
     leak = broken.sent(look, model, draw.generator)
+    sides = " × ".join(map(str, inputs.shape[1:]))
+    each = f"{sides} inputs each" if inputs.ndim == 2 else f"inputs of {sides}"
     setting = (
-        f"{len(inputs)} of {tuple(inputs.shape[1:])}, {classes} classes, {kind}, {str(dtype).removeprefix('torch.')}"
+        f"batch of {len(inputs)}, {each}, {classes} classes, {label_kind(kind)}, {str(dtype).removeprefix('torch.')}"
     )
     return Client(leak, inputs, labels, broken.prior or kind, setting)
 
@@ -148,7 +158,8 @@ def _labels(seed: int, broken: Broken) -> list[Answer]:
     elif variant in ("scale", "proof"):
         known |= {"scale": None} if variant == "scale" else {"certify": "proof"}
     result = recover_soft_labels(gradients, leak.weight, **known)
-    setting = f"{classes} classes, {width} features, {kind}, {variant}, spread {spread:.2g}"
+    sizes = f"{classes} classes, {counted(width, 'feature')}"
+    setting = f"{sizes}, {label_kind(kind)}, {VARIANTS[variant]}, logits with SD {spread:.2g}"
     answers = []
     for index, client in enumerate(clients):
         error = float((result.labels[index] - client.labels[0]).abs().sum())
@@ -382,7 +393,7 @@ def _sentences(seed: int, broken: Broken) -> list[Answer]:
     right = result.all() == sorted(sentences) if result.tokens else False
     outcome = answer(
         certain=result.status == "unique", failed=result.status == "failed", error=0.0 if right else math.inf,
-        promised=0.0, open_=0.0, setting=f"{kind}, {layers} layers, {len(sentences)} sentences",
+        promised=0.0, open_=0.0, setting=f"{kind}, {counted(layers, 'layer')}, {counted(len(sentences), 'sentence')}",
     )  # fmt: skip
     return [outcome]
 
@@ -409,7 +420,7 @@ def _transcripts(seed: int, broken: Broken) -> list[Answer]:
         status = "unique" if statuses == {"unique"} else "ambiguous" if "ambiguous" in statuses else "failed"
     outcome = answer(
         certain=status == "unique", failed=status == "failed", error=0.0 if right else math.inf, promised=0.0,
-        open_=0.0, setting=f"{reader}, {len(sentences)} utterances",
+        open_=0.0, setting=f"{reader}, {counted(len(sentences), 'utterance')}",
     )  # fmt: skip
     return [outcome]
 
@@ -447,7 +458,7 @@ FAMILIES: dict[str, Family] = {
         "labels of a batch", "every label to 0.001 (L1)", _batches, ("lower layers clipped", "signs of lower layers")
     ),
     "joint": Family(
-        "labels of a whole batch together", "none: no answer is certified", _joint,
+        "labels of a batch, all at once", "none: no answer is certified", _joint,
         ("lower layers clipped", "signs of lower layers"),
     ),
     "counts": Family(
@@ -458,13 +469,14 @@ FAMILIES: dict[str, Family] = {
         "labels of unmixed features", "the label of a sample to 0.001 (L1)", _features,
         ("lower layers clipped", "signs of lower layers"),
     ),
-    "connected": Family("fully connected layers backwards", "every input to 1 %", _connected),
+    "connected": Family("inputs of fully connected layers", "every input to 1 %", _connected),
     "convolutional": Family(
-        "convolutions backwards", "the image to 1 %", _convolutional, ("another batch size",)
+        "image, from convolutions", "the image to 1 %", _convolutional, ("another batch size",)
     ),
-    "peeling": Family("layers peeled off", "every image to 0.1 %", _peeled),
+    "peeling": Family("images, by peeling", "every image to 0.1 %", _peeled),
     "sentences": Family(
-        "sentences of a language model", "every sentence, as often as it is there", _sentences, _NO_LABELS[1:]
+        "sentences of a language model", "every sentence, and how often it occurs in the batch", _sentences,
+        _NO_LABELS[1:],
     ),
     "transcripts": Family("transcripts of a recogniser", "every transcript", _transcripts, _NO_LABELS),
 }  # fmt: skip

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-Outcome = Literal["right", "wrong", "open with the truth", "open without the truth", "failed", "refused"]
-OUTCOMES: tuple[Outcome, ...] = (
+Outcome = Literal[
     "right",
     "wrong",
-    "open with the truth",
-    "open without the truth",
+    "not certified, truth within the stated error",
+    "not certified, truth outside the stated error",
     "failed",
     "refused",
-)
+]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Answer:
     """The outcome of an attack on one client.
 
     Attributes:
-        outcome: "right" or "wrong" for an answer with a certificate. For an answer without one, "open with the truth"
-            if the attack still allows the truth, else "open without the truth". "failed" if there is no answer.
-            "refused" if the attack raised an error of gradleak.
+        outcome: "right" or "wrong" for an answer with a certificate. For an answer without one, whether the truth lies
+            within the error that the attack states. "failed" if there is no answer. "refused" if the attack raised an
+            error of gradleak.
         error: The distance of the answer from the truth, inf if there is no answer.
         setting: A description of the client.
     """
@@ -49,4 +49,6 @@ def answer(*, certain: bool, failed: bool, error: float, promised: float, open_:
         return Answer("right" if error <= promised else "wrong", error, setting)
     if failed:
         return Answer("failed", error, setting)
-    return Answer("open with the truth" if error <= open_ else "open without the truth", error, setting)
+    if error <= open_:
+        return Answer("not certified, truth within the stated error", error, setting)
+    return Answer("not certified, truth outside the stated error", error, setting)

@@ -256,7 +256,7 @@ def _parts(seen: Tensor, mine: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 def _why_not(case: Case) -> str:
     if not case.subject.sequence:
-        return "the network does not say what comes next at every place"
+        return "the network does not predict the next token at every position"
     if case.marks is None:
         return "sentences have no start and end mark in common"
     return "" if case.plain else f"it is made for the cross-entropy; this is {type(case.loss).__name__}"

@@ -175,7 +175,7 @@ WORDS_SAID = Attack(
     "words said",
     page="words",
     finds=("words",),
-    needs="the last layer's gradient of a model that says what comes next at every place",
+    needs="the last layer's gradient of a model that predicts the next token at every position",
     refused=_why_not_said,
     run=_attack_said,
     remedy=LABELS,

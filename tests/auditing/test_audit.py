@@ -182,8 +182,8 @@ def test_a_residual_network_is_peeled_behind_clipping_too() -> None:
     ("name", "size", "reached", "why"),
     [
         # Smooth activations need no masks, and one layer has the equations.
-        ("lenet", 1, ("body.4",), "'body.2': 48 equations for 64 unknowns a channel"),
-        ("resnet20", 2, (), "128 positions of 2 samples in 64 channels"),
+        ("lenet", 1, ("body.4",), "'body.2': 48 equations for 64 unknowns in each channel"),
+        ("resnet20", 2, (), "128 output positions (B = 2), but only 64 channels"),
         ("mlp", 1, (), "the network has no convolutions"),
     ],
 )

@@ -78,7 +78,7 @@ def extension(name: str) -> Any:
         ("tab-x-1", "Table 3: images, with labels: 12 claims", "book/executed/wang2024/x", "wang2024, Table 3"),
         ("tab-x-verdicts-2", "Table 3: images: 12 claims", "book/executed/wang2024/x", "wang2024, Table 3, claims"),
         ("tab-x-verdicts", "Our own claims: 12 claims", "book/executed/wang2024/x", "Table x-verdicts"),
-        ("tab-x-1", "Section 4.3, whole steps: dB", "book/executed/wang2024/x", "wang2024, Section 4.3"),
+        ("tab-x-1", "Section 4.3, full steps: dB", "book/executed/wang2024/x", "wang2024, Section 4.3"),
         ("tab-x-1", "Tables 1 and 4: as coded", "book/executed/dang2021/x", "dang2021, Tables 1 and 4"),
         ("tab-x-2", "Table 5 with noise on the layer: 16", "book/executed/wang2024/x", "Table x-2"),
         ("tab-x-1", "Table 3: images", "book/scoreboard", "Table x-1"),

@@ -125,7 +125,7 @@ ENDING: dict[str, Callable[[str], Any]] = {
     "all settled": _matched(Adam(steps=37), enough=0.2),
     "diverged": _matched(Adam(steps=25, rate=1e308, decay=())),
     "L-BFGS settled": _matched(LBFGS(steps=6, inner=7), enough=1e-4),
-    "L-BFGS, whole steps": _matched(LBFGS(steps=9, inner=7, search=False), enough=1e-4),
+    "L-BFGS, full steps": _matched(LBFGS(steps=9, inner=7, search=False), enough=1e-4),
     "L-BFGS, points of the history apart": _matched(LBFGS(steps=250, inner=2), enough=1e-4),
     "L-BFGS, from the first loss on": _matched(LBFGS(steps=3, inner=2), enough=1e3),
     "L-BFGS diverged": _matched(LBFGS(steps=3, inner=7, search=False, rate=1e150)),

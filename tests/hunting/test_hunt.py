@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,13 +77,32 @@ def test_what_is_broken_changes_what_is_sent(broken: str) -> None:
         (True, False, 0.5, "right"),
         (True, False, 1.5, "wrong"),
         (True, False, math.nan, "wrong"),
-        (False, False, 1.5, "open with the truth"),
-        (False, False, 2.5, "open without the truth"),
+        (False, False, 1.5, "not certified, truth within the stated error"),
+        (False, False, 2.5, "not certified, truth outside the stated error"),
         (False, True, 0.0, "failed"),
     ],
 )
 def test_outcomes(certain: bool, failed: bool, error: float, outcome: str) -> None:
     assert answer(certain=certain, failed=failed, error=error, promised=1.0, open_=2.0).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("family", "setting"),
+    [
+        (
+            "labels",
+            r"\d+ classes, (1 feature|\d+ features), (smoothing|one-hot|mixup), "
+            r"(default options|gradient scale unknown|certified by proof|with the bias's gradient if there is a bias), "
+            r"logits with SD [\d.]+",
+        ),
+        ("joint", r"batch of \d, 32 inputs each, \d classes, (smoothing|one-hot), float(32|64)"),
+        ("convolutional", r"batch of 1, inputs of [13] × \d × \d, \d+ classes, smoothing, float(32|64)"),
+        ("sentences", r"\w+, (1 layer|2 layers), (1 sentence|[234] sentences)"),
+    ],
+)
+def test_a_client_is_described_in_words(family: str, setting: str) -> None:
+    for seed in range(4):
+        assert {bool(re.fullmatch(setting, one.setting)) for one in FAMILIES[family].hunted(seed, "none")} == {True}
 
 
 def test_a_killed_hunt_goes_on(tmp_path: Path) -> None:
@@ -101,7 +121,7 @@ def test_a_killed_hunt_goes_on(tmp_path: Path) -> None:
         hunting.hunt(rounds=1, seed=8, families=chosen, kept=kept)
     shown = hunting.table(again)
     assert len(shown.splitlines()) == 1 + len(again)
-    assert "open without the truth" in shown
+    assert "not certified, truth outside the stated error" in shown
 
 
 def test_new_seeds_are_drawn_where_none_is_given() -> None:

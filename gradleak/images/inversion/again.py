@@ -49,7 +49,8 @@ class Again:
             leak: The leak.
         """
         if not self.unbalanced <= allowed:
-            return f"the errors p − y that the last layer's gradient gives do not sum to zero ({self.unbalanced:.1e})"
+            sums = f"should sum to zero, but their sum is {self.unbalanced:.1e} of their absolute sum"
+            return f"the errors p − y in the last layer's gradient {sums}"
         for name, missed in self.misses.items():
             gradient = leak.gradients[name]
             added = noise * math.sqrt(gradient.numel()) / max(float(gradient.double().norm()), TINY) if noise else 0.0

@@ -444,7 +444,7 @@ ATTACK = Attack(
     "linear layers backwards",
     page="exact-batch",
     finds=("inputs",),
-    needs="all gradients of a chain of Linear layers, and a batch that is small beside its narrowest layer",
+    needs="all gradients of a chain of Linear layers, and a batch that is small compared with its narrowest layer",
     refused=_why_not,
     run=_attack,
     remedy=NOISE,

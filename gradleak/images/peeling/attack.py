@@ -134,7 +134,7 @@ def counts_of(network: Network, batch_size: int) -> tuple[Count, ...]:
             equations, unknowns = counted(layers, map_shape, batch_size)
             reason = "" if equations > unknowns else short(equations, unknowns)
             if reason and shown(network, step.name):
-                reason = f"{reason}, joints aside"
+                reason = f"{reason}, without the entries that residual sums give"
             name = "+".join(user.parameter for user in users if user.layer is not None)
             layer_counts.append(Count(name, equations, unknowns, reason))
         elif step.kind == "activation" and not opened and step.name != feature_step and len(step.shape) == 3:
@@ -222,7 +222,8 @@ def peel(
         status, reason = "found", f"an image is known to {float(claimed.max()):.0e} only"
     if not complete:
         status = "found" if bool(good.any()) else "failed"
-        reason = f"{int((~good).sum())} of {len(good)} samples' maps were not matched at '{name}'"
+        which = f" ({int((~good).sum())} of {len(good)} samples)" if len(good) > 1 else ""
+        reason = f"the final search for the image did not reproduce the maps at '{name}'{which}"
     return Peeled(images, fronts.images, top.labels, layers, name, fronts.misfit, claimed, residual, status, reason)
 
 
@@ -360,10 +361,10 @@ ATTACK = Attack(
     "layers peeled off",
     page="peeling",
     finds=("labels", "inputs"),
-    needs="all gradients of a convolutional network, and a batch that is small beside its last maps",
+    needs="all gradients of a convolutional network, and a batch that is small compared with its last maps",
     refused=_why_not,
     run=_attack,
-    remedy="batches of more samples than the last map's channels hold; pooling by maxima; noise",
+    remedy="batches with more positions in the last map than this map has channels; max pooling; noise",
     memory=lambda case: case.reach.bytes,
     stretch=lambda case: case.reach.seconds,
 )

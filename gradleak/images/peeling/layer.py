@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gradleak import wording
 from gradleak.images.peeling.joints import Seen
 
 # An output channel has a wrong δ if its mean squared residual exceeds this multiple of the median channel's.
@@ -121,7 +122,7 @@ class Solution:
 
 def short(equations: int, unknowns: int) -> str:
     """Return the reason for a layer with too few equations."""
-    return f"{equations} equations for {unknowns} unknowns a channel"
+    return f"{wording.counted(equations, 'equation')} for {wording.counted(unknowns, 'unknown')} in each channel"
 
 
 def lost(reason: str) -> Solution:
@@ -138,7 +139,7 @@ def solved(equations: list[Equations], shape: tuple[int, ...], unit: float) -> S
     basis, triangle = torch.linalg.qr(matrix)
     least, largest = torch.stack(triangle.diagonal().abs().aminmax()).tolist()
     if least <= SINGULAR * largest:
-        return lost("its δ leave a mixture of positions open")
+        return lost("its δ do not separate all positions")
     outliers, mended = _outliers(basis, side, [size for *_, size in groups])
     projected = basis.T @ mended
     value = torch.linalg.solve_triangular(triangle, projected, upper=True)
@@ -176,7 +177,7 @@ def completed(equations: list[Equations], shape: tuple[int, ...], seen: Seen, un
         basis, triangle = torch.linalg.qr(torch.cat([columns, size * torch.diag_embed(known.to(matrix))], dim=1))
         diagonal = triangle.diagonal(dim1=1, dim2=2).abs()
         if float((diagonal.amin(dim=1) / diagonal.amax(dim=1)).min()) <= SINGULAR:
-            return lost("its δ leave a mixture of positions open")
+            return lost("its δ do not separate all positions")
         projected = basis[:, :rows].mT @ target[..., None]
         solution = torch.linalg.solve_triangular(triangle, projected, upper=True)[..., 0]
         residual = target - (basis[:, :rows] @ projected)[..., 0]

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gradleak.devices import least_squares
+from gradleak.wording import counted
 
 # The eigenvalues of the B solutions must be below this share of the next eigenvalue.
 GAP = 1e-3
@@ -55,19 +56,19 @@ def refused(module: nn.Conv2d | nn.Linear, shape: tuple[int, ...], size: int) ->
         size: The number of samples.
     """
     if isinstance(module, nn.Linear):
-        return "a Linear layer's gradient tells no samples apart"
+        return "the gradient of a Linear layer does not separate samples"
     if module.groups > 1:
-        return "its channels are convolved apart: none holds more than its own kernel's few equations"
+        return "it convolves groups of channels separately, and a channel has only the few equations of its own kernel"
     single = shape[1] * shape[2] == 1
     if module.kernel_size == (1, 1) and not single:
-        return "its patches do not overlap: nothing tells positions and samples apart"
+        return "its patches do not overlap, so its equations cannot separate the positions"
     if not single and any(side < stride + 2 for side, stride in zip(module.kernel_size, module.stride, strict=True)):
-        return "with its stride too little of its patches overlaps"
+        return "its patches overlap too little, because of its stride"
     positions = size * shape[1] * shape[2]
     if positions > module.out_channels:
-        return f"{positions} positions of {size} samples in {module.out_channels} channels"
+        return f"{positions} output positions (B = {size}), but only {counted(module.out_channels, 'channel')}"
     if size > MOST or positions * shape[1] * shape[2] > LARGEST:
-        return f"{positions} positions of {size} samples are more than are tried"
+        return f"{positions} output positions (B = {size}) are too many to try"
     return ""
 
 
@@ -95,22 +96,23 @@ def opened(
     lengths = gradient.flatten(1).norm(dim=1)
     rows = (lengths > LEAST_ROW * lengths.max()).nonzero()[:, 0]
     if len(rows) < rank:
-        return Opened(None, reason=f"{len(rows)} rows of its gradient for {rank} positions")
+        few = f"its gradient has only {len(rows)} rows that are not zero, for {rank} output positions"
+        return Opened(None, reason=few)
     left, values, right = torch.linalg.svd(gradient[rows].flatten(1) / lengths[rows, None], full_matrices=False)
     if (matrix_rank := int((values > RANK * unit * values[0]).sum())) < rank:
-        return Opened(None, reason=f"its gradient has rank {matrix_rank}, for {rank} positions")
+        return Opened(None, reason=f"its gradient has only rank {matrix_rank} for {rank} output positions")
     eigenvalues, mixing = _mixtures(
         module, right[:rank].unflatten(1, gradient.shape[1:]), (shape[0], shape[1]), size, count
     )
     next_value = float(eigenvalues[count]) if len(eigenvalues) > count else 1.0
     if not float(eigenvalues[count - 1].abs()) < GAP * next_value:
-        return Opened(None, reason="its overlapping patches do not tell the positions apart")
+        return Opened(None, reason="the overlaps of its patches do not suffice to separate the positions")
     mixing = mixing[:, :count].unflatten(0, (positions, rank)).transpose(1, 2).flatten(0, 1)
     factor = torch.linalg.solve(mixing, left[:, :rank] * values[:rank], left=False) * lengths[rows, None]
     known = factor.unflatten(1, (positions, count)).flatten(0, 1)
     slopes, off = _told(known, arrived[:, rows].flatten(2).flatten(1), levels)
     if off > NEAR:
-        return Opened(None, off, "no on and off of its units explains its gradient")
+        return Opened(None, off, "no choice of active units explains its gradient")
     all_slopes = arrived.new_full((count, outputs, positions), levels[0])
     all_slopes[:, rows] = slopes.unflatten(1, (len(rows), positions))
     return Opened(all_slopes.unflatten(2, shape), off)

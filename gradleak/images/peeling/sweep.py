@@ -158,7 +158,7 @@ class Sweep:
         if count <= unknowns:
             solution = lost(short(count, unknowns))
         elif grouped:
-            solution = lost("its channels are convolved apart, which is not solved here")
+            solution = lost("it convolves groups of channels separately, which is not solved here")
         else:
             solution = solved(equations, shape, self.unit)
         if solution.value is None and not grouped:

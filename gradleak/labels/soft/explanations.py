@@ -144,15 +144,16 @@ def reason_of(
     if not fitted:
         return f"not one sample's gradient: it misses rank one by {misfit:.1e}, more than rounding; a batch, or noise"
     if len(candidates) == 0:
-        return "no scalar gives a label of this shape: another prior, or a gradient that was rescaled"
+        return "no scalar gives a label of the assumed kind: the kind is wrong, or the gradient was rescaled"
     if widest > KNOWN:
-        return f"the gradient's digits leave the label open by {min(widest, 2):.1g} (L1){_share_of(candidates)}"
+        allowed = f"labels at an L1 distance of {min(widest, 2):.1g}{_share_of(candidates)}"
+        return f"within its rounding errors, the gradient allows {allowed}"
     if len(candidates) > 1:
         return f"{len(candidates)} labels, or features, explain the gradient"
     if loose > 1:
         return "the gradient's digits do not determine the feature's size"
     if loose > KNOWN_FEATURE:
-        return f"the gradient's digits leave the feature's size open by {loose:.0%}"
+        return f"within its rounding errors, the gradient determines the feature's size only to {loose:.0%}"
     if proved is not None:
         return "" if proved else "intervals do not exclude that another scalar explains the gradient"
     return "" if checked else "no equation is left that could tell this answer from another"

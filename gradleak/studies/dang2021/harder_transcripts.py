@@ -38,7 +38,7 @@ from gradleak.studies.shared.private_noise import draw_noise, private_level
 from gradleak.studies.shared.proportions import successes, successes_with_interval, wilson_interval
 from gradleak.studies.shared.recognisers import (
     RATE,
-    OnRecogniser,
+    OnUtterances,
     Source,
     attacked_texts,
     stage_of,
@@ -247,7 +247,7 @@ class PartReading(Reading):
     bag: bool
 
 
-class ReadLastLayer(OnRecogniser):
+class ReadLastLayer(OnUtterances):
     """Utterances that are read from the gradient of the last layer only."""
 
     part: ClassVar[str] = "last layer"
@@ -271,7 +271,7 @@ class ReadLastLayer(OnRecogniser):
             )
 
 
-class ReadAlike(OnRecogniser):
+class ReadAlike(OnUtterances):
     """Batches in which two utterances begin with the same word, read in closed form and by root finding."""
 
     part: ClassVar[str] = "alike"
@@ -286,7 +286,7 @@ class ReadAlike(OnRecogniser):
             yield from read_by({"closed form": read_transcripts, "root": read_sharing}, leak, tokens)
 
 
-class ReadLocalSteps(OnRecogniser):
+class ReadLocalSteps(OnUtterances):
     """Utterances that are read from the sum of the gradients of several steps, each with updated weights."""
 
     part: ClassVar[str] = "local"
@@ -308,7 +308,7 @@ class ReadLocalSteps(OnRecogniser):
             yield from read_by({"closed form": read_transcripts, "nearest words": read_defended}, leak, [tokens])
 
 
-class ReadBehindDefense(OnRecogniser):
+class ReadBehindDefense(OnUtterances):
     """Single utterances behind a defence."""
 
     part: ClassVar[str] = "defended"
@@ -323,7 +323,7 @@ class ReadBehindDefense(OnRecogniser):
             yield from read_behind(clean, defense(clean.gradients), tokens)
 
 
-class ReadRelease(OnRecogniser):
+class ReadRelease(OnUtterances):
     """Single utterances, read from DP-SGD's release of their whole gradient."""
 
     part: ClassVar[str] = "released"
@@ -341,7 +341,7 @@ class ReadRelease(OnRecogniser):
                 yield ReleaseReading.of(reading, norm=norm)
 
 
-class ReadWithoutLayers(OnRecogniser):
+class ReadWithoutLayers(OnUtterances):
     """Single utterances whose update lacks some layers (`form`): their transcripts and their bags of words."""
 
     part: ClassVar[str] = "withheld"

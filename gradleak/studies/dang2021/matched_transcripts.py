@@ -121,14 +121,12 @@ class Parameters(studies.Parameters):
         for row in self.rows:
             steps = self.steps if row.search == "printed" else OURS.steps
             for number in range(row.utterances):
-                yield MatchOneUtterance.of(self, **dict(row), steps=steps, number=number, length=0)
-        nothing = {"search": "", "starts": 0, "steps": 0}
+                yield MatchOneUtterance.of(self, **dict(row), steps=steps, number=number)
         for stage in self.stages:
-            yield ReadInClosedForm.of(self, **nothing | dict(stage), source="sentences", number=0, length=0)
+            yield ReadInClosedForm.of(self, **dict(stage), source="sentences")
         for one in self.lengths:
             for number in range(one.utterances):
-                own = {"utterances": one.utterances, "number": number, "length": one.tokens}
-                yield ReadLastLayer.of(self, **nothing | own, trained=0)
+                yield ReadLastLayer.of(self, trained=0, number=number, length=one.tokens)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
@@ -196,23 +194,7 @@ class ReadFromLastLayer(ReadUtterance):
 
 
 class ReadOrMatch(OnRecogniser):
-    """Utterances whose transcripts are read or searched for.
-
-    Every experiment states all of these inputs, even unused ones, because records identify experiments by them.
-
-    Attributes:
-        search: The search.
-        starts: The number of starts with the bag of words.
-        steps: The number of steps of the search.
-        number: The number of the utterance.
-        length: Its number of tokens, 0 for the whole text.
-    """
-
-    search: str
-    starts: int
-    steps: int
-    number: int
-    length: int
+    """Utterances whose transcripts are read or searched for."""
 
     def compared(self, read: Sequence[int], tokens: Sequence[int], seconds: float) -> ReadUtterance:
         """Compare a transcript with the truth, in order and as a bag of words."""
@@ -227,9 +209,22 @@ class ReadOrMatch(OnRecogniser):
 
 
 class MatchOneUtterance(ReadOrMatch):
-    """One utterance, matched without its bag of words from one start, and with the bag from several starts."""
+    """One utterance, matched without its bag of words from one start, and with the bag from several starts.
+
+    Attributes:
+        search: The search.
+        starts: The number of starts with the bag of words.
+        steps: The number of steps of the search.
+        utterances: The number of utterances among which the utterance is chosen.
+        number: The number of the utterance.
+    """
 
     part: ClassVar[str] = "matching"
+    search: str
+    starts: int
+    steps: int
+    utterances: int
+    number: int
 
     def run(self) -> Iterator[Matched | Gains]:
         """Search, and compare the results."""
@@ -267,6 +262,7 @@ class ReadInClosedForm(ReadOrMatch):
     """The bag and the transcript of some utterances, read in closed form at a stage of training."""
 
     part: ClassVar[str] = "stages"
+    utterances: int
 
     def run(self) -> Iterator[ReadUtterance]:
         """Read each utterance."""
@@ -287,6 +283,8 @@ class ReadLastLayer(ReadOrMatch):
     """One utterance of `length` tokens, read from the last layer's gradient only."""
 
     part: ClassVar[str] = "last layer"
+    number: int
+    length: int
 
     def run(self) -> list[ReadFromLastLayer]:
         """Read the utterance."""
@@ -404,7 +402,7 @@ def bag_table(record: Record) -> pd.DataFrame:
 def last_table(record: Record) -> pd.DataFrame:
     """Return transcripts from the last layer's gradient only, a row for each number of tokens."""
     return summary(
-        record.rows(ReadLastLayer),
+        record.rows(ReadLastLayer).astype({"length": int}),
         {"tokens": "length"},
         {
             "transcripts exact": successes("exact"),

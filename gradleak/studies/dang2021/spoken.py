@@ -31,7 +31,7 @@ from gradleak.show.summaries import NOTHING, greatest, joined, least, median, su
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
 from gradleak.studies.shared.proportions import successes
-from gradleak.studies.shared.recognisers import OnRecogniser, Source, attacked_texts, stage_of, tokens_of, with_stage
+from gradleak.studies.shared.recognisers import OnUtterances, Source, attacked_texts, stage_of, tokens_of, with_stage
 
 PLACE = "Beyond section 3"
 CHUNK = 25  # utterances per experiment
@@ -83,7 +83,7 @@ class Parameters(studies.Parameters):
             for first in range(0, self.utterances, CHUNK):
                 yield SynthesisedTexts.of(self, voices=voices, trained=trained, first=first)
             for first in range(0, self.digits, CHUNK):
-                yield RecordedDigits.of(self, voices=[], utterances=self.digits, trained=trained, first=first)
+                yield RecordedDigits.of(self, utterances=self.digits, trained=trained, first=first)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
@@ -123,15 +123,10 @@ class ReadSpeech(Row):
     seconds: float
 
 
-class HearSpeech(OnRecogniser):
-    """Utterances of one kind of speech, numbered from `first`; the `voices` take turns."""
+class HearSpeech(OnUtterances):
+    """Utterances of one kind of speech, numbered from `first`."""
 
-    voices: list[str]
     first: int
-
-    def reads(self) -> list[str]:
-        """Return the name of the text."""
-        return [self.source]
 
     def heard(self, said: str, voice: str, number: int) -> ReadSpeech:
         """Observe one utterance, read its bag and its transcript, and compare them with the truth."""
@@ -161,9 +156,10 @@ class HearSpeech(OnRecogniser):
 
 
 class SynthesisedTexts(HearSpeech):
-    """Texts spoken by voices of espeak-ng, or made-up speech."""
+    """Texts spoken by `voices` of espeak-ng in turn, or made-up speech."""
 
     part: ClassVar[str] = SYNTHESISED
+    voices: list[str]
 
     def run(self) -> Iterator[ReadSpeech]:
         """Read each text."""

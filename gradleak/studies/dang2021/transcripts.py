@@ -89,13 +89,12 @@ class Parameters(studies.Parameters):
         """Yield single utterances, batches of each size, the unknowns of matching, and the figure's utterance."""
         for row in self.rows:
             for first in range(0, row.utterances, CHUNK):
-                yield SingleUtterances.of(self, **dict(row), first=first, form="")
+                yield SingleUtterances.of(self, **dict(row), first=first)
         small = next((row.size for row in self.rows if row.size in SIZES and row.size != "paper"), "paper")
-        one = {"size": small, "trained": 0, "first": 0}
         for form in self.batches:
-            yield Batches.of(self, **one, form=str(form), utterances=0)
-        yield CountUnknowns.of(self, **one, form="", utterances=1)
-        yield StepByStep.of(self, **one, form="", utterances=1)
+            yield Batches.of(self, size=small, trained=0, form=str(form))
+        yield CountUnknowns.of(self, size=small, trained=0)
+        yield StepByStep.of(self, size=small, trained=0)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
@@ -161,21 +160,17 @@ class Step(Row):
 
 
 class ReadTranscripts(OnRecogniser):
-    """Utterances on a recogniser of one `size`.
-
-    Every experiment states all of these inputs, even unused ones, because records identify experiments by them. `first`
-    is the number of the first utterance; `form` is a `Together` if there are batches, else "".
-    """
+    """Utterances on a recogniser of one `size`."""
 
     size: str
-    first: int
-    form: str
 
 
 class SingleUtterances(ReadTranscripts):
     """Utterances that are read one by one, numbered from `first`."""
 
     part: ClassVar[str] = "alone"
+    utterances: int
+    first: int
 
     def run(self) -> Iterator[ReadTogether]:
         """Read each utterance."""
@@ -186,9 +181,10 @@ class SingleUtterances(ReadTranscripts):
 
 
 class Batches(ReadTranscripts):
-    """Batches of several utterances with one common gradient."""
+    """Batches of several utterances with one common gradient; `form` is a `Together`."""
 
     part: ClassVar[str] = "together"
+    form: str
 
     def run(self) -> Iterator[ReadTogether]:
         """Read each batch."""

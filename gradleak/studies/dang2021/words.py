@@ -6,7 +6,7 @@ dang2021, sections 2.5.2 and 3: Tables 2 and 3, and the speech half of Table 4.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import pandas as pd
@@ -107,18 +107,16 @@ class Parameters(studies.Parameters):
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield single utterances, batches of each form, and each defence before and after training."""
-        plain = {"form": "", "defense": UNDEFENDED}
         for row in self.rows:
             for first in range(0, row.utterances, CHUNK):
-                yield SingleUtterances.of(self, **dict(row), first=first, **plain)
+                yield SingleUtterances.of(self, **dict(row), first=first)
         small = next((row for row in self.rows if row.size != "paper"), self.rows[0])
-        one = {"size": small.size, "first": 0, "coded": 1}
         for form in self.batches:
-            yield Batches.of(self, **plain | one | {"form": str(form)}, trained=0, utterances=form.count)
+            yield Batches.of(self, size=small.size, trained=0, form=str(form))
         for defense in self.defenses:
             for trained in (0, small.trained or self.rows[-1].trained):
-                changed = plain | one | {"defense": str(defense)}
-                yield BehindDefense.of(self, **changed, trained=trained, utterances=self.defended)
+                own = {"size": small.size, "trained": trained, "utterances": self.defended}
+                yield BehindDefense.of(self, **own, defense=str(defense))
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
@@ -150,42 +148,32 @@ class Revealed(Row):
 
 
 class RevealWords(OnRecogniser):
-    """The words of utterances, recovered from the gradient of the last layer.
-
-    Every experiment states all of these inputs, even unused ones, because records identify experiments by them.
-
-    Attributes:
-        size: The size of the recogniser.
-        first: The number of the first utterance.
-        coded: RLG as coded is run on every `coded`-th utterance.
-        form: A `Batch` if there are batches, else "".
-        defense: The defence.
-    """
+    """The words of utterances, recovered from the gradient of the last layer of a recogniser of one `size`."""
 
     size: str
-    first: int
-    coded: int
-    form: str
-    defense: str
 
-    def observed(self, stop: int | None = None) -> Iterator[tuple[int, Leak, list[int]]]:
-        """Yield the number, the leak and the tokens of single utterances, numbered from `first`."""
+    def observed(self, said: Iterable[str], defense: str = UNDEFENDED) -> Iterator[tuple[Leak, list[int]]]:
+        """Yield the leak and the tokens of each utterance, behind a defence."""
         model = self.recogniser(self.size)
-        for number, said in list(enumerate(attacked_texts(self.source, self.utterances)))[self.first : stop]:
-            (tokens,) = tokens_of(self.source, [said])
-            defense = named(self.defense, generator=None)
-            leak = observe_speech(model, [pseudo_speech(said)], [tokens], only=["head.weight"], defense=defense)
-            yield number, leak, tokens
+        for one in said:
+            (tokens,) = tokens_of(self.source, [one])
+            protection = named(defense, generator=None)
+            leak = observe_speech(model, [pseudo_speech(one)], [tokens], only=["head.weight"], defense=protection)
+            yield leak, tokens
 
 
 class SingleUtterances(RevealWords):
-    """Table 2: single utterances, numbered from `first`."""
+    """Table 2: single utterances, numbered from `first`; RLG as coded is run on every `coded`-th utterance."""
 
     part: ClassVar[str] = "table 2"
+    utterances: int
+    first: int
+    coded: int
 
     def run(self) -> Iterator[Revealed]:
         """Find the words of each utterance."""
-        for number, leak, tokens in self.observed(self.first + CHUNK):
+        said = attacked_texts(self.source, self.utterances)[self.first : self.first + CHUNK]
+        for number, (leak, tokens) in enumerate(self.observed(said), start=self.first):
             attacks = {"ours": _ours(leak.weight_gradient)}
             if number % self.coded == 0:
                 attacks["as coded"] = _as_coded(leak.weight_gradient, len(tokens))
@@ -196,6 +184,7 @@ class Batches(RevealWords):
     """Table 3: several utterances and local steps, from the sum of gradients and from the difference of weights."""
 
     part: ClassVar[str] = "table 3"
+    form: str
 
     def run(self) -> Iterator[Revealed]:
         """Find the words of each batch."""
@@ -227,15 +216,16 @@ class BehindDefense(RevealWords):
     """The speech half of Table 4: single utterances behind a defence."""
 
     part: ClassVar[str] = "table 4"
+    utterances: int
+    defense: str
 
     def run(self) -> Iterator[Revealed]:
         """Find the words of each utterance, also by an attack that allows for defences, which RLG does not."""
-        for number, leak, tokens in self.observed():
+        said = attacked_texts(self.source, self.utterances)
+        for number, (leak, tokens) in enumerate(self.observed(said, self.defense)):
             gradient = leak.weight_gradient
             attacks = {"ours": _ours(gradient)} if self.defense == UNDEFENDED else {}
-            if number % self.coded == 0:
-                attacks["as coded"] = _as_coded(gradient, len(tokens))
-            attacks["outlying rows"] = _outlying(gradient)
+            attacks |= {"as coded": _as_coded(gradient, len(tokens)), "outlying rows": _outlying(gradient)}
             yield from _revealed(number, attacks, [tokens])
 
 
@@ -389,6 +379,8 @@ def figure_defenses(record: Record) -> Figure:
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
     rows = record.frame()
+    rows = rows.reindex(columns=list(dict.fromkeys([*rows.columns, "form", "defense"]))).astype({"form": object})
+    rows = rows.fillna({"form": "", "defense": UNDEFENDED})
     found = share_of("f1", "F1 of the bag of words", "utterances")
     forms = [Batch.of(form) if form else None for form in rows["form"]]
     return collected(

@@ -31,7 +31,6 @@ from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, Stage
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.restored import Quality, quality
-from gradleak.wording import plain
 
 # wang2024's weights of total variation.
 VARIATION = {"untrained": 1e-2, "trained": 1e-3}
@@ -350,7 +349,7 @@ def paired(rows: Sequence[Row], pairs: Sequence[tuple[str, str]], seed: int) -> 
         found.append(
             PairedRuns(
                 what="paired",
-                run=f"{first} against {second}",
+                run=against(first, second),
                 images=len(values),
                 difference=float(values.mean()),
                 low=low,
@@ -359,6 +358,11 @@ def paired(rows: Sequence[Row], pairs: Sequence[tuple[str, str]], seed: int) -> 
             )
         )
     return found
+
+
+def against(first: str, second: str) -> str:
+    """Return the name of a pair of runs; a comma ends the first run's name if this name contains a comma."""
+    return f"{first}, against {second}" if "," in first else f"{first} against {second}"
 
 
 def rows_of(record: Record, what: str) -> pd.DataFrame:
@@ -433,7 +437,7 @@ def interval_table(record: Record, runs: Mapping[str, str], run: str = "label") 
                 "labels": labels,
                 "distance": _distance(distance),
                 "LeNet": stage,
-                run: plain(runs[str(name)]),
+                run: runs[str(name)],
                 "images × starts": f"{len(values)} × {group['restart'].nunique()}",
                 "mean PSNR (dB)": f"{values.mean():.1f}",
                 "95 % interval (dB)": f"{low:.1f} … {high:.1f}",
@@ -461,7 +465,7 @@ def detail_table(record: Record, run: str = "label", names: Mapping[str, str] | 
         psnr=rows["psnr"].astype(float).clip(lower=0),
         diverged=rows["status"].eq("diverged"),
         distance=rows["distance"].map(_distance),
-        run=rows["run"].map(lambda name: plain((names or {}).get(name, name))),
+        run=rows["run"].map(lambda name: (names or {}).get(name, name)),
     )
     return summary(
         rows,
@@ -485,7 +489,7 @@ def paired_table(record: Record) -> pd.DataFrame:
     """
     rows = rows_of(record, "paired")
     return summary(
-        rows.assign(distance=rows["distance"].map(_distance), run=rows["run"].map(plain)),
+        rows.assign(distance=rows["distance"].map(_distance)),
         {"labels": "labels", "distance": "distance", "LeNet": "stage", "compared": "run"},
         {
             "difference of mean PSNR (dB)": only("difference", "+.2f"),

@@ -35,16 +35,25 @@ class AttackedRecogniser(Form):
 
 
 class OnRecogniser(Experiment):
-    """Utterances of a text on a recogniser that was trained for `trained` steps."""
+    """An experiment on a recogniser that was trained for `trained` steps on the text `source`."""
 
-    stays_on_cpu: ClassVar[str] = "it reads one utterance at a time, in steps that are too small for a GPU"
+    stays_on_cpu: ClassVar[str] = "they read one utterance at a time, in steps that are too small for a GPU"
     source: str
     trained: int
-    utterances: int
+
+    def reads(self) -> list[str]:
+        """Return the name of the text."""
+        return [self.source]
 
     def recogniser(self, size: str = "small") -> Recogniser:
         """Return the recogniser."""
         return _recogniser(size, self.source, self.trained, self.seed)
+
+
+class OnUtterances(OnRecogniser):
+    """An experiment on a number of `utterances`."""
+
+    utterances: int
 
 
 @functools.lru_cache(maxsize=2)

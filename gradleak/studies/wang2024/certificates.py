@@ -29,7 +29,6 @@ from gradleak.show.drawn import drawn, stacked
 from gradleak.show.headline import Headline
 from gradleak.show.summaries import among, only, percent, select, summary, total
 from gradleak.studies import Experiment, Row, setting
-from gradleak.wording import plain
 
 PLACE = "Beyond section 4"
 DATASET = "photos"
@@ -54,22 +53,8 @@ APART = 1_000_000
 COUNTS: dict[str, str] = dict(
     zip(OUTCOMES, ("right", "wrong", "with_truth", "without_truth", "failed", "refused"), strict=True)
 )
-# What attacks recover and what clients do, in words; some need more words here than in the hunt's lists.
-WORDS = {name: family.words for name, family in FAMILIES.items()} | {
-    "joint": "labels of a batch, all at once",
-    "connected": "inputs of fully connected layers",
-    "convolutional": "image, from convolutions",
-    "peeling": "images, by peeling",
-}
-CLIENTS = {name: one.words for name, one in BROKEN.items()} | {
-    "clipped by tensor": "each tensor is scaled by its own factor",
-    "signs": "only signs are sent, times one magnitude for each tensor",
-    "signs of lower layers": "the same for all tensors but the last layer's",
-    "weights a small step ahead": "the weights are one training step ahead, at learning rate 1e-4",
-    "weights a step ahead": "the weights are one training step ahead, at learning rate 1e-2",
-    "another prior": "labels are soft, but the attacker takes them for one-hot labels",
-    "another batch size": "the batch has one sample fewer than the attacker assumes",
-}
+# What attacks recover, in words.
+WORDS = {name: family.words for name, family in FAMILIES.items()}
 COLOURS = ("#3b7a57", "#b3261e", "#8fb8de", "#f0c05a", "#c9cdd2", "#e6e8ea")
 # The attacks whose last check is timed.
 TIMED = ("fully connected, one image", "fully connected, 8 images", "convolutions, one image", "sentences, 4 of them")
@@ -180,7 +165,9 @@ class Cost(Row):
 class OnCPU(Experiment):
     """An experiment of this page, all of which run on the CPU."""
 
-    stays_on_cpu: ClassVar[str] = "its clients are thousands of tiny networks, one at a time"
+    stays_on_cpu: ClassVar[str] = (
+        "they attack thousands of tiny networks one after another, which is too little work at a time for a GPU"
+    )
 
     def reads(self) -> list[str]:
         """Return the name of the clients' dataset."""
@@ -286,7 +273,7 @@ def promises_table() -> pd.DataFrame:
         {
             "attack": name,
             "recovers": WORDS[name],
-            "its certificate promises": plain(one.promise),
+            "its certificate promises": one.promise,
             "broken assumptions without effect on it": ", ".join(one.idle) or "–",
         }
         for name, one in FAMILIES.items()
@@ -295,7 +282,7 @@ def promises_table() -> pd.DataFrame:
 
 def broken_table() -> pd.DataFrame:
     """Return what a client does to break each assumption, one row for each assumption."""
-    return pd.DataFrame({"broken assumption": name, "what the client does": words} for name, words in CLIENTS.items())
+    return pd.DataFrame({"broken assumption": name, "what the client does": one.words} for name, one in BROKEN.items())
 
 
 def kept_table(record: Record) -> pd.DataFrame:
@@ -305,7 +292,7 @@ def kept_table(record: Record) -> pd.DataFrame:
     """
     rows = select(record.rows(Hunt), broken="none")
     rows = _ordered(rows, "family", FAMILIES)
-    counts = {plain(outcome): total(column) for outcome, column in COUNTS.items()}
+    counts = {outcome: total(column) for outcome, column in COUNTS.items()}
     return summary(
         rows.assign(attack=rows["family"].map(WORDS)), {"attack": "attack"}, {"attacks": total("cases"), **counts}
     )
@@ -365,7 +352,7 @@ def unnoticed_table(record: Record) -> pd.DataFrame:
 
 
 def _first_example(rows: pd.DataFrame) -> str:
-    return plain(str(next(text for text in rows["examples"] if text)).partition(";")[0])
+    return str(next(text for text in rows["examples"] if text)).partition(";")[0]
 
 
 def cost_table(record: Record) -> pd.DataFrame:

@@ -67,7 +67,7 @@ NAMES = {
     "DLG + Ours": "recovered, then searched (DLG + Ours)",
 }
 BESIDE = {name: text.replace(" (", "\n(").replace(", ", ",\n") for name, text in NAMES.items()}
-WHOLE = {name: f"{name}, whole steps" for name in MODES}
+WHOLE = {name: f"{name}, full steps" for name in MODES}
 EXACT = 100.0  # PSNR (dB) above which only rounding errors remain
 STARTS = ("untrained/random", "trained/random", "trained/closed form")
 PAIRS = (("Ours", "GT"), ("GT", "iDLG"), ("DLG + Ours", "GT"), ("Ours", "DLG"))
@@ -292,7 +292,7 @@ def all_table(record: Record) -> pd.DataFrame:
 
 def detail_table(record: Record) -> pd.DataFrame:
     """Return the other measures of Table 3, such as SSIM and LPIPS. Rows: rows of Table 3 and sources of the label."""
-    steps = {name: f"{NAMES[short]}, whole steps" for short, name in WHOLE.items()}
+    steps = {name: f"{NAMES[short]}, full steps" for short, name in WHOLE.items()}
     return matched_runs.detail_table(record, names=NAMES | steps)
 
 

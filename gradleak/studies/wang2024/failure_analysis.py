@@ -27,16 +27,16 @@ from gradleak.show.summaries import among, greatest, joined, least, only, percen
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.samples import DTYPES, LABELS, random_layer, soft_labels
 from gradleak.studies.shared.searched import KNOWN, Judged, judged, percentage, search_both
-from gradleak.wording import plain
+from gradleak.wording import label_kind
 
 PLACE = "Appendices B and C"
 # Failures: the section of the paper, the kind of label, and the name in tables.
 CASES = {
     "disturbed": ("B.1", "smoothing", "flat prediction, 500 classes"),
-    "out of bound": ("B.2", "smoothing", "label nearly predicted"),
+    "out of bound": ("B.2", "smoothing", "prediction close to the label"),
     "one-hot probability": ("B.3", "onehot", "certain and wrong"),
     "certain and right": ("B.3", "onehot", "certain and right"),
-    "certain and mixed": ("B.3", "mixup", "certain of one of two"),
+    "certain and mixed": ("B.3", "mixup", "certain of one of the two mixed classes"),
     "certain and smoothed": ("new", "smoothing", "certain and right"),
 }
 
@@ -249,10 +249,9 @@ def table(record: Record) -> pd.DataFrame:
     return summary(
         rows.assign(
             name=[
-                f"{plain(CASES[case][2])} ({CASES[case][0]})".replace("(new)", "(not in the paper)")
-                for case in rows["case"]
+                f"{CASES[case][2]} ({CASES[case][0]})".replace("(new)", "(not in the paper)") for case in rows["case"]
             ],
-            labels=rows["labels"].map(plain),
+            labels=rows["labels"].map(label_kind),
         ),
         {"case": "name", "labels": "labels"},
         {
@@ -263,7 +262,7 @@ def table(record: Record) -> pd.DataFrame:
             "exact solver: no label": only("failed", percent(1)),
             "exact solver: wrong but called unique": only("silent", ".0f"),
             "exact solver: class right": only("class_right", percent()),
-            "iDLG: class right": among(only("idlg", percent()), labels=plain("onehot")),
+            "iDLG: class right": among(only("idlg", percent()), labels=label_kind("onehot")),
         },
     )
 
@@ -279,7 +278,7 @@ def frontier_table(record: Record) -> pd.DataFrame:
     # Zero gradients have no candidates, so take the share among the others.
     rows["listed"] = rows["truth_among"] / (100 - rows["zero"]) * 100
     return summary(
-        rows.assign(labels=rows["labels"].map(plain)),
+        rows.assign(labels=rows["labels"].map(label_kind)),
         {"labels": "labels", "precision": "dtype"},
         {
             "at least 99.9 % recovered up to a logit scale of": _last_whole,

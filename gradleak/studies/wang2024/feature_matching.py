@@ -81,7 +81,7 @@ class Weighted(Matched):
             whole: Whether L-BFGS takes full steps, without a line search.
         """
         runs = {
-            f"{name}{', whole steps' * whole}": self.matching(
+            f"{name}{', full steps' * whole}": self.matching(
                 labels="recovered", whole=whole, head=head, feature=feature
             )
             for name, (head, feature) in pairs.items()
@@ -114,12 +114,12 @@ class Coded(Weighted):
 class WholeSteps(Weighted):
     """Match with three pairs of weights without line search (full L-BFGS steps), as in the paper's code."""
 
-    part: ClassVar[str] = "whole steps"
+    part: ClassVar[str] = "full steps"
 
     def run(self) -> list[Row]:
         """Match with every pair of weights, and compare the results."""
         rows = self.weighted(self.private(), WHOLE, whole=True)
-        pairs = [(f"{BEST}, whole steps", f"{BASE}, whole steps")]
+        pairs = [(f"{BEST}, full steps", f"{BASE}, full steps")]
         return [*(row for row in rows if row.run != "private"), *paired(rows, pairs, self.seed)]
 
 
@@ -152,7 +152,7 @@ def table(record: Record) -> pd.DataFrame:
 
 def coded_table(record: Record) -> pd.DataFrame:
     """Return the 95 % confidence intervals of the mean PSNR with the weights and the full steps of the paper's code."""
-    whole = [f"{name}, whole steps" for name in WHOLE]
+    whole = [f"{name}, full steps" for name in WHOLE]
     return interval_table(record, {name: name for name in ("α=2 β=2", *CODED, *whole)}, "weights")
 
 

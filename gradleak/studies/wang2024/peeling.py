@@ -44,7 +44,6 @@ from gradleak.studies.shared.peeled import (
     layers_of,
     short,
 )
-from gradleak.wording import plain
 
 PLACE = "Beyond section 4.2"
 # In an exactly restored batch, the lowest PSNR (dB) measures only rounding errors, and the ratio compares them with the
@@ -297,9 +296,7 @@ def counts_table() -> pd.DataFrame:
             stops = next(count for count in counts_of(network, size) if count.reason)
             if stops.name != before:
                 where = short(stops.name)
-                lines.append(
-                    {"network": label, "from B": f"{size}", "peeling ends at": where, "reason": plain(stops.reason)}
-                )
+                lines.append({"network": label, "from B": f"{size}", "peeling ends at": where, "reason": stops.reason})
             before = stops.name
     return pd.DataFrame(lines)
 

@@ -54,7 +54,6 @@ from gradleak.studies.shared.peeled import (
     short,
 )
 from gradleak.studies.shared.samples import DTYPES
-from gradleak.wording import plain
 
 PLACE = "Beyond section 4.2"
 # In an exactly restored image, the PSNR (dB) measures only rounding errors, and the ratio compares them with the errors
@@ -658,11 +657,11 @@ def _ended(rows: pd.DataFrame) -> str:
     reasons = select(rows, what="layer")["reason"]
     reasons = reasons[reasons != ""]
     if len(reasons):
-        return plain(str(reasons.iloc[0]))
+        return str(reasons.iloc[0])
     batch = select(rows, what="batch").iloc[0]
     # The residual is finite if the search for images found all of them, because their gradient is then compared.
     unfound = batch["matched"] != "" and math.isinf(batch["residual"])
-    return f"the equations end at {batch['matched']}" if unfound else plain(str(batch["reason"]))
+    return f"the equations end at {batch['matched']}" if unfound else str(batch["reason"])
 
 
 def large_table(record: Record) -> pd.DataFrame:

@@ -298,7 +298,7 @@ class PureNoise(Experiment):
     """Table 2's row of pure noise by several definitions of its measures, over ImageNet pictures."""
 
     part: ClassVar[str] = "noise"
-    stays_on_cpu: ClassVar[str] = "it measures pictures, and attacks nothing"
+    stays_on_cpu: ClassVar[str] = "they only compare images with each other, without an attack"
     device: str = "cpu"
     pictures: int
 

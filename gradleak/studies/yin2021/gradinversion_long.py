@@ -28,7 +28,6 @@ from gradleak.studies.shared.outcomes import Outcome, restored_images
 from gradleak.studies.shared.peeled import PeeledLayer, layers_of
 from gradleak.studies.shared.restored_batches import Case, CaseRow, OnBatches, drawn, few, scaled
 from gradleak.studies.shared.shown_batches import gain_table, quality, rows_of, strips
-from gradleak.wording import plain
 
 PLACE = "Beyond section 4"
 MATCHED, PEELED, EITHER = "matched", "peeled", "peeled, else matched"
@@ -268,7 +267,6 @@ def reasons(record: Record) -> pd.DataFrame:
     """Return the reasons why images were not peeled completely, with the number of images."""
     frame = record.frame()
     frame = frame[(frame["what"] == "peeled") & (frame["reason"] != "")]
-    frame = frame.assign(reason=frame["reason"].map(plain))
     return summary(frame, {"network": "network", "why": "reason"}, {"images": summaries.count()})
 
 

@@ -186,7 +186,8 @@ def test_wrong_labels_are_told() -> None:
         leak, _, labels = sent(model, count, 48, 20)
         found = trace_fully_connected(leak, labels.roll(1, dims=1))
         assert found.status == "failed"
-        assert "last layer '5': none of the" in found.reason
+        which = "the sample was not" if count == 1 else "none of the 4 samples was"
+        assert f"last layer '5': {which} found in" in found.reason
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_what_is_in_front_of_the_last_map_reached_is_searched() -> None:
         torch.manual_seed(0)
         model[0] = nn.Conv2d(3, 48, 1, bias=False)
     inputs, leak = sent(model, 1, torch.float32)
-    assert peeling_counts(model, (3, SIDE, SIDE), 1)[-1].reason == "48 equations for 64 unknowns a channel"
+    assert peeling_counts(model, (3, SIDE, SIDE), 1)[-1].reason == "48 equations for 64 unknowns in each channel"
     found = peel(leak)
     assert found.status == "unique", found.reason
     assert found.matched == "_2"
@@ -126,7 +126,7 @@ def test_a_joint_shows_what_the_count_leaves_open(seed: int) -> None:
     inputs, leak = sent(model := joined(seed), 1, torch.float32)
     count = next(one for one in peeling_counts(model, (3, SIDE, SIDE), 1) if one.reason)
     assert (count.name, count.equations, count.unknowns) == ("2.conv1", 16, 16)
-    assert count.reason == "16 equations for 16 unknowns a channel, joints aside"
+    assert count.reason == "16 equations for 16 unknowns in each channel, without the entries that residual sums give"
     found = peel(leak)
     layer = next(one for one in found.layers if one.name == "2.conv1")
     assert not layer.reason
@@ -156,7 +156,7 @@ def test_an_image_that_is_not_known_well_is_not_called_unique(loudness: float, s
 
 def test_the_count_says_beforehand_who_gives_up() -> None:
     twenty = peeling_counts(models.build("resnet20", classes=CLASSES), (3, 32, 32), 2)
-    assert twenty[0].reason == "128 positions of 2 samples in 64 channels"
+    assert twenty[0].reason == "128 output positions (B = 2), but only 64 channels"
     eighteen = peeling_counts(models.build("resnet18-cifar", classes=CLASSES), (3, 32, 32), 4)
     stops = next(count for count in eighteen if count.reason)
     assert stops.name == "body.layer2.0.conv1+body.layer2.0.downsample.0"
@@ -177,7 +177,7 @@ def test_a_pool_is_named_that_cannot_be_walked_back() -> None:
     assert not found.layers[-1].reason
     assert found.matched == "_3"
     assert found.status == "failed"
-    assert found.reason == "1 of 1 samples' maps were not matched at '_3'"
+    assert found.reason == "the final search for the image did not reproduce the maps at '_3'"
     assert bool(found.images.isnan().all())
     assert found.errors.tolist() == [float("inf")]
 
@@ -290,7 +290,7 @@ def test_depthwise_convolutions_are_counted_and_named() -> None:
     assert (stops.name, stops.equations, stops.unknowns) == ("2", 9, 36)
     found = peel(leak, steps=1)
     assert [layer.name for layer in found.layers if not layer.reason] == ["4"]
-    assert found.layers[1].reason == "9 equations for 36 unknowns a channel"
+    assert found.layers[1].reason == "9 equations for 36 unknowns in each channel"
 
 
 def test_offsets_that_meet_no_place_are_not_counted() -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.grad import conv2d_weight
 
-from gradleak.images.peeling.layer import Equations, counted, solved
+from gradleak.images.peeling.layer import Equations, counted, short, solved
 
 
 def _equations(module: nn.Conv2d, inputs: torch.Tensor, generator: torch.Generator) -> Equations:
@@ -57,9 +57,14 @@ def test_errors_are_claimed_as_large_as_they_are() -> None:
     assert 0.5 < float(ratio) < 2
 
 
+def test_numbers_of_equations_and_unknowns_have_their_nouns() -> None:
+    assert short(1, 1) == "1 equation for 1 unknown in each channel"
+    assert short(9, 36) == "9 equations for 36 unknowns in each channel"
+
+
 def test_too_few_equations_are_said_to_be_too_few() -> None:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(2, 3, 8, 8, generator=generator, dtype=torch.float64)
     found = solved([_equations(nn.Conv2d(3, 8, 3, padding=1), inputs, generator)], (3, 8, 8), 1e-16)
     assert found.value is None
-    assert found.reason == "72 equations for 128 unknowns a channel"
+    assert found.reason == "72 equations for 128 unknowns in each channel"

@@ -25,11 +25,28 @@ def test_masks_of_a_batch_are_read_from_one_gradient(side: int, stride: int, lev
     assert found.off < 1e-8
     wrong = opened(module, gradient, arrived.flip(1), tuple(inputs.shape[2:]), levels, 1e-16)
     assert wrong.slopes is None
-    assert "no on and off" in wrong.reason
+    assert "no choice of active units" in wrong.reason
 
 
-def test_what_cannot_be_opened_is_refused_by_its_count() -> None:
-    assert "do not overlap" in refused(nn.Conv2d(8, 64, 1), (64, 4, 4), 1)
-    assert "too little" in refused(nn.Conv2d(8, 64, 3, stride=2), (64, 4, 4), 1)
-    assert refused(nn.Conv2d(8, 64, 3, padding=1), (64, 8, 8), 2) == "128 positions of 2 samples in 64 channels"
-    assert refused(nn.Conv2d(8, 64, 3, padding=1), (64, 4, 4), 4) == ""
+@pytest.mark.parametrize(
+    ("module", "shape", "size", "reason"),
+    [
+        (nn.Linear(4, 3), (3, 1, 1), 1, "the gradient of a Linear layer does not separate samples"),
+        (
+            nn.Conv2d(4, 4, 3, groups=4), (4, 4, 4), 1,
+            "it convolves groups of channels separately, and a channel has only the few equations of its own kernel",
+        ),
+        (
+            nn.Conv2d(8, 64, 1), (64, 4, 4), 1,
+            "its patches do not overlap, so its equations cannot separate the positions",
+        ),
+        (nn.Conv2d(8, 64, 3, stride=2), (64, 4, 4), 1, "its patches overlap too little, because of its stride"),
+        (nn.Conv2d(8, 64, 3, padding=1), (64, 8, 8), 2, "128 output positions (B = 2), but only 64 channels"),
+        (nn.Conv2d(4, 400, 3), (400, 1, 1), 17, "17 output positions (B = 17) are too many to try"),
+        (nn.Conv2d(8, 64, 3, padding=1), (64, 4, 4), 4, ""),
+    ],
+)  # fmt: skip
+def test_a_layer_that_cannot_be_opened_is_refused_with_its_reason(
+    module: nn.Conv2d | nn.Linear, shape: tuple[int, ...], size: int, reason: str
+) -> None:
+    assert refused(module, shape, size) == reason

@@ -175,7 +175,7 @@ def test_a_saturated_softmax_leaves_the_smoothing_open_and_keeps_the_class() -> 
     assert not wrong(found, made["label"]).any()
     for n in (open_ended & right).nonzero()[:, 0].tolist():
         assert int(made["label"][n].argmax()) in found.candidates[n].argmax(dim=1).tolist()
-        assert "leave the label open" in found.reasons[n] or "explain the gradient" in found.reasons[n]
+        assert "allows labels at an L1 distance of" in found.reasons[n] or "explain the gradient" in found.reasons[n]
 
 
 def test_one_hot_probability_is_solved_by_the_sign_of_the_features() -> None:
@@ -290,7 +290,7 @@ def test_a_bias_gives_the_label_in_closed_form() -> None:
         other = given | {name: value for name, value in changed.items() if name != "weight"}
         wrongly = recover_soft_labels(changed.get("weight", made["gradients"]), made["weight"], **other)
         assert set(wrongly.status) == {"failed"}
-        assert "another prior, or a gradient that was rescaled" in wrongly.reasons[0]
+        assert "the kind is wrong, or the gradient was rescaled" in wrongly.reasons[0]
     # With the bias known and its gradient kept back, the search takes the bias into account.
     searched = recover_soft_labels(made["gradients"], made["weight"], bias=made["bias"], prior="mixup")
     assert float((searched.labels - made["label"]).abs().sum(dim=1).max()) < 1e-5

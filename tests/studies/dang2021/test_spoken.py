@@ -42,8 +42,8 @@ def test_speech_is_made_up_only_where_that_is_wanted(monkeypatch: pytest.MonkeyP
 
 def _voices(parameters: spoken.Parameters) -> set[str]:
     experiments = list(parameters.experiments())
-    assert all(isinstance(one, spoken.HearSpeech) for one in experiments)
-    return {voice for one in experiments if isinstance(one, spoken.HearSpeech) for voice in one.voices}
+    assert all(isinstance(one, spoken.SynthesisedTexts) for one in experiments)
+    return {voice for one in experiments if isinstance(one, spoken.SynthesisedTexts) for voice in one.voices}
 
 
 def test_digits_are_drawn_again_alike() -> None:

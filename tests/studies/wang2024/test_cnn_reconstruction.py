@@ -27,7 +27,7 @@ CHOSEN = {
 def test_every_row_has_every_label(record: Record) -> None:
     frame = record.frame()
     images = frame[frame["what"] == "image"]
-    # Two kinds of label: two distances of five labels, five labels with whole steps.
+    # Two kinds of label: two distances of five labels, five labels with full steps.
     assert len(images) == 2 * (2 * 5 * 2) + 2 * (5 * 2)
     assert images["psnr"].gt(0).all()
     assert not images["status"].eq("diverged").any()

@@ -15,7 +15,7 @@ CHOSEN = {"l2_steps": 10, "cosine_steps": 20, "whole": 2}
 def test_every_weight_is_run_on_every_image(record: Record) -> None:
     frame = record.frame()
     images = frame[frame["what"] == "image"]
-    # Two kinds of label: the paper's five weights with two distances, its code's, and three with whole steps.
+    # Two kinds of label: the paper's five weights with two distances, its code's, and three with full steps.
     assert len(images) == 2 * (2 * 5 + 1 + 3) * 2
     assert images["label_error"].max() < 1e-4
 

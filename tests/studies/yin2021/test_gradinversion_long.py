@@ -28,7 +28,7 @@ def test_what_is_not_peeled_is_matched(record: Record) -> None:
     np.testing.assert_array_equal(by[study.EITHER], by[study.MATCHED])
     assert by[study.MATCHED].mean() > by["noise"].mean()
     frame = record.frame()
-    assert frame[frame["what"] == "peeled"]["reason"].str.contains("with its stride too little").all()
+    assert frame[frame["what"] == "peeled"]["reason"].str.contains("its patches overlap too little").all()
 
 
 def test_a_network_that_opens_is_peeled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.labels.soft.single import recover_soft_labels
 from gradleak.labels.verdict import KNOWN, Verdict, check_noise, check_scale
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit
+from gradleak.wording import counted
 
 # Singular values below this many rounding units of the largest count as zero.
 RANK = 8.0
@@ -252,7 +253,8 @@ def _recover(sent: Sent, settings: Settings) -> BatchLabels:
         return not_recovered("the gradient is zero: nothing is known of the samples")
     if rank < count or (rank > count and not noise):
         return not_recovered(
-            f"the gradient has rank {rank} where {count} samples with features and errors of their own give {count}"
+            f"the gradient has rank {rank}, but {counted(count, 'sample')} with independent features and errors would "
+            f"give rank {count}"
         )
     families = families_of(settings.prior, settings.labels, classes, gradient.device)
     spare = classes - 1 - count - (count + families.free)
@@ -267,7 +269,8 @@ def _recover(sent: Sent, settings: Settings) -> BatchLabels:
     search = Search(span, gradient @ basis, families, unit, loudest, generator, settings.nonnegative, settings.scale)
     search.run(settings.rounds, further=spare < MANY_SPARE)
     if len(search.found.shares) == 0:
-        return not_recovered(f"none of the {count} samples was found in {settings.rounds} rounds")
+        which = "the sample was not" if count == 1 else f"none of the {count} samples was"
+        return not_recovered(f"{which} found in {settings.rounds} rounds of the search")
     return _certified(search, sent, basis, not_recovered)
 
 
@@ -294,9 +297,11 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _NotRecovered) -
         whole = replace(whole, open=torch.full_like(whole.open, 2.0))
         reason = "the rounding of samples as large as those found hides the gradient"
     elif float(whole.open.max()) > KNOWN:
-        reason = f"the gradient's digits leave a label open by {float(whole.open.max()):.1g} (L1)"
+        apart = float(whole.open.max())
+        reason = f"within its rounding errors, the gradient allows labels at an L1 distance of {apart:.1g}"
     elif float(whole.loose.max()) > KNOWN_FEATURE:
-        reason = f"the gradient's digits leave a feature open by {float(whole.loose.max()):.0%}"
+        loose = float(whole.loose.max())
+        reason = f"within its rounding errors, the gradient determines a feature only to {loose:.0%}"
     elif problem := _no_bias(sent, hidden):
         status, reason = "failed", problem
     else:
@@ -400,7 +405,7 @@ ATTACK = Attack(
     "labels and features of a batch",
     page="batch-soft-labels",
     finds=("labels", "features"),
-    needs="the last layer's gradient of a batch that is small beside the number of classes, under cross-entropy",
+    needs="the last layer's gradient of a batch that is small compared with the number of classes, under cross-entropy",
     refused=_why_not,
     run=_attack,
     remedy=NOISE,
