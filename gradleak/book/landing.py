@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gradleak.book.stopping import NOTE, RULE, stop
+from gradleak.book.stopping import NOTE, measured, words
 from gradleak.runs import records
 from gradleak.runs.records import Record
 from gradleak.show.leaks import Leaks
 from gradleak.show.tables import MISSING
 from gradleak.studies import Study
-from gradleak.studies.shared.outcomes import KINDS, Outcome
+from gradleak.studies.shared.outcomes import Outcome
 
-NOTHING = "none recorded"
+# The number of defences that are named for an attack.
+MOST = 2
 EXACTNESS = (
     "*How exactly*: numbers in dB are the peak signal-to-noise ratio (PSNR) of the images; from about 40 dB on, an "
-    "image can hardly be distinguished from the original. The L1 error of a label is the sum of the absolute errors "
-    "of its entries."
+    "image can hardly be distinguished from the original; ± is the standard deviation. The L1 error of "
+    "a label is the sum of the absolute errors of its entries."
 )
 
 
@@ -29,26 +30,26 @@ def text(ordered: list[Study], outcomes: Sequence[Outcome]) -> str:
         outcomes: The outcomes of all pages, from which the defences that stop attacks are found.
     """
     shown = [(study, records.recorded(study.name)) for study in ordered if hasattr(study.module, "leaks")]
-    stops = stopped(outcomes)
     lines = [
         "| what leaks | from | how exactly | time of one attack | stopped by |",
         "| --- | --- | --- | --- | --- |",
-        *(_line(study, record, stops) for study, record in shown),
+        *(_line(study, record, outcomes) for study, record in shown),
     ]
-    head = ":::{table} What leaks: medians and shares over the recorded runs.\n:name: tab-what-leaks\n"
+    head = ":::{table} What leaks, by the recorded run of each page.\n:name: tab-what-leaks\n"
     notes = f"{EXACTNESS} {NOTE} {_times([record for _, record in shown if record])}"
-    fold = f':::{{dropdown}} How the column "stopped by" is decided\n{RULE}\n:::\n'
     table = f"{head}:class: gradleak-table leaks\n\n" + "\n".join(lines) + "\n:::\n"
-    return f"{table}\n{{.gradleak-notes}}\n{notes}\n\n{fold}"
+    return f"{table}\n{{.gradleak-notes}}\n{notes}\n"
 
 
-def stopped(outcomes: Sequence[Outcome]) -> dict[str, str]:
-    """Return for each kind of leak the defence that stops it, with its cosine and its page, in Markdown."""
-    found = {kind: stop(kind, outcomes) for kind in KINDS}
-    return {
-        kind: f"{one.family} (cosine {one.cosine:.2f}, {{page}}`{one.page}`)" if one else NOTHING
-        for kind, one in found.items()
-    }
+def stopped(leaks: Leaks, page: str, outcomes: Sequence[Outcome]) -> str:
+    """Return the defences that stop the attack of a page's row, in Markdown."""
+    found, failed = measured(leaks, page, outcomes)
+    between = "; or " if found else "; "
+    groups: dict[str, list[str]] = {}
+    for one in found[:MOST] or failed:
+        groups.setdefault(one.setting(leaks, page), []).append(one.text if found else words(one.most))
+    text = between.join(f"{between.join(texts)} ({setting})" for setting, texts in groups.items())
+    return ("none of those measured: " * (not found) + text) if text else "not measured"
 
 
 def _times(shown: Sequence[Record]) -> str:
@@ -57,18 +58,21 @@ def _times(shown: Sequence[Record]) -> str:
         return ""
     machines = sorted({machine.name for record in shown for machine in record.machines})
     return (
-        "*Time*: the median over the cases in *how exactly*. It is the CPU time of one attack or, where marked, the "
-        f"elapsed time, as recorded on: {'; '.join(machines)} ({{doc}}`status`)."
+        "*Time*: the mean or median of the CPU time of one attack or, where marked, of the elapsed time, as recorded "
+        f"on: {'; '.join(machines)} ({{doc}}`status`)."
     )
 
 
-def _line(study: Study, record: Record | None, stops: dict[str, str]) -> str:
+def _line(study: Study, record: Record | None, outcomes: Sequence[Outcome]) -> str:
     name = f"{{doc}}`{{}} <executed/{study.paper}/{study.name}>`"
     if record is None:
         return f"| {name.replace('{}', study.title)} | {' | '.join([MISSING] * 4)} |"
     leaks: Leaks = study.module.leaks(record)
-    time = leaks.time + " on a GPU" * record.accelerated
+    time = (leaks.time or MISSING) + " on a GPU" * record.accelerated
     what = name.replace("{}", leaks.what)
     # No line break between a number and its exponent.
-    exactness = re.sub(r"(\de)-(\d)", "\\1\N{NON-BREAKING HYPHEN}\\2", leaks.exactness)
-    return f"| {what} | {leaks.source} | {exactness} | {time} | {stops[leaks.kind]} |"
+    exactness, stop = (
+        re.sub(r"(\de)-(\d)", "\\1\N{NON-BREAKING HYPHEN}\\2", text)
+        for text in (leaks.exactness, stopped(leaks, study.name, outcomes))
+    )
+    return f"| {what} | {leaks.source} | {exactness} | {time} | {stop} |"

@@ -1,13 +1,16 @@
-"""A page's row in the book's first table: what leaks, from what, how exactly, and how fast."""
+"""A page's row in the book's first table: what leaks, from what, how exactly, and how fast.
+
+Each number of a row is a cell of a table of the page, or a judgement that the page's box shows, so that a reader finds
+on the page what the first table says.
+"""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import pandas as pd
 
-from gradleak.show.tables import duration
+from gradleak.errors import InputError
 
 NAMES = {
     "lenet": "LeNet", "lenet5": "LeNet-5", "resnet18": "ResNet18", "resnet20": "ResNet20", "resnet50": "ResNet50",
@@ -27,52 +30,32 @@ class Leaks:
 
     Attributes:
         what: What the attack recovers.
-        source: From what: the network, the data and the batch size.
-        exactness: How exactly.
-        kind: The kind of leak, by which the defence that stops it is looked up.
-        seconds: The median time (s) of one attack, over the cases of `exactness`; NaN if it is not recorded.
-        elapsed: Whether `seconds` is elapsed time; otherwise it is CPU time.
+        source: From what: the batch size, the network and the data.
+        exactness: How exactly, and in how many cases.
+        time: The time of one attack, with its unit; "" if it is not recorded.
+        kind: The kind of leak, as in the studies' outcomes.
+        attack: The attack's name in the studies' outcomes.
+        network: The network whose outcomes count, as papers write its name; "" for all networks.
+        batch: The batch size.
     """
 
     what: str
     source: str
     exactness: str
+    time: str
     kind: str
-    seconds: float = math.nan
-    elapsed: bool = False
-
-    @property
-    def time(self) -> str:
-        """The time as a text with its unit."""
-        return duration(self.seconds) + " elapsed" * (self.elapsed and not math.isnan(self.seconds))
+    attack: str
+    network: str = ""
+    batch: int = 1
 
 
-def largest_recovered(rows: pd.DataFrame, column: str, full: float) -> tuple[int, int]:
-    """Return the largest batch size at which every batch was recovered completely, with its number of classes.
-
-    Args:
-        rows: Columns size, classes and `column`.
-        column: The column that measures the recovery of a batch.
-        full: The value of a complete recovery.
-
-    Returns:
-        The batch size and the number of classes; both are 0 if there is no such batch size.
-    """
-    shares = rows.groupby(["size", "classes"])[column].mean().reset_index()
-    complete = shares[shares[column] >= full].sort_values(["size", "classes"])
-    return (0, 0) if complete.empty else (int(complete["size"].iloc[-1]), int(complete["classes"].iloc[-1]))
-
-
-def by_stage(rows: pd.DataFrame) -> str:
-    """Return the median PSNR (dB) for each stage of training as a text."""
-    medians = rows.groupby("stage")["psnr"].median()
-    return ", ".join(f"{value:.0f} dB {stage}" for stage, value in medians.items())
-
-
-def span(values: pd.Series[float], form: str = "g") -> str:
-    """Return the minimum and the maximum of some values as a text: "1 to 8"."""
-    low, high = format(values.min(), form), format(values.max(), form)
-    return low if low == high else f"{low} to {high}"
+def line(table: pd.DataFrame, *first: str) -> dict[str, str]:
+    """Return the line of a page's table that begins with these cells, by the heads of the table."""
+    heads = [str(head) for head in table.columns]
+    lines = [cells for cells in table.astype(str).to_numpy().tolist() if cells[: len(first)] == list(first)]
+    if len(lines) != 1:
+        raise InputError(f"{len(lines)} lines of the table begin with {', '.join(first)}; expected one")
+    return dict(zip(heads, lines[0], strict=True))
 
 
 def listed(names: pd.Series[str]) -> str:

@@ -140,7 +140,9 @@ def test_a_median_counts_lost_images_and_needs_six_for_an_interval() -> None:
     assert math.isnan(found.low)
     assert math.isnan(found.high)
     found = median_of("psnr", "", "").summarise(pd.Series([10.0, 20.0, 30.0, 40.0, 50.0, 60.0]).to_numpy())
-    assert (found.low, found.value, found.high) == (10.0, 30.0, 60.0)
+    assert (found.low, found.value, found.high) == (10.0, 35.0, 60.0)
+    found = median_of("psnr", "", "").summarise(pd.Series([lost, lost, 30.0, 40.0]).to_numpy())
+    assert found.value == -math.inf
 
 
 def test_rows_that_agree_on_all_axes_are_one_outcome() -> None:

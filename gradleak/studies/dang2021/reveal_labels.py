@@ -25,7 +25,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show.drawn import arranged, bars, panel
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, listed
+from gradleak.show.leaks import Leaks, line
 from gradleak.show.summaries import Measure, count, mean, median, summary
 from gradleak.show.tables import duration
 from gradleak.studies import Experiment, Row, setting
@@ -285,16 +285,18 @@ def figure_exact(record: Record) -> Figure:
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    rows = record.frame()
-    rlg = rows[rows["attack"] == "RLG"]
-    plain = rlg[(rlg["defense"] == "none") & (rlg["size"] == rlg["size"].max())]
+    plain, centred = (
+        line(table(record), f"efficientnet-lite0{features}", "100", "RLG") for features in ("", ", centred features")
+    )
     return Leaks(
         "the set of labels (RLG)",
-        f"batch of up to {plain['size'].max()}; {listed(plain['network'])}",
-        f"{100 * plain['exact'].mean():.0f} % of sets exact",
-        "labels",
-        plain["seconds"].median(),
-        elapsed=True,
+        f"batches of {plain['batch size']}; EfficientNet-Lite0, ImageNet",
+        f"{plain['sets exactly right']} of sets exact, {centred['sets exactly right']} if features have both signs "
+        f"({plain['batches']} batches each)",
+        f"{plain['time per batch']} elapsed",
+        kind="labels",
+        attack="RLG",
+        batch=int(plain["batch size"]),
     )
 
 

@@ -27,7 +27,7 @@ from gradleak.sequences.span import span_of
 from gradleak.show import figures
 from gradleak.show.drawn import drawn, lines
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks
+from gradleak.show.leaks import Leaks, line
 from gradleak.show.summaries import count, mean, median, only, select, summary, total
 from gradleak.show.touch import InteractiveFigure, ReadingReplay, WordStep
 from gradleak.studies import Experiment, Row, setting
@@ -505,14 +505,16 @@ def figure_noise(record: Record) -> Figure:
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    rows = record.rows(ReadBatches)
-    read = rows[rows["words"] == "all"]
+    read = line(table(record), "LSTM", "256", "untrained", "32")
     return Leaks(
         "sentences of a batch",
-        f"batch of up to {read['size'].max()} sentences; LSTM, GRU, transformer",
-        f"{read['exact'].sum():,} of {len(read):,} batches read exactly",
-        "text",
-        read["seconds"].median(),
+        f"batches of {read['sentences']} sentences; untrained {read['model']} of width {read['width']}",
+        f"{read['read exactly']} of {read['batches']} batches read exactly",
+        f"{read['CPU time (s)']} s",
+        kind="text",
+        attack="words in the span",
+        network=read["model"],
+        batch=int(read["sentences"]),
     )
 
 

@@ -28,7 +28,7 @@ from gradleak.sequences.transcripts import Transcripts, read_transcripts, step_m
 from gradleak.show import figures
 from gradleak.show.drawn import drawn, points
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks
+from gradleak.show.leaks import Leaks, line
 from gradleak.show.summaries import count, greatest, joined, least, mean, median, share, spread, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
@@ -381,14 +381,14 @@ def figure_misses(record: Record) -> Figure:
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    rows = record.rows(SingleUtterances)
-    alone = rows[rows["size"] == "paper"]
+    alone = line(table(record), "paper", "untrained")
     return Leaks(
         "the transcript of speech",
-        "one utterance; a speech recogniser",
-        f"{alone['exact'].sum()} of {len(alone)} transcripts exact",
-        "text",
-        alone["seconds"].median(),
+        "one utterance; an untrained speech recogniser of the paper's size",
+        f"{alone['transcripts exact']} transcripts exact",
+        f"{alone['CPU time (s)']} s",
+        kind="text",
+        attack="transcript",
     )
 
 

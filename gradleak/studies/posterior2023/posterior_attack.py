@@ -26,8 +26,9 @@ from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show.drawn import arranged, lines, panel, powers_of_two
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, listed, span
+from gradleak.show.leaks import Leaks, line
 from gradleak.show.summaries import among, joined, only, summary
+from gradleak.show.tables import duration
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import OnPixels, built
 from gradleak.studies.shared.counted_batches import Accuracy, accuracies, accuracy, skewed
@@ -46,6 +47,8 @@ KEY = "posterior-vgg16-with-relu-cifar-10-posterior-instance-accuracy"
 # The largest total number of auxiliary samples, for datasets with many classes.
 MOST = 2000
 ROW = {"dataset": "dataset", "network": "network", "activation": "activation", "batch size": "size"}
+# The head of a column of Table 2.
+TIME = "posterior: elapsed time per batch"
 VARIANT = {"loss": "loss", "τ": "temperature", "ε": "epsilon"}
 # Losses and schemes of initial weights by their names in tables.
 NAMED = {"ce": "cross-entropy", "focal": "focal"}
@@ -380,7 +383,8 @@ def begun_table(record: Record) -> pd.DataFrame:
 def _both_accuracies(rows: pd.DataFrame, keys: dict[str, str]) -> pd.DataFrame:
     both = joined(" / ", only("classes", ".3f"), only("instances", ".3f"))
     attacks = {name: among(both, attack=name) for name in ATTACKS}
-    lines = summary(rows, keys, {**attacks, "batches": only("count", ".0f")})
+    time = {TIME: among(only("seconds", duration), attack="posterior")}
+    lines = summary(rows, keys, {**attacks, "batches": only("count", ".0f"), **time})
     return lines.assign(dataset=lines["dataset"].map(data.title))
 
 
@@ -439,15 +443,17 @@ def figure_settings(record: Record) -> Figure:
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    rows = record.part("table 2")
-    table = rows[rows["attack"] == "posterior"]
+    vgg = line(table(record), "CIFAR-10", "vgg16", "relu")
+    resnet = line(table(record), "Tiny ImageNet", "resnet50-cifar", "relu")
+    instances = [one["posterior"].partition(" / ")[2] for one in (vgg, resnet)]
     return Leaks(
         "label counts, from posteriors",
-        f"batch of {span(table['size'])}, auxiliary data; {listed(table['network'])}",
-        f"instance accuracy (Jaccard index) {span(table.groupby('network')['instances'].mean(), '.3f')}",
-        "labels",
-        table["seconds"].median(),
-        elapsed=True,
+        f"batches of {vgg['batch size']} (VGG16) and {resnet['batch size']} (ResNet50), untrained; auxiliary data",
+        f"instance accuracy (Jaccard index) {instances[0]} and {instances[1]} ({vgg['batches']} batches each)",
+        f"{vgg[TIME]} and {resnet[TIME]} elapsed",
+        kind="labels",
+        attack="posterior",
+        batch=int(resnet["batch size"]),
     )
 
 

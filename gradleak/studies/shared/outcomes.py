@@ -251,9 +251,10 @@ def median_of(column: str, name: str, cases: str) -> Measure:
         # An image that was lost has −∞ dB; some records keep the lowest float instead.
         ordered = np.sort(np.where(np.isnan(values) | (values < -1e300), -math.inf, values))
         interval = quantile_test(ordered, p=0.5).confidence_interval()
-        # numpy's own median would take a mean of two infinities.
-        middle = float(ordered[(len(ordered) - 1) // 2])
-        return Value(middle, float(interval.low), float(interval.high), len(ordered))
+        lower, upper = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+        # There is no mean of two infinities with different signs.
+        middle = lower if math.isinf(lower) else (lower + upper) / 2
+        return Value(float(middle), float(interval.low), float(interval.high), len(ordered))
 
     return Measure(name, "dB", cases, (column,), summarise)
 

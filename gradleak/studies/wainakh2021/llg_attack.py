@@ -24,7 +24,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks
+from gradleak.show.leaks import Leaks, line
 from gradleak.show.summaries import among, joined, least, mean, select, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
@@ -271,16 +271,18 @@ def _success(record: Record, balance: str) -> Figure:
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    rows = record.rows(CountedLabels)
-    counts = rows[rows["size"] == rows["size"].max()]
-    alone, knowing = (counts[counts["attack"] == attack] for attack in ("LLG", "LLG+"))
+    known = claims.judgements(record)
+    alone, knowing = known["llg-mnist-llg"], known["llg-mnist-llg+"]
+    largest = record.rows(CountedLabels)["size"].max()
     return Leaks(
-        "label counts (LLG)",
-        f"batch of {counts['size'].max()}; untrained CNN, {counts['dataset'].nunique()} datasets",
-        f"{alone['success'].mean():.0f} % of labels; {knowing['success'].mean():.0f} % with auxiliary data",
-        "labels",
-        alone["seconds"].median(),
-        elapsed=True,
+        "label counts (LLG+)",
+        f"batches of up to {largest} MNIST images; untrained CNN, {record.parameters['auxiliary']} samples per class",
+        f"{knowing.text} of labels at the worst batch size, {alone.text} without the samples (LLG); "
+        f"{knowing.count:,} batches",
+        f"{line(time_table(record), 'LLG+')['MNIST (ms)']} ms elapsed",
+        kind="labels",
+        attack="LLG+",
+        batch=int(largest),
     )
 
 

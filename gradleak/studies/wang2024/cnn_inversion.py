@@ -25,9 +25,8 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, by_stage
+from gradleak.show.leaks import Leaks, line
 from gradleak.show.summaries import count, least, mean, median, only, ranged, select, spread_if_many, summary
-from gradleak.show.tables import duration
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, Stage
@@ -453,16 +452,15 @@ def figure_layers(record: Record) -> Figure:
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    rows, polish = record.rows(ClosedForm), record.rows(Polish)
-    closed = rows[(rows["dtype"] == "float32") & (rows["layer"] == "image")]
-    polished = polish[polish["attack"] == "polished"]
+    untrained, trained = (line(table(record), stage, "float32", "closed form") for stage in ("untrained", "trained"))
     return Leaks(
         "the image, layer by layer",
-        "one image; LeNet",
-        f"{by_stage(closed)}; polished (in {duration(polished['seconds'].median())}) {by_stage(polished)}",
-        "images",
-        closed["seconds"].median(),
-        elapsed=True,
+        "one image; LeNet, CIFAR-10",
+        f"{untrained['PSNR (dB)']} dB untrained, {trained['PSNR (dB)']} dB trained ({trained['images']} images each)",
+        f"{untrained['median time (s)']} s elapsed",
+        kind="images",
+        attack="closed form",
+        network="LeNet",
     )
 
 

@@ -22,7 +22,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, listed
+from gradleak.show.leaks import Leaks, line, listed
 from gradleak.show.summaries import NOTHING, Measure, Text, among, cell, median, only, percent, select, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks, searched
@@ -376,17 +376,15 @@ def figure_times(record: Record) -> Figure:
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    rows = record.rows(NetworkAttacked)
-    exact = rows[(rows["solver"] == "exact") & (rows["dtype"] == "float32")]
-    share = (exact["accuracy"] * exact["count"]).sum() / exact["count"].sum()
-    error = exact.loc[exact["labels"] != "onehot", "median_error"].median()
+    smoothed, mixed = (line(solver_table(record), labels, "exact solver") for labels in ("smoothing", "mixup"))
     return Leaks(
         "the soft label",
-        f"one sample; {listed(exact['network'])}",
-        f"{share:.1f} % of {exact['count'].sum():,} labels, L1 error {error:.0e}",
-        "soft labels",
-        exact["milliseconds"].median() / 1000,
-        elapsed=True,
+        f"one sample; {listed(record.rows(NetworkAttacked)['network'])}",
+        f"{smoothed['labels recovered']} of {smoothed['samples']} smoothed labels, {mixed['labels recovered']} of "
+        f"{mixed['samples']} mixed labels",
+        f"{smoothed['time per sample (ms)']} ms elapsed",
+        kind="soft labels",
+        attack="exact solver",
     )
 
 

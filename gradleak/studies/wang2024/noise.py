@@ -27,7 +27,7 @@ from gradleak.show.summaries import NOTHING, among, only, percent, select, summa
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import defended
 from gradleak.studies.shared.attacked_networks import built
-from gradleak.studies.shared.outcomes import Outcome, average_of, collected
+from gradleak.studies.shared.outcomes import Kind, Measure, Outcome, average_of, collected
 from gradleak.studies.shared.samples import observe_private, private_samples
 from gradleak.studies.shared.searched import percentage, statuses
 
@@ -389,15 +389,21 @@ def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
     rows = record.frame()
     rows = rows[rows["place"] == "layer"]
-    near = average_of("within_tenth", "labels within an L1 distance of 0.1", "samples")
+    measures: dict[Kind, Measure] = {
+        "soft labels": average_of("within_tenth", "labels within an L1 distance of 0.1", "samples"),
+        "labels": average_of("class_right", "classes right", "samples"),
+    }
     # The level of noise may be its variance; `std` is always its standard deviation.
     defenses_sent = [
         f"{'clip-share' if name == 'clip' else name}/{(std if name in NOISES else level):.4g}"
         for name, std, level in zip(rows["defense"], rows["std"], rows["level"], strict=True)
     ]
-    return collected(
-        record, rows, "soft labels", near, cosine=rows["utility"],
-        attack=rows["attack"].str.replace("exact", "exact solver").replace(SWARM, "published search, swarm"),
-        network=rows["network"], data=rows["dataset"],
-        defense=defenses_sent, detail="smoothing labels",
-    )  # fmt: skip
+    found: list[Outcome] = []
+    for leak, measure in measures.items():
+        found += collected(
+            record, rows, leak, measure, cosine=rows["utility"],
+            attack=rows["attack"].str.replace("exact", "exact solver").replace(SWARM, "published search, swarm"),
+            network=rows["network"], data=rows["dataset"],
+            defense=defenses_sent, detail="smoothing labels",
+        )  # fmt: skip
+    return found

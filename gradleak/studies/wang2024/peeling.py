@@ -27,13 +27,13 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, largest_recovered
+from gradleak.show.leaks import Leaks, line
 from gradleak.show.summaries import Measure, among, count, mean, median, only, select, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import peeled
 from gradleak.studies.shared.defended import sent_behind
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of
+from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, named
 from gradleak.studies.shared.peeled import (
     FACTOR,
     OUTCOMES,
@@ -338,16 +338,16 @@ def figure_layers(record: Record) -> Figure:
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    rows = record.rows(Peeling)
-    peeled = rows[rows["what"] == "batch"]
-    size, _ = largest_recovered(peeled.assign(back=peeled["back"].astype(float)), "back", 1.0)
-    shown = peeled[peeled["size"] == size]
+    own = line(table(record), "4")
     return Leaks(
         "all images, layer by layer",
-        f"batch of {size}; ResNet18, untrained",
-        f"all {size} images, {shown['psnr'].median():.0f} dB (median of {len(shown)} batches)",
-        "images",
-        shown["cpu_seconds"].median(),
+        f"batches of {own['B']}; ResNet18, untrained",
+        f"{own['certified']} of {own['batches']} batches certified, lowest PSNR {own['lowest PSNR (dB)']} dB",
+        f"{own['median CPU time (s)']} s",
+        kind="images",
+        attack="peeling",
+        network=named(NETWORK),
+        batch=int(own["B"]),
     )
 
 

@@ -20,7 +20,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, listed
+from gradleak.show.leaks import Leaks, line
 from gradleak.show.summaries import among, joined, only, select, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen, SeenNetwork
@@ -212,15 +212,17 @@ def figure_accuracy(record: Record) -> Figure:
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    rows = record.frame()
-    rule = rows[(rows["rule"] == "GradInversion") & (rows["size"] == rows["size"].max())]
-    distinct, repeated = (rule.loc[rule["repeats"] == repeats, "accuracy"].mean() for repeats in (False, True))
+    distinct = line(table(record), "efficientnet-lite0, trained", "96")
+    repeated = line(repeats_table(record), "efficientnet-b0, untrained", "96")
     return Leaks(
         "labels of a batch (GradInversion)",
-        f"batch of {rule['size'].max()}; {listed(rule['network'])}",
-        f"{distinct:.1f} % of labels, {repeated:.1f} % where they repeat",
-        "labels",
-        rule["seconds"].median() if "seconds" in rule else math.nan,
+        f"batches of {distinct['batch size']}; trained EfficientNet-Lite0",
+        f"{distinct['GradInversion (%)']} % of labels; where classes repeat, {repeated['GradInversion (%)']} % "
+        f"(untrained EfficientNet-B0); {distinct['batches']} batches each",
+        "",
+        kind="labels",
+        attack="GradInversion's rule",
+        batch=int(distinct["batch size"]),
     )
 
 
