@@ -21,6 +21,7 @@ from gradleak.book import (
     landing,
     performance,
     reports,
+    scale,
     scoreboard,
 )
 from gradleak.book.pages import PageRun
@@ -68,6 +69,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun], job
     parts["confirmations.md"] = checked.text(ordered)
     parts["on-cpu.md"] = staying.text()
     parts["attacks.md"] = attacks.text()
+    parts["scale.md"] = scale.text()
     parts["performance.md"] = performance.write_page(folder)
     parts["clusters.md"] = performance.write_clusters(folder)
     for name, text in parts.items():
