@@ -512,9 +512,9 @@ def headline(record: Record) -> Headline:
     signs = known["harder-sign"]
     read = ("noise", "half", "bfloat", "bits", "dropped", "dropped-most")
     return Headline(
-        f"Transcripts are read exactly from the last layer alone ({last.cases}) and behind dropped, rounded or slightly "
-        f"noisy entries ({noisy.cases}); {signs.cases} are read behind signs (untrained recogniser), and "
-        f"{private.cases} behind DP-SGD with noise as large as the clipping norm.",
+        f"Transcripts are read exactly from the last layer alone ({last.cases}), behind dropped, rounded or slightly "
+        f"noisy entries ({noisy.cases}) and sometimes signs ({signs.cases}; untrained recogniser), but not behind "
+        f"DP-SGD whose noise equals the clipping norm ({private.cases}).",
         true=bool(last.agrees and private.agrees)
         and all(known[f"harder-{name}"].agrees for name in read)
         and (signs.value or 0) < 50,
