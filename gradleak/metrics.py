@@ -22,6 +22,9 @@ from gradleak.devices import in_chunks
 from gradleak.errors import InputError, unknown
 
 SSIM_WINDOW = 7  # scikit-image's default size of its uniform window
+# The scale on which the book grades restored images: the least PSNR (dB) for each word.
+RECOGNISABLE, INDISTINGUISHABLE, EXACT = 20.0, 40.0, 60.0
+SCALE = {"recognisable": RECOGNISABLE, "indistinguishable": INDISTINGUISHABLE, "exact": EXACT}
 TRUNKS = {"alex": "alexnet_features.pt", "squeeze": "squeezenet1_1.pt"}
 
 
@@ -55,6 +58,16 @@ def psnr(recovered: Tensor, truth: Tensor) -> Tensor:
     first, second, finite = _pair(recovered, truth)
     error = (first - second).square().flatten(1).mean(dim=1)
     return torch.where(finite, -10 * error.log10(), torch.full_like(error, -math.inf))
+
+
+def grade(decibels: float) -> str:
+    """Return the word of the book's scale for an image with a PSNR of `decibels`.
+
+    Examples:
+        >>> grade(45.2), grade(9.8)
+        ('indistinguishable', 'not recognisable')
+    """
+    return next((word for word, least in reversed(SCALE.items()) if decibels >= least), "not recognisable")
 
 
 def wrapped_psnr(recovered: Tensor, truth: Tensor) -> Tensor:

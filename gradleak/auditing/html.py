@@ -17,9 +17,11 @@ from gradleak.auditing import drawing
 from gradleak.auditing.findings import MEASURES, NOT_RECOVERED, RECOVERED, Audited, Finding, Place
 from gradleak.auditing.sentences import main_measure, of_haste, of_outcomes
 from gradleak.errors import GradleakError
+from gradleak.metrics import RECOGNISABLE
 
 # A share of at least BAD is shown as bad, and a share of at least MIDDLE as intermediate.
 BAD, MIDDLE = 0.5, 0.1
+NOISE = 10.0  # PSNR (dB) of an image of noise, about
 Link = Callable[[str], str]
 # A cell's text and its style class.
 Cell = tuple[str, str]
@@ -113,7 +115,8 @@ def _level(name: str, report: Audited, place: Place) -> str:
 
 
 def _grade(name: str, value: float) -> str:
-    share = (value - 10) / 20 if name == "image-psnr" else value
+    # A recognisable image is bad.
+    share = BAD * (value - NOISE) / (RECOGNISABLE - NOISE) if name == "image-psnr" else value
     return "bad" if share >= BAD else "mid" if share >= MIDDLE else "good"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gradleak import metrics
 from gradleak.answers import Answer
 from gradleak.auditing.findings import NOT_ATTACKED, NOT_COMPARED, Audited, Cost, Finding, shown
 from gradleak.cases import Case
@@ -42,7 +43,8 @@ def of_finding(found: Answer, measures: Mapping[str, float], chance: Mapping[str
     if "image-psnr" in measures:
         best = "the image" if case.size == 1 else "the best image"
         ssim = f", SSIM {measures['image-ssim']:.2f}" if "image-ssim" in measures else ""
-        parts.append(f"{best} at {shown('image-psnr', measures['image-psnr'])}{ssim}")
+        psnr = measures["image-psnr"]
+        parts.append(f"{best} at {shown('image-psnr', psnr)} ({metrics.grade(psnr)}){ssim}")
     return _begun(f"{'; '.join(parts)}: {certain}{remark}.", case)
 
 

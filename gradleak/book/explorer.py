@@ -9,9 +9,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 
+from gradleak.metrics import SCALE
 from gradleak.runs import records
 from gradleak.studies import Study
-from gradleak.studies.shared.outcomes import DECIBELS, FAMILIES, KINDS, LEVELS, SHARES, Outcome, shown
+from gradleak.studies.shared.outcomes import FAMILIES, KINDS, LEVELS, SHARES, Outcome, shown
 
 # The name of the data in the browser, and the axes by which a reader chooses, in the order in which a row states them.
 CONSTANT = "GRADLEAK_OUTCOMES"
@@ -48,14 +49,13 @@ def text(ordered: Sequence[Study], outcomes: Sequence[Outcome]) -> str:
 
 def _levels() -> str:
     """Return what the words for severities mean."""
-    shares, decibels = ([f"{100 * bound:g} %" for bound in SHARES], [f"{bound:g} dB" for bound in DECIBELS])
     bounds = "; ".join(
-        f"*{word}* from {share} or {level} on"
-        for word, share, level in zip(LEVELS[:0:-1], shares[::-1], decibels[::-1], strict=True)
+        f"*{level}* from {100 * share:g} % on, or {word} images ({decibels:g} dB)"
+        for level, share, (word, decibels) in zip(LEVELS[:0:-1], SHARES[::-1], reversed(SCALE.items()), strict=True)
     )
     return (
-        "The severity levels, as a share of what a guess misses, or as the PSNR of images: "
-        f"{bounds}; else *{LEVELS[0]}*."
+        "The severity levels, as a share of what a guess misses, or of images ({doc}`reading` explains the "
+        f"words): {bounds}; else *{LEVELS[0]}*."
     )
 
 

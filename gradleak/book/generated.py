@@ -20,6 +20,7 @@ from gradleak.book import (
     landing,
     performance,
     reports,
+    scale,
     scoreboard,
 )
 from gradleak.book.pages import PageRun
@@ -66,6 +67,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun], job
     parts["status.md"] = _status(ordered, runs, fresh)
     parts["rounding.md"] = rounding.text()
     parts["attacks.md"] = attacks.text()
+    parts["scale.md"] = scale.text()
     parts["performance.md"] = performance.write_page(folder)
     parts["clusters.md"] = performance.write_clusters(folder)
     for name, text in parts.items():

@@ -30,13 +30,13 @@ class _Strict(BaseModel):
 
 
 class Finding(_Strict):
-    """A sentence about what holds or fails.
+    """A sentence about what holds, fails or is not decided.
 
     Attributes:
-        says: The sentence. `{c[claim-id].text}` stands for a recorded value, and `{t[Table 2].agree}` for a number of
-            claims.
-        rests: The ids of claims that all agree with the paper if the sentence is about what holds, and that all
-            disagree if it is about what fails.
+        says: The sentence. `{c[claim-id].text}` stands for a recorded value, `{c[claim-id].cases}` for a share as
+            numbers of cases, and `{t[Table 2].agree}` for a number of claims.
+        rests: The ids of the claims on which the sentence rests. If it is about what holds or fails, all of them are
+            decided, and all agree with the paper or all disagree.
     """
 
     says: str
@@ -62,6 +62,7 @@ class Report(_Strict):
         question: What the paper set out to show.
         holds: What holds.
         fails: What does not.
+        undecided: What stand-ins show, which decide nothing.
         not_run: What was not run, and why.
         easy: What was easy.
         hard: What was hard.
@@ -75,6 +76,7 @@ class Report(_Strict):
     question: str
     holds: tuple[Finding, ...] = Field(min_length=1)
     fails: tuple[Finding, ...]
+    undecided: tuple[Finding, ...] = ()
     not_run: str
     easy: str
     hard: str
@@ -85,9 +87,14 @@ class Report(_Strict):
     places: dict[str, Place]
 
     @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All sentences that rest on claims."""
+        return (*self.holds, *self.fails, *self.undecided)
+
+    @property
     def sentences(self) -> list[str]:
         """All written sentences."""
-        findings = [finding.says for finding in (*self.holds, *self.fails)]
+        findings = [finding.says for finding in self.findings]
         return [self.question, *findings, self.not_run, self.easy, self.hard, self.silent, self.quote]
 
 
@@ -188,7 +195,7 @@ def written(paper: str, judged: Sequence[Line]) -> bool:
         return False
     report = read(paper)
     known = {line.claim.id for line in judged}
-    named = {name for finding in (*report.holds, *report.fails) for name in finding.rests}
+    named = {name for finding in report.findings for name in finding.rests}
     return report.page in studies.names() and named <= known
 
 
@@ -221,6 +228,10 @@ def text(paper: str, judged: Sequence[Line], *, alone: bool = True) -> str:
         "**What holds.**\n\n" + "\n".join(f"- {say(finding.says)}" for finding in report.holds),
         "**What does not hold.**\n\n"
         + "\n".join(f"- {say(finding.says)} *Cause: {filled.cause(finding)}.*" for finding in report.fails),
+        "**What stand-ins show, without deciding it.**\n\n"
+        + "\n".join(f"- {say(finding.says)}" for finding in report.undecided)
+        if report.undecided
+        else "",
         f"**What was not run.** {say(report.not_run)}",
         f"**What was easy.** {say(report.easy)} **What was hard.** {say(report.hard)} "
         f"**What neither the text nor the code tells.** {say(report.silent)}",
@@ -228,7 +239,7 @@ def text(paper: str, judged: Sequence[Line], *, alone: bool = True) -> str:
         picture,
         _table(filled, alone),
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _table(filled: Filled, named: bool) -> str:

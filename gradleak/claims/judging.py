@@ -61,6 +61,13 @@ class Judgement:
         return self.claim.shown(self.value)
 
     @property
+    def cases(self) -> str:
+        """A share of cases as their numbers, such as "22 of 24"."""
+        if self.claim.measure.reduce != "share" or self.value is None:
+            raise InputError(f"claim '{self.claim.id}' is no measured share of cases")
+        return f"{round(self.value * self.count / 100):,} of {self.count:,}"
+
+    @property
     def shown(self) -> str:
         """The value with its spread and count, as a text."""
         if self.value is None:

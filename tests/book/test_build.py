@@ -71,6 +71,7 @@ def test_pages_are_run_once_and_stale_ones_removed(
         "what-leaks.md",
         "explorer.md",
         "scores.md",
+        "scale.md",
         "scoreboard.md",
         "report-card.md",
         "gallery.md",

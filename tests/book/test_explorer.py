@@ -14,6 +14,7 @@ import pytest
 from gradleak import studies
 from gradleak.book import explorer
 from gradleak.errors import InputError, UnknownName
+from gradleak.metrics import EXACT, INDISTINGUISHABLE, RECOGNISABLE
 from gradleak.runs import records
 from gradleak.studies.shared.outcomes import (
     FAMILIES,
@@ -103,8 +104,9 @@ def test_the_csv_file_holds_every_outcome() -> None:
         ({"value": 60.0, "chance": 60.0}, 0), ({"value": 64.0, "chance": 60.0}, 1),
         ({"value": 100.0, "chance": 60.0}, 3),
         ({"value": 100.0, "chance": 100.0}, 0), ({"value": 40.0, "chance": 60.0}, 0),
-        ({"value": -math.inf, "unit": "dB"}, 0), ({"value": 20.0, "unit": "dB"}, 1), ({"value": 30.0, "unit": "dB"}, 2),
-        ({"value": 40.0, "unit": "dB"}, 3), ({"value": math.inf, "unit": "dB"}, 3),
+        ({"value": -math.inf, "unit": "dB"}, 0), ({"value": RECOGNISABLE, "unit": "dB"}, 1),
+        ({"value": INDISTINGUISHABLE, "unit": "dB"}, 2), ({"value": EXACT, "unit": "dB"}, 3),
+        ({"value": math.inf, "unit": "dB"}, 3),
     ],
 )  # fmt: skip
 def test_severity_counts_what_is_beyond_guessing(fields: dict[str, Any], severity: int) -> None:

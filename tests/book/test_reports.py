@@ -32,9 +32,27 @@ def test_a_report_rests_on_claims_that_say_so(paper: str) -> None:
     for finding in report.report.fails:
         assert not any(report.judgements[name].agrees for name in finding.rests), finding.says
         assert set(report.cause(finding).split("; ")) <= causes.MEANINGS.keys()
-    for finding in (*report.report.holds, *report.report.fails):
-        used = set(re.findall(r"\{c\[([^\]]+)\]\.text\}", finding.says))
+    for finding in report.report.findings:
+        used = set(re.findall(r"\{c\[([^\]]+)\]\.(?:text|cases|value)", finding.says))
         assert used <= {*finding.rests}, "a sentence quotes a value on which it does not rest"
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_what_a_stand_in_measured_neither_holds_nor_fails(paper: str) -> None:
+    report = filled(paper)
+    for finding in (*report.report.holds, *report.report.fails):
+        assert {report.judgements[name].verdict for name in finding.rests} <= claims.DECIDED, finding.says
+    of_papers = {line.claim.id for line in report.lines}
+    for finding in report.report.undecided:
+        verdicts = {report.judgements[name].verdict for name in finding.rests if name in of_papers}
+        assert verdicts, finding.says
+        assert not verdicts & claims.DECIDED, finding.says
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_comparison_with_the_paper_quotes_the_paper(paper: str) -> None:
+    for finding in reports.read(paper).findings:
+        assert "than the paper" not in finding.says or "claim.published" in finding.says, finding.says
 
 
 @pytest.mark.parametrize("paper", PAPERS)

@@ -60,6 +60,12 @@ def test_share_is_in_percent_and_counts() -> None:
     judged = claims.judge(claim(measure=Measure(column="good", reduce="share")), record(ROWS))
     assert judged.value == pytest.approx(75)
     assert judged.count == 4
+    assert judged.cases == "3 of 4"
+
+
+def test_only_a_measured_share_has_cases() -> None:
+    with pytest.raises(InputError, match="claim 'c' is no measured share"):
+        _ = claims.judge(claim(), record(ROWS)).cases
 
 
 @pytest.mark.parametrize(

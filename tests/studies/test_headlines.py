@@ -11,11 +11,14 @@ from collections.abc import Iterator
 import pytest
 
 from gradleak import claims, studies
+from gradleak.claims import Judgement
 from gradleak.runs import records
 from gradleak.show.headline import Headline
 
 # A sentence is read at once.
 MOST_WORDS = 45
+# A share of fewer cases is written as numbers, such as "9 of 24".
+FEW = 50
 # A digit that is typed may only be a part of a name: ResNet18, float32, Table 3.
 NAMES = re.compile(r"\b[A-Za-z]+-?\d[\w.-]*|\b[23]D\b|\b(Tables?|Figures?|Theorem) \d+( and \d+)?")
 WITH_HEADLINES = [name for name in studies.names() if hasattr(studies.load(name).module, "headline")]
@@ -63,6 +66,20 @@ def test_no_number_of_a_sentence_is_typed(name: str) -> None:
     # What is true must depend on the record: a constant would hold for every record.
     (true,) = [keyword.value for keyword in call.keywords if keyword.arg == "true"]
     assert any(isinstance(node, ast.Name) for node in ast.walk(true))
+
+
+@pytest.mark.parametrize("name", WITH_HEADLINES)
+def test_a_share_of_few_cases_is_quoted_as_their_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    quoted: list[Judgement] = []
+
+    def text(judgement: Judgement) -> str:
+        quoted.append(judgement)
+        return judgement.claim.shown(judgement.value)
+
+    monkeypatch.setattr(Judgement, "text", property(text))
+    headline(name)
+    shares = [one for one in quoted if one.claim.measure.reduce == "share"]
+    assert [one.claim.id for one in shares if one.count < FEW] == []
 
 
 @pytest.mark.parametrize("name", WITH_HEADLINES)

@@ -512,9 +512,9 @@ def headline(record: Record) -> Headline:
     signs = known["harder-sign"]
     read = ("noise", "half", "bfloat", "bits", "dropped", "dropped-most")
     return Headline(
-        f"The transcript of one utterance is read exactly from the last layer alone ({last.text}) and behind dropped, "
-        f"rounded or slightly noisy entries ({noisy.text}); {signs.text} are read behind signs (untrained "
-        f"recogniser), and {private.text} behind DP-SGD if its noise equals the clipping norm.",
+        f"Transcripts are read exactly from the last layer alone ({last.cases}), behind dropped, rounded or slightly "
+        f"noisy entries ({noisy.cases}) and sometimes signs ({signs.cases}; untrained recogniser), but not behind "
+        f"DP-SGD whose noise equals the clipping norm ({private.cases}).",
         true=bool(last.agrees and private.agrees)
         and all(known[f"harder-{name}"].agrees for name in read)
         and (signs.value or 0) < 50,

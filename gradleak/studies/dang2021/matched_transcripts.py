@@ -344,9 +344,9 @@ def headline(record: Record) -> Headline:
     one, best = (known[f"matched-matching-with-the-bag-{runs}-exact-matches"] for runs in ("one-run", "best-of-five"))
     softmax = known["matched-softmax-with"]
     return Headline(
-        f"Given the bag of words, the paper's gradient matching recovers {one.text} of short transcripts in one run "
-        f"and {best.text} in the best of five; if labels are a softmax of free variables, a change of one line, one "
-        f"run recovers {softmax.text}.",
+        f"Given the bag of words, the paper's gradient matching recovers {one.cases} short transcripts in one run and "
+        f"{best.cases} in the best of five; with labels as a softmax, a change of one line, one run recovers "
+        f"{softmax.cases}.",
         true=(one.value or 0) < (best.value or 0) < (softmax.value or 0) and bool(softmax.agrees),
         claim="matched-matching-with-the-bag-one-run-exact-matches",
         what="transcripts exact in one run as printed, with the bag of words (small recogniser, our own sentences)",

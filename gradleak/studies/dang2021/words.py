@@ -302,9 +302,9 @@ def headline(record: Record) -> Headline:
     paper, ours = known["words-rlg-untrained-exact-matches"], known["words-ours-paper"]
     signs, directions = known["words-defense-sign-exact-matches"], known["words-ours-sign"]
     return Headline(
-        f"For {paper.text} of utterances, RLG recovers exactly which words were said, from one gradient of an "
-        f"untrained speech recogniser; if only signs are sent (small recogniser), RLG recovers {signs.text} of the "
-        f"bags of words, but comparing the directions of rows recovers {directions.text}.",
+        f"For {paper.cases} utterances, RLG recovers exactly which words were said, from one gradient of an untrained "
+        f"speech recogniser; if only signs are sent (small recogniser), RLG recovers {signs.cases} bags of words, but "
+        f"comparing the directions of rows recovers {directions.cases}.",
         true=bool(paper.agrees and ours.agrees and directions.agrees) and (signs.value or 0) <= 20,
         claim="words-rlg-untrained-exact-matches",
         what="utterances whose bag of words is exactly right (untrained recogniser of the paper's size, RLG as coded)",

@@ -336,23 +336,23 @@ class OfWeights(Counting):
 
 
 def headline(record: Record) -> Headline:
-    """Return the finding: nearly every label is counted on untrained networks, and fewer after an epoch of training."""
+    """Return the finding: nearly every label is counted on untrained networks."""
     known = claims.judgements(record)
-    lenet, resnet, trained = (
-        known[name]
+    lenet, resnet, other = (
+        known[f"posterior-{name}-instance-accuracy"]
         for name in (
-            "posterior-lenet5-with-tanh-mnist-posterior-instance-accuracy",
-            "posterior-resnet50-with-relu-cifar-100-posterior-instance-accuracy",
-            "posterior-shares",
+            "lenet5-with-tanh-mnist-posterior",
+            "resnet50-with-relu-cifar-100-posterior",
+            "lenet5-with-tanh-mnist-llg",
         )
     )
     rows = record.part("table 2")
     least = rows[rows["attack"] == "posterior"]["instances"].min()
     return Headline(
         "On untrained networks with default initial weights the posterior attack counts nearly all labels of a batch "
-        f"(accuracy {lenet.text} on LeNet5 and VGG16, {resnet.text} on ResNet50); after a short training, "
-        f"a stand-in for the paper's epoch, the accuracy falls to {trained.text} at worst.",
-        true=bool(lenet.agrees and known[KEY].agrees and least > 0.97 and trained.agrees is False),
+        f"(accuracy {lenet.text} on LeNet5 and VGG16, {resnet.text} on ResNet50); on LeNet5 with tanh the earlier "
+        f"attack LLG counts fewer ({other.text}).",
+        true=bool(lenet.agrees and known[KEY].agrees and least > 0.97 and (other.value or 1) < (lenet.value or 0)),
         claim=KEY,
         what="instance accuracy of the posterior attack (untrained VGG16 with ReLU, CIFAR-10, batches of 32)",
         figure=figure_settings,
@@ -427,8 +427,8 @@ def figure_settings(record: Record) -> Figure:
     Bands are ± one standard deviation over batches.
     """
     shown = (
-        (OfSize, "size", "batch size", "after one epoch"),
-        (OfShare, "share", "share of one class", "after one epoch"),
+        (OfSize, "size", "batch size", "after a short training"),
+        (OfShare, "share", "share of one class", "after a short training"),
         (OfScale, "auxiliary", "auxiliary samples per class", "untrained"),
     )
     panels = []

@@ -23,6 +23,7 @@ from scipy.stats import binomtest, quantile_test, t
 
 from gradleak import data, defenses
 from gradleak.errors import InputError, unknown
+from gradleak.metrics import SCALE
 from gradleak.runs.records import Record
 from gradleak.show.leaks import NAMES
 
@@ -78,9 +79,9 @@ BASELINES = ("noise", "unrelated", "mean colour", "grey")
 PUBLISHED = ("DLG", "DeepInversion", "inverting gradients")
 # Significant bits that a rounded gradient keeps; `quantize` states its bits itself.
 BITS = {"half": 11.0, "bfloat16": 8.0, "float16": 11.0}
-# How much an attack recovers: from this share of what guessing leaves open, and from this PSNR (dB), upwards.
+# How much an attack recovers: from this share of what guessing leaves open; of images, from the PSNRs of `SCALE`.
 LEVELS = ("little or nothing", "some", "most", "everything")
-SHARES, DECIBELS = (0.1, 0.5, 0.99), (20.0, 30.0, 40.0)
+SHARES = (0.1, 0.5, 0.99)
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class Outcome:
     def severity(self) -> int:
         """How much leaks, as an index of `LEVELS`."""
         if self.unit == "dB":
-            return sum(self.value >= bound for bound in DECIBELS)
+            return sum(self.value >= least for least in SCALE.values())
         left = 100.0 - self.chance
         share = (self.value - self.chance) / left if left > 0 else 0.0
         return sum(share >= bound for bound in SHARES)

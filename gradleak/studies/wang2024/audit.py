@@ -446,8 +446,9 @@ def _updates(record: Record, kind: type[Experiment]) -> pd.DataFrame:
 def federation_table(record: Record) -> pd.DataFrame:
     """Return what the updates of a federation's clients reveal.
 
-    Rows: the clients' precision and the training round. Columns: the accuracy of the server's model, the mean shares of
-    labels, features and inputs found, the median PSNR, and the share of clients whose labels are certified.
+    Rows: the clients' precision and the training round. Columns: the accuracy of the server's model, the number of
+    clients, the mean shares of labels, features and inputs found, the median PSNR, and the share of clients whose
+    labels are certified.
     """
     rows = _updates(record, AuditedFederation)
     if rows.empty:
@@ -457,6 +458,7 @@ def federation_table(record: Record) -> pd.DataFrame:
         {"precision": "precision", "round": "round"},
         {
             "test accuracy": only("accuracy", _share),
+            "clients": count(),
             **{f"{name} found": mean(name, _share) for name in SHARES},
             "median PSNR (dB)": median("image-psnr", _number(".1f")),
             "labels certified": mean("certain", _share),
@@ -467,8 +469,8 @@ def federation_table(record: Record) -> pd.DataFrame:
 def private_table(record: Record) -> pd.DataFrame:
     """Return what the updates of DP-SGD's clients reveal.
 
-    Rows: noise multipliers and batch sizes. Columns: the median privacy loss ε of a step, the mean shares of labels,
-    features and inputs found, the share of labels that guessing finds, and the median PSNR.
+    Rows: noise multipliers and batch sizes. Columns: the number of batches, the median privacy loss ε of a step, the
+    mean shares of labels, features and inputs found, the share of labels that guessing finds, and the median PSNR.
     """
     rows = _updates(record, AuditedPrivateClients)
     if rows.empty:
@@ -481,6 +483,7 @@ def private_table(record: Record) -> pd.DataFrame:
         ),
         {"noise multiplier": "noise", "expected batch size": "batch_size"},
         {
+            "batches": count(),
             "ε of one step": median("epsilon", lambda value: "∞" if pd.isna(value) else f"{value:.3g}"),
             **{f"{name} found": mean(name, _share) for name in SHARES},
             "labels found by guessing": mean("chance", _share),

@@ -301,8 +301,8 @@ def kept_table(record: Record) -> pd.DataFrame:
 def noticed_table(record: Record) -> pd.DataFrame:
     """Return the effect of each broken assumption.
 
-    Rows: assumptions. Columns: attacks that give certificates. A cell holds the percentage of wrong certificates if
-    there are any, else that of right certificates, else the most frequent other outcome.
+    Rows: assumptions. Columns: attacks that give certificates. A cell holds the number of wrong certificates and of all
+    certificates if there are any, else the most frequent other outcome.
     """
     rows = _ordered(record.rows(Hunt), "broken", BROKEN)
     certify = [name for name, family in FAMILIES.items() if not family.promise.startswith("none")]
@@ -316,13 +316,10 @@ def _ordered(rows: pd.DataFrame, column: str, words: Iterable[str]) -> pd.DataFr
 
 
 def _said(own: pd.DataFrame) -> str:
-    """Return the percentage of wrong certificates, else of right certificates, else the most frequent other outcome."""
-    cases = own["cases"].sum()
-    for column in ("wrong", "right"):
-        if count := own[column].sum():
-            share = 100 * count / cases
-            # A number and its unit stay on one line.
-            return f"{column} {share:.0f}\u00a0%" if share >= 10 else f"{column} {share:.1f}\u00a0%"
+    """Return how many of all certificates are wrong or, without a certificate, the most frequent outcome."""
+    wrong = int(own["wrong"].sum())
+    if certified := wrong + int(own["right"].sum()):
+        return f"{wrong:,} of {certified:,} wrong"
     counts = {
         "open": own["with_truth"].sum() + own["without_truth"].sum(),
         "failed": own["failed"].sum(),

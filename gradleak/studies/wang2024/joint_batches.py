@@ -287,9 +287,9 @@ def headline(record: Record) -> Headline:
     cell = Cell.of(str(exact.claim.measure.where["cell"]))
     alone = (cell.classes - 2) // 2
     return Headline(
-        f"An attacker who knows how often each class occurs recovers all labels and features of {exact.text} of the "
-        f"batches of {cell.size} samples from {cell.classes} classes (random layers), while a search for one sample "
-        f"at a time can find at most {alone}.",
+        f"An attacker who knows how often each class occurs recovers all labels and features of {exact.cases} batches "
+        f"of {cell.size} samples from {cell.classes} classes (random layers), while a search for one sample at a time "
+        f"can find at most {alone}.",
         true=exact.value is not None and exact.value >= 90 and cell.size > alone,
         claim="joint-seventeen",
         what=f"batches of {cell.size} samples recovered (random layer, {cell.classes} classes, float64)",

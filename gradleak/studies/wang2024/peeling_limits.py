@@ -40,7 +40,6 @@ from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of
 from gradleak.studies.shared.peeled import (
-    BACK,
     OUTCOMES,
     PeeledBatch,
     PeeledLayer,
@@ -546,11 +545,11 @@ def headline(record: Record) -> Headline:
     accuracy = batch_rows(record, TrainedNetwork)["accuracy"].max()
     return Headline(
         f"From ResNet18s trained to an accuracy of up to {100 * accuracy:.0f} % on the peeled images themselves, "
-        f"peeling restores {restored.text} of the small batches with every image above {BACK:.0f} dB. From an "
-        "untrained ResNet20 or ResNet50 it recovers not a single layer.",
+        f"peeling restores {restored.cases} small batches with every image exact (above {metrics.EXACT:.0f} dB). From "
+        "an untrained ResNet20 or ResNet50 it recovers not a single layer.",
         true=restored.value == 100 and len(narrow) > 0 and bool((narrow["layers"] == 0).all()),
         claim="limits-trained",
-        what=f"batches of trained ResNet18s with every image above {BACK:.0f} dB (flowers, float32)",
+        what=f"batches of trained ResNet18s with every image exact, above {metrics.EXACT:.0f} dB (flowers, float32)",
         of="batches",
         figure=figure_counts,
     )
@@ -560,7 +559,7 @@ def trained_table(record: Record) -> pd.DataFrame:
     """Return the results on trained networks.
 
     Rows: image side, epochs and accuracy, and batch size B. Columns: n batches; the smallest 1 − p of a sample;
-    certified batches, batches with all images above 60 dB, and wrong certificates; the lowest PSNR (dB); the smallest
+    certified batches, batches with every image exact, and wrong certificates; the lowest PSNR (dB); the smallest
     number of layers recovered; the median CPU time (s).
     """
     order = ["side", "epochs", "size"]
@@ -598,7 +597,7 @@ def defended_table(record: Record) -> pd.DataFrame:
     """Return the results behind defences.
 
     Rows: defences with their levels, and attackers. Columns: n batches; the smallest number of layers recovered;
-    certified batches, batches with all images above 60 dB, and wrong certificates; the lowest PSNR (dB).
+    certified batches, batches with every image exact, and wrong certificates; the lowest PSNR (dB).
     """
     rows = batch_rows(record, Defended)
     rows = rows.assign(
@@ -757,8 +756,8 @@ def sinks(record: Record, dtype: str) -> float:
     """Return the least 1 − p down to which every first sample of a pair is restored, NaN if there is none."""
     frame = batch_rows(record, SureSample)
     frame = frame[frame["dtype"] == dtype].sort_values("level", ascending=False)
-    back = frame[(frame["sure"] > BACK).cummin()]
-    return float(back["level"].min()) if len(back) else float("nan")
+    exact = frame[(frame["sure"] >= metrics.EXACT).cummin()]
+    return float(exact["level"].min()) if len(exact) else float("nan")
 
 
 RIVALS_SHOWN = {"peeling": "peeling", "matching": "gradient matching", "GradInversion": "GradInversion"}

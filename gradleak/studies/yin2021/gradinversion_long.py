@@ -201,7 +201,7 @@ def headline(record: Record) -> Headline:
     known = claims.judgements(record)
     peeled_first, matched, opened = known["gl-one"], known["gl-one-matched"], known["gl-opened"]
     return Headline(
-        f"Linear equations recover the last maps nearly exactly for {opened.text} of single images in a trained "
+        f"Linear equations recover the last maps nearly exactly for {opened.cases} single images in a trained "
         "ResNet, and a search restores the image from them. With matching for the other images the mean PSNR is "
         f"{peeled_first.text}; matching alone reaches {matched.text}.",
         true=bool(peeled_first.agrees and opened.agrees)

@@ -243,13 +243,13 @@ def headline(record: Record) -> Headline:
     known = claims.judgements(record)
     found, plain = known["gm-found"], known["gm-iip"]
     size = max(record.stated(Parameters).sizes)
-    identified = rows_of(record, "image", "batches").groupby("run")["identified"].mean()
-    share = 100 * float(identified[named(KINDS[0], size, FEATURES)])
+    images = rows_of(record, "image", "batches")
+    identified = images[images["run"] == named(KINDS[0], size, FEATURES)]["identified"]
     return Headline(
         f"On a small network with many classes even batches of {size} do not protect: the last layer's gradient gives "
-        f"the features of {found.text} of the images; with these features another network identifies {share:.0f} % of "
-        f"the random images, and without them {plain.text}.",
-        true=bool(found.agrees) and share > (plain.value or 0),
+        f"the features of {found.text} of the images; with these features another network identifies "
+        f"{identified.sum():.0f} of {len(identified)} random images, and without them {plain.cases}.",
+        true=bool(found.agrees) and 100 * float(identified.mean()) > (plain.value or 0),
         claim="gm-iip",
         what="random images identified by another network, batches of 48, without features (small network, "
         "Tiny ImageNet)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import torch
 
-from gradleak import data
+from gradleak import claims, data
 from gradleak.runs import records
 from gradleak.runs.records import Record
 from gradleak.show import figures
@@ -62,6 +62,16 @@ def test_tables_and_figures(record: Record) -> None:
     figure = posterior_attack.figure_settings(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
+
+
+def test_the_page_does_not_open_with_a_stand_in_for_a_figure_that_another_page_repeats() -> None:
+    recorded = records.recorded(STUDY)
+    assert recorded is not None
+    opening = posterior_attack.headline(recorded).sentence
+    for name in ("posterior-sizes", "posterior-shares"):
+        judged = claims.judgements(recorded)[name]
+        assert judged.verdict.startswith("stand-in")
+        assert judged.text not in opening
 
 
 def test_a_share_of_one_class_is_that_share() -> None:

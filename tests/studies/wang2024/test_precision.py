@@ -54,6 +54,11 @@ def test_images_lose_decibels_with_digits(record: Record) -> None:
     assert own.loc[("bfloat16", "not told"), "lost"] == 1
 
 
+def test_outcomes_name_the_network_that_was_attacked(record: Record) -> None:
+    batches = [one for one in precision.outcomes(record) if one.attack == "batch solver"]
+    assert {one.network for one in batches} == {"ResNet20"}
+
+
 def test_tables_and_figures(record: Record) -> None:
     assert len(precision.labels_table(record)) == 5
     assert len(precision.counts_table(record)) == 2

@@ -1,0 +1,52 @@
+"""Restored images are graded on one scale: it is stated once, and pages take words and limits from there."""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+import pytest
+
+from gradleak import metrics, paths
+from gradleak.book import scale
+from gradleak.runs import records
+from gradleak.studies.shared import peeled
+from gradleak.studies.shared.restored import graded
+
+PAGES = [*paths.notebooks().rglob("*.ipynb"), *paths.book().glob("*.md")]
+
+
+def test_the_table_states_every_word_with_its_limit() -> None:
+    text = scale.text()
+    for word, least in metrics.SCALE.items():
+        assert f"| {word} | {least:.0f} dB | " in text
+    assert list(scale.REASONS) == list(metrics.SCALE)
+    assert "generated/scale.md" in (paths.book() / "reading.md").read_text("utf-8")
+
+
+def test_an_exact_image_is_off_by_less_than_half_a_level() -> None:
+    assert scale.levels(metrics.EXACT) < 0.5 < scale.levels(metrics.INDISTINGUISHABLE)
+
+
+@pytest.mark.parametrize("page", ["gradinversion", "gradinversion-batches", "gradinversion-many"])
+def test_a_flat_image_is_not_recognisable(page: str) -> None:
+    record = records.recorded(page)
+    assert record is not None
+    rows = record.frame()
+    flat = rows[(rows["what"] == "image") & (rows["run"] == "mean colour")]
+    assert metrics.grade(flat["psnr"].astype(float).mean()) == "not recognisable"
+
+
+def test_peeling_is_judged_on_the_scale() -> None:
+    assert peeled.BACK == metrics.EXACT
+
+
+def test_rows_are_graded_with_their_number() -> None:
+    rows = pd.DataFrame({"psnr": [9.8, 20.0, 45.0, float("-inf")], "least": [0.0, 60.0, 61.0, 59.9]})
+    assert graded("recognisable")(rows) == "2 of 4"
+    assert graded("exact", "least")(rows) == "2 of 4"
+
+
+def test_no_page_types_a_limit_of_its_own() -> None:
+    limit = re.compile(r"\b(above|below|at least|under|over|least|to) \d+(\.\d+)? dB|\b\d+ dB or more")
+    assert [f"{file.name}: {match[0]}" for file in PAGES for match in limit.finditer(file.read_text("utf-8"))] == []
