@@ -36,8 +36,8 @@ archive: $(READY) ## pack sources, records, the built book and its PDF into one 
 	@$(RUN) -m gradleak archive $(ARGS)
 
 test: $(READY) ## run the tests, those on the pretended GPU in a run of their own
-	@$(RUN) -m pytest $(ARGS)
-	@$(if $(filter tests/%,$(ARGS)),,$(RUN) -m pytest tests/gpu)
+	@failed=0; $(RUN) -m pytest $(ARGS) || failed=1; \
+	$(if $(filter tests/%,$(ARGS)),,$(RUN) -m pytest tests/gpu || failed=1;) exit $$failed
 
 lint: $(READY) ## check style and types
 	@$(RUN) -m ruff check .

@@ -15,17 +15,13 @@ from typing import Any
 
 import pytest
 
+from gradleak.book import PATIENCE
 from gradleak.errors import GradleakError
 from gradleak.runs import records, runner
-from tests.checkout import Toy
+from tests.checkout import PAUSE, WAITING, Toy
 from tests.test_cli import call
 
 pytestmark = pytest.mark.slow
-# Two of the toy's four trials wait until they are told to go on, so that a run can be caught at any speed.
-PAUSE = "        time.sleep(self.pause)\n"
-WAITING = """        while self.number > 1 and not os.path.exists(os.environ["TOY_TRACE"] + " go"):
-            time.sleep(0.05)
-"""
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ def started(checkout: Toy, *options: str, workers: int = 2) -> Iterator[Cluster]
     finally:
         for process in processes:
             process.kill()
-            process.wait(timeout=60)
+            process.wait()
 
 
 def gradleak(checkout: Toy, *words: str) -> subprocess.Popen[str]:
@@ -87,13 +83,13 @@ def alone(checkout: Toy, cache: str, **changes: Any) -> str:
 
 def test_a_worker_may_be_killed(checkout: Toy) -> None:
     checkout.edit(PAUSE, WAITING)
-    go, out = checkout.root / "trace go", checkout.root / "out"
+    out = checkout.root / "out"
     with started(checkout) as cluster:
         running = gradleak(checkout, "run", "toy", "--out", str(out), "--cluster", cluster.address)
         until_kept(running, checkout, 1)
         cluster.workers[0].send_signal(signal.SIGKILL)
-        go.touch()
-        _, said = running.communicate(timeout=120)
+        checkout.go.touch()
+        _, said = running.communicate(timeout=PATIENCE)
         assert running.returncode == 0, said
         assert records.read(out / "toy.json").digest() == alone(checkout, "other")
 
@@ -107,13 +103,13 @@ def test_a_scheduler_that_goes_away_is_one_line_and_the_next_run_goes_on(
         running = gradleak(checkout, *command, "--cluster", cluster.address)
         until_kept(running, checkout, 2)
         cluster.scheduler.send_signal(signal.SIGKILL)
-        _, said = running.communicate(timeout=120)
+        _, said = running.communicate(timeout=PATIENCE)
     told = "finished trials are kept, and the same command goes on from there"
     line = f"gradleak: the Dask scheduler at '{cluster.address}' went away; {told}\n"
     assert (running.returncode, said) == (2, line)
     kept = records.file_of("toy")
     assert not kept.exists()
-    (checkout.root / "trace go").touch()
+    checkout.go.touch()
     checkout.trace.unlink()
     assert call(capsys, *command, "--jobs", "1")[0] == 0
     assert checkout.traced == [2, 3], "what was kept does not run again"
