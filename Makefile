@@ -56,7 +56,7 @@ seeds: $(READY) ## run every page's open cells with two more seeds than the test
 hunt: $(READY) ## hunt for wrong certificates with new seeds; ARGS="--minutes 30"
 	@$(RUN) -m gradleak hunt $(ARGS)
 
-faults: $(READY) ## kill runs at random moments, fill disks, run twice at once
+faults: $(READY) ## kill runs before random file operations, fill disks, run twice at once
 	@GRADLEAK_FAULTS=20 $(RUN) -m pytest -n 0 tests/book/test_faults.py $(ARGS)
 
 gpu-check: $(READY) ## try every page and attack on a GPU, beside the CPU; minutes

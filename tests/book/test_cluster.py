@@ -60,11 +60,27 @@ def started(checkout: Toy, *options: str, workers: int = 2) -> Iterator[Cluster]
             process.wait()
 
 
+# A client that waits long for a scheduler to answer, and not at all for one that went away to come back.
+CLIENT = """
+import distributed
+from gradleak.__main__ import main
+
+reconnect = distributed.Client._reconnect
+
+async def give_up(client):
+    client._timeout = 0
+    await reconnect(client)
+
+distributed.Client._reconnect = give_up
+main()
+"""
+
+
 def gradleak(checkout: Toy, *words: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(checkout.root), "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "10s"}
+    connect = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": f"{PATIENCE}s"}
     return subprocess.Popen(
-        [sys.executable, "-m", "gradleak", *words],
-        env=environment, cwd=checkout.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-c", CLIENT, *words], env=os.environ | connect | {"PYTHONPATH": str(checkout.root)},
+        cwd=checkout.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
