@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from sphinx import addnodes
 from sphinx.application import Sphinx
 
 NAME = "searchtexts.js"
 BEFORE, AFTER = "window.searchTexts = ", "\n"
 SKIPPED = (nodes.math, nodes.math_block, nodes.raw, nodes.comment, nodes.Invisible)
+
+# Parts of the signature of a function.
+PARTS = (addnodes.desc_name, addnodes.desc_parameter, addnodes.desc_signature)
 
 
 class Words(nodes.GenericNodeVisitor):
@@ -33,7 +37,7 @@ class Words(nodes.GenericNodeVisitor):
 
     def default_departure(self, node: nodes.Node) -> None:
         """Part the text of a block from the next."""
-        if not isinstance(node, nodes.Text | nodes.Inline):
+        if isinstance(node, PARTS) or not isinstance(node, nodes.Text | nodes.Inline):
             self.parts.append(" ")
 
     unknown_visit, unknown_departure = default_visit, default_departure

@@ -18,7 +18,8 @@ document.addEventListener("DOMContentLoaded", () => {
     return word.replace(/i([sz])(?=(e[ds]?|ing|ations?|ers?)$)/, (_, letter) => letter === "s" ? "iz" : "is")
   }
   const textOf = page => window.searchTexts[page] ?? ""
-  const says = (page, phrase) => new RegExp(`(?<!\\w)${_escapeRegExp(phrase)}(?!\\w)`, "i").test(textOf(page))
+  const whole = (phrase, flags = "i") => new RegExp(`(?<!\\w)${_escapeRegExp(phrase)}(?!\\w)`, flags)
+  const says = (page, phrase, flags) => whole(phrase, flags).test(textOf(page))
 
   // Searches that together find what is asked for: each is a text and the phrases that a page must hold as they stand.
   const searches = asked => {
@@ -35,7 +36,8 @@ document.addEventListener("DOMContentLoaded", () => {
 
   const excerpt = (page, words) => {
     const text = textOf(page), lower = text.toLowerCase()
-    const at = words.map(word => lower.indexOf(word.toLowerCase())).find(place => place >= 0) ?? 0
+    const places = [...words.map(word => text.search(whole(word))), ...words.map(word => lower.indexOf(word))]
+    const at = places.find(place => place >= 0) ?? 0
     const start = at < 120 ? 0 : text.indexOf(" ", at - 120) + 1
     const shown = text.slice(start, start + 240).trim()
     return (start ? "…" : "") + shown + (start + 240 < text.length ? "…" : "")
@@ -49,10 +51,10 @@ document.addEventListener("DOMContentLoaded", () => {
       if (pages.length) used.push(text)
       for (const result of pages) {
         const [page, title, anchor, , points] = result, key = page + anchor
-        // "Flower" finds Flowers-17 as well, but first what holds the word as it stands.
-        const score = points + (says(page, text) ? EXACT : 0)
+        // "Flower" finds Flowers-17 as well, but first what holds the word as it stands, its capitals too.
+        const score = points + (says(page, text, text === text.toLowerCase() ? "i" : "") ? EXACT : 0)
         const section = anchor ? [title.split(" > ").pop()] : []
-        const words = [...section, ...phrases, ...parsed[3], ...parsed[1]]
+        const words = [...section, text, ...phrases, ...parsed[3], ...parsed[1]]
         if (!(results.get(key)?.score >= score)) results.set(key, { result, score, words })
       }
     }

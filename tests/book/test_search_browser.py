@@ -32,7 +32,7 @@ PAGES = {
     "## How much\n\nMuch.\n",
     "american": "# Pruning\n\nAnother defense. An average, not federated.\n",
     "rounds": "# Rounds\n\n" + 50 * "Words. " + "The server does federated averaging. " + 50 * "Words. ",
-    "pictures": "# Flowers-17\n\nPictures of plants.\n",
+    "pictures": "# Flowers-17\n\nPictures of plants, one flower on each.\n",
     "adapted": "# Adapted\n\nAn explorative page on adapters for Flower.\n",
 }
 
@@ -108,8 +108,10 @@ def test_a_name_that_the_book_does_not_use_leads_to_the_phrase_that_it_uses(brow
 
 
 def test_a_page_with_the_word_as_it_stands_comes_first(browser: Any, book: Path) -> None:
-    assert next(iter(searched(browser, book, "flower")[0])) == "adapted.html"
-    assert next(iter(searched(browser, book, "flowers")[0])) == "pictures.html"
+    assert next(iter(searched(browser, book, "Flower")[0])) == "adapted.html"
+    found, _ = searched(browser, book, "flower")
+    assert next(iter(found)) == "pictures.html"
+    assert found["pictures.html"] == "Flowers-17 Pictures of plants, one flower on each."
 
 
 def test_what_no_page_holds_is_not_found(browser: Any, book: Path) -> None:
