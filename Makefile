@@ -36,8 +36,8 @@ archive: $(READY) ## pack sources, records, the built book and its PDF into one 
 	@$(RUN) -m gradleak archive $(ARGS)
 
 test: $(READY) ## run the tests, those on the pretended GPU in a run of their own
-	@$(RUN) -m pytest $(ARGS)
-	@$(if $(filter tests/%,$(ARGS)),,$(RUN) -m pytest tests/gpu)
+	@failed=0; $(RUN) -m pytest $(ARGS) || failed=1; \
+	$(if $(filter tests/%,$(ARGS)),,$(RUN) -m pytest tests/gpu || failed=1;) exit $$failed
 
 lint: $(READY) ## check style and types
 	@$(RUN) -m ruff check .
@@ -56,7 +56,7 @@ seeds: $(READY) ## run every page's open cells with two more seeds than the test
 hunt: $(READY) ## hunt for wrong certificates with new seeds; ARGS="--minutes 30"
 	@$(RUN) -m gradleak hunt $(ARGS)
 
-faults: $(READY) ## kill runs at random moments, fill disks, run twice at once
+faults: $(READY) ## kill runs before random file operations, fill disks, run twice at once
 	@GRADLEAK_FAULTS=20 $(RUN) -m pytest -n 0 tests/book/test_faults.py $(ARGS)
 
 golden: $(READY) ## write the rows of the pages' smallest runs anew where they changed; ARGS="peeling noise"

@@ -309,7 +309,7 @@ def _driver() -> str:
     """Return the version of NVIDIA's driver, which torch does not report."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        versions = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+        versions = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     except (OSError, subprocess.SubprocessError):
         versions = []
     return versions[0] if versions else "unknown"

@@ -19,6 +19,7 @@ import pytest
 
 import gradleak
 from gradleak import claims, studies
+from gradleak.book import PATIENCE
 
 STUDY = '''"""A toy: draws and their sum
 
@@ -143,6 +144,11 @@ class {name}(Draws):
         return super().run()
 """
 NEXT = "\n\nclass Parameters(studies.Parameters):"
+# An edit that lets all but the first two draws wait until they may go on, so that a run is caught at any speed.
+PAUSE = "        time.sleep(self.pause)\n"
+WAITING = """        while self.number > 1 and not os.path.exists(os.environ["TOY_TRACE"] + " go"):
+            time.sleep(0.05)
+"""
 # Edits that give the study three more kinds of draws; those of the parts a and b take turns, c is never drawn.
 PARTS = (
     (NEXT, "".join(KIND.format(name=part.upper(), part=part) for part in "abc") + NEXT),
@@ -178,6 +184,11 @@ class Toy:
     @property
     def trace(self) -> Path:
         return self.root / "trace"
+
+    @property
+    def go(self) -> Path:
+        """The file for which trials wait that were edited to do so."""
+        return self.root / "trace go"
 
     @property
     def traced(self) -> list[int]:
@@ -240,7 +251,7 @@ class Toy:
     def python(self, script: str) -> str:
         """Run a Python process in this checkout to its end and return what it printed."""
         process = self.start(script)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE)
         assert process.returncode == 0, err
         return out.strip()
 

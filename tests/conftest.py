@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
 # How long an example takes says how busy the machine is.
-hypothesis.settings.register_profile("gradleak", deadline=None)
+hypothesis.settings.register_profile("gradleak", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("gradleak")
 
 

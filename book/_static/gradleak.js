@@ -22,17 +22,3 @@ document.addEventListener("DOMContentLoaded", () => {
     table.caption.append(" ", link)
   }
 })
-
-// The search page: a place of a paper is found with a comma as well, and summaries hold words, not formulas.
-document.addEventListener("DOMContentLoaded", () => {
-  if (typeof Search === "undefined") return
-  const { query, htmlToText } = Search
-  Search.query = text => query(text.replace(/\s*,\s*/g, " "))
-  Search.htmlToText = (page, anchor) => {
-    const parsed = new DOMParser().parseFromString(page, "text/html")
-    for (const one of parsed.querySelectorAll(".math, .cell_input")) one.remove()
-    const article = parsed.querySelector("article.bd-article")
-    if (article) parsed.querySelector('[role="main"]').replaceChildren(article)
-    return htmlToText(parsed.documentElement.outerHTML, anchor)
-  }
-})

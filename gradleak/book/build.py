@@ -108,7 +108,8 @@ def _contents() -> list[str]:
     """Return the patterns of pages in the table of contents, in their order."""
     toc = yaml.safe_load((paths.book() / "_toc.yml").read_text())
     chapters = (chapter for part in toc["parts"] for chapter in part["chapters"])
-    return [page["glob"] for chapter in chapters for page in chapter.get("sections", ())]
+    pages = (page for chapter in chapters for page in (chapter, *chapter.get("sections", ())))
+    return [page["glob"] for page in pages if "glob" in page]
 
 
 def papers() -> list[str]:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import queue
 import re
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gradleak import claims, paths, studies
-from gradleak.book import beside
+from gradleak.book import PATIENCE, beside
 from gradleak.errors import GradleakError, GradleakWarning, InputError
 from gradleak.runs import code, progress, records, runner
 from gradleak.storage import storage_error, write_whole
@@ -168,15 +169,39 @@ def _execute(
 ) -> Any:
     import papermill
     from jupyter_client.kernelspec import NoSuchKernel
+    from jupyter_core.utils import run_sync
     from nbclient.exceptions import DeadKernelError
-    from papermill.engines import NBClientEngine, papermill_engines
+    from papermill.clientwrap import PapermillNotebookClient
+    from papermill.engines import Engine, papermill_engines
     from papermill.exceptions import PapermillException, PapermillExecutionError
+    from papermill.log import logger
 
-    class Engine(NBClientEngine):  # type: ignore[misc]
-        """The default engine of papermill, which also counts the finished cells."""
+    class Client(PapermillNotebookClient):  # type: ignore[misc]
+        """The client of papermill, which also waits until the kernel is idle after its last reply.
+
+        papermill then shuts the kernel down, which begins with an interrupt. A kernel that is still busy with what
+        follows its reply would report the interrupt as an error.
+        """
+
+        async def async_wait_for_reply(self, msg_id: str, cell: Any = None) -> Any:
+            reply, idle = await super().async_wait_for_reply(msg_id, cell), False
+            while not idle:
+                with contextlib.suppress(queue.Empty):
+                    message = await self.kc.get_iopub_msg(timeout=self.shell_timeout_interval)
+                    idle = message["parent_header"].get("msg_id") == msg_id and (
+                        message["content"].get("execution_state") == "idle"
+                    )
+                if not await self.kc.is_alive():
+                    raise DeadKernelError("the kernel died after its last cell")
+            return reply
+
+        wait_for_reply = run_sync(async_wait_for_reply)
+
+    class PageEngine(Engine):  # type: ignore[misc]
+        """An engine of papermill like its default one, which also counts the finished cells."""
 
         @classmethod
-        def execute_managed_notebook(cls, manager: Any, kernel_name: str, **settings: Any) -> Any:
+        def execute_managed_notebook(cls, manager: Any, kernel_name: str, **_: Any) -> None:
             complete = manager.cell_complete
 
             def complete_and_count(cell: Any, cell_index: int, **more: Any) -> None:
@@ -184,11 +209,11 @@ def _execute(
                 count(len(manager.nb.cells))
 
             manager.cell_complete = complete_and_count
-            executed = super().execute_managed_notebook(manager, kernel_name, **settings)
+            limits = {"startup_timeout": PATIENCE, "iopub_timeout": PATIENCE}
+            Client(manager, kernel_name=kernel_name, log=logger, **limits).execute()
             beside.drop_errors(manager.nb)
-            return executed
 
-    papermill_engines.register("gradleak", Engine)
+    papermill_engines.register("gradleak", PageEngine)
     defaults = study.Parameters().model_dump()
     # Only changed parameters are injected, so that a page with default parameters reads as it was written.
     changed = {name: value for name, value in parameters.model_dump().items() if value != defaults[name]}

@@ -36,7 +36,6 @@ def write_pdf(html: Path, file: Path) -> int:
     writer, begins = PdfWriter(), {}
     with browser.served(html) as address, browser.chromium() as view:
         page = view.new_page()
-        page.set_default_timeout(120_000)
         ordered = [f"{address}/{path}" for path in _reading_order(html)]
         for link in progress.progress(ordered, len(ordered), "book: pages printed"):
             page.goto(link, wait_until="networkidle")

@@ -27,7 +27,7 @@ from gradleak.runs.studies import Study
 from gradleak.runs.trials import Trials, known, short
 
 # The time (s) to wait for the first worker of a cluster.
-WAIT = 60
+WAIT = 15 * 60
 
 
 class MemoryLack(GradleakError):

@@ -169,7 +169,7 @@ import gradleak
 
 
 def test_the_class_is_found() -> None:
-    report = gradleak.audit(nn.Linear(6, 4), torch.rand(8, 6), torch.arange(8) % 4, batch_sizes=(1,), minutes=1)
+    report = gradleak.audit(nn.Linear(6, 4), torch.rand(8, 6), torch.arange(8) % 4, batch_sizes=(1,), minutes=60)
     assert [one.measures["classes"] for one in report.findings if one.attack == "least bias"] == [1.0]
 """
 ATTACK_STUDY = '''
@@ -336,9 +336,7 @@ def test_a_page_is_four_files_and_a_paper_six_beside_its_prose(tmp_path: Path) -
 
     def gradleak(*words: str) -> str:
         command = [sys.executable, "-m", "gradleak", *words]
-        result = subprocess.run(
-            command, cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=120
-        )
+        result = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout
 
@@ -369,7 +367,7 @@ def test_a_page_is_four_files_and_a_paper_six_beside_its_prose(tmp_path: Path) -
         "no:cacheprovider",
         "tests/labels/hard/test_least_bias.py",
     ]
-    subprocess.run(test, cwd=copy, env=environment, check=True, timeout=120)
+    subprocess.run(test, cwd=copy, env=environment, check=True)
     after = hashes(copy)
     assert {name: after[name] for name in before if name not in LINES} == {
         name: value for name, value in before.items() if name not in LINES

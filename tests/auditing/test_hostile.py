@@ -10,7 +10,6 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from gradleak.auditing.measuring import Truth
 from gradleak.book import pages
 from gradleak.errors import GradleakError, InputError, StorageError
 from tests.book.test_faults import Child
+from tests.patience import wait_until
 from tests.test_cli import call
 
 # `at(moment, what)`: a network that does something in each forward pass from this one on.
@@ -525,7 +525,7 @@ sys.argv = ["gradleak", "audit", "brought:make", "--data", "brought:batches"]
 from gradleak.__main__ import main
 main()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "gradleak: interrupted; nothing was begun\n")
 
 
@@ -534,9 +534,7 @@ def test_a_second_audit_in_a_folder_is_refused(
 ) -> None:
     monkeypatch.setenv("AT", "9 wait")
     first = Child(lambda: audited(capsys, "brought:at", "--data", "brought:batches"))
-    deadline = time.monotonic() + 60
-    while not Path("waiting").exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(Path("waiting").exists)
     code, err = audited(capsys, "brought:make", "--data", "brought:batches")
     assert (code, err) == (2, "gradleak: another process is writing to the folder 'report'\n")
     with pytest.raises(StorageError, match="another process is writing to"):

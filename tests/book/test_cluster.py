@@ -15,17 +15,13 @@ from typing import Any
 
 import pytest
 
+from gradleak.book import PATIENCE
 from gradleak.errors import GradleakError
 from gradleak.runs import records, runner
-from tests.checkout import Toy
+from tests.checkout import PAUSE, WAITING, Toy
 from tests.test_cli import call
 
 pytestmark = pytest.mark.slow
-# Two of the toy's four trials wait until they are told to go on, so that a run can be caught at any speed.
-PAUSE = "        time.sleep(self.pause)\n"
-WAITING = """        while self.number > 1 and not os.path.exists(os.environ["TOY_TRACE"] + " go"):
-            time.sleep(0.05)
-"""
 
 
 @dataclass(frozen=True)
@@ -61,14 +57,30 @@ def started(checkout: Toy, *options: str, workers: int = 2) -> Iterator[Cluster]
     finally:
         for process in processes:
             process.kill()
-            process.wait(timeout=60)
+            process.wait()
+
+
+# A client that waits long for a scheduler to answer, and not at all for one that went away to come back.
+CLIENT = """
+import distributed
+from gradleak.__main__ import main
+
+reconnect = distributed.Client._reconnect
+
+async def give_up(client):
+    client._timeout = 0
+    await reconnect(client)
+
+distributed.Client._reconnect = give_up
+main()
+"""
 
 
 def gradleak(checkout: Toy, *words: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(checkout.root), "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "10s"}
+    connect = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": f"{PATIENCE}s"}
     return subprocess.Popen(
-        [sys.executable, "-m", "gradleak", *words],
-        env=environment, cwd=checkout.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-c", CLIENT, *words], env=os.environ | connect | {"PYTHONPATH": str(checkout.root)},
+        cwd=checkout.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
 
@@ -87,13 +99,13 @@ def alone(checkout: Toy, cache: str, **changes: Any) -> str:
 
 def test_a_worker_may_be_killed(checkout: Toy) -> None:
     checkout.edit(PAUSE, WAITING)
-    go, out = checkout.root / "trace go", checkout.root / "out"
+    out = checkout.root / "out"
     with started(checkout) as cluster:
         running = gradleak(checkout, "run", "toy", "--out", str(out), "--cluster", cluster.address)
         until_kept(running, checkout, 1)
         cluster.workers[0].send_signal(signal.SIGKILL)
-        go.touch()
-        _, said = running.communicate(timeout=120)
+        checkout.go.touch()
+        _, said = running.communicate(timeout=PATIENCE)
         assert running.returncode == 0, said
         assert records.read(out / "toy.json").digest() == alone(checkout, "other")
 
@@ -107,13 +119,13 @@ def test_a_scheduler_that_goes_away_is_one_line_and_the_next_run_goes_on(
         running = gradleak(checkout, *command, "--cluster", cluster.address)
         until_kept(running, checkout, 2)
         cluster.scheduler.send_signal(signal.SIGKILL)
-        _, said = running.communicate(timeout=120)
+        _, said = running.communicate(timeout=PATIENCE)
     told = "finished trials are kept, and the same command goes on from there"
     line = f"gradleak: the Dask scheduler at '{cluster.address}' went away; {told}\n"
     assert (running.returncode, said) == (2, line)
     kept = records.file_of("toy")
     assert not kept.exists()
-    (checkout.root / "trace go").touch()
+    checkout.go.touch()
     checkout.trace.unlink()
     assert call(capsys, *command, "--jobs", "1")[0] == 0
     assert checkout.traced == [2, 3], "what was kept does not run again"

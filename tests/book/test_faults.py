@@ -11,10 +11,11 @@ import random
 import resource
 import signal
 import subprocess
-import time
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.sharedctypes import RawValue
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ from tests.checkout import Toy
 KILLS = int(os.environ.get("GRADLEAK_FAULTS", "2"))
 # A page in a kernel of its own takes seconds to start: `make faults` alone kills these.
 COMMANDS = ("record", "audit", "run", "book") if KILLS >= 20 else ("record", "audit")
-CHANGES = {"samples": 12, "pause": 0.02}
+CHANGES = {"samples": 12}
 MODULE = """
 import torch
 from torch import nn
@@ -44,7 +45,7 @@ def batches():
 def audited(out: Path) -> None:
     """Do what `gradleak audit` does, on a network and a batch of little work."""
     words = asked.Asked(
-        "brought:make", "brought:batches", None, "1,2", None, "none,clip/1", "cross-entropy", 5.0, None, True, None,
+        "brought:make", "brought:batches", None, "1,2", None, "none,clip/1", "cross-entropy", 60.0, None, True, None,
         None, 0.1, 1, 0.0, 0.0, None, 0, (), 2,
     )  # fmt: skip
     asked.report(words).write(out)
@@ -96,15 +97,6 @@ class Child:
             finally:
                 os._exit(code)
 
-    def killed(self, after: float) -> bool:
-        """Kill it and all that it started after some seconds; whether that came before its end."""
-        time.sleep(after)
-        done = os.waitpid(self.number, os.WNOHANG)[0] != 0
-        if not done:
-            os.killpg(self.number, signal.SIGKILL)
-            os.waitpid(self.number, 0)
-        return not done
-
     def code(self) -> int:
         """Wait for its end."""
         return os.waitstatus_to_exitcode(os.waitpid(self.number, 0)[1])
@@ -120,6 +112,25 @@ def toy(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> Toy:
     return checkout
 
 
+class FileOperations:
+    """Counts the file operations of a child, and kills it and all that it started just before one of them."""
+
+    def __init__(self) -> None:
+        self.count = RawValue("L")
+
+    def killing(self, at: int | None = None) -> Callable[[], None]:
+        """Return what prepares a child that is killed before its operation of this number, or not at all."""
+        self.count.value = 0
+
+        def counted(event: str, arguments: object) -> None:
+            if event == "open" or event.startswith(("os.", "shutil.")):
+                self.count.value += 1
+                if self.count.value == at:
+                    os.killpg(0, signal.SIGKILL)
+
+        return lambda: sys.addaudithook(counted)
+
+
 def whole_files(toy: Toy) -> int:
     """Return how many files of results there are; each of them is whole."""
     files = [*toy.kept(), *toy.root.glob("results/**/*.json"), *toy.root.glob("report/*.json")]
@@ -131,19 +142,15 @@ def whole_files(toy: Toy) -> int:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_killed_at_any_moment_goes_on_and_comes_to_the_same(toy: Toy, command: str) -> None:
     work, result = works(toy)[command], results(toy)[command]
-    started = time.monotonic()
-    assert Child(work).code() == 0
-    took, wanted = time.monotonic() - started, result()
-    draws, killed = random.Random(command), 0
+    operations = FileOperations()
+    assert Child(work, operations.killing()).code() == 0
+    draws, last, wanted, killed = random.Random(command), operations.count.value, result(), 0
     while killed < KILLS:
         # From the beginning, or there would be nothing left to kill.
         for file in (*toy.kept(), *toy.root.glob("results/**/*.json"), *paths.executed().rglob("toy.*")):
             file.unlink()
-        after = draws.uniform(0.02, 0.95) * took
-        met = Child(work).killed(after)
-        killed += met
-        # If the work ended before, the machine has become faster, so kill sooner.
-        took = took if met else after
+        # A run may need fewer operations than the first, and then ends by itself.
+        killed += Child(work, operations.killing(draws.randint(1, last))).code() == -signal.SIGKILL
         whole_files(toy)
         assert Child(work).code() == 0
         assert result() == wanted
@@ -153,15 +160,13 @@ def test_what_is_killed_at_any_moment_goes_on_and_comes_to_the_same(toy: Toy, co
 def disk(place: Path, size: str) -> Iterator[None]:
     """Have a small disk of its own at a folder, where that is allowed."""
     place.mkdir(parents=True, exist_ok=True)
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], capture_output=True, timeout=60
-    )
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], capture_output=True)
     if made.returncode:
         pytest.skip("only root can mount a small disk")
     try:
         yield
     finally:
-        subprocess.run(["umount", place], check=True, timeout=60)
+        subprocess.run(["umount", place], check=True)
 
 
 def test_a_full_disk_is_one_line_and_what_is_run_again_is_whole(toy: Toy) -> None:

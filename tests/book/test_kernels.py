@@ -13,6 +13,7 @@ from jupyter_client.provisioning import KernelProvisionerFactory
 from nbclient import NotebookClient
 
 from gradleak.book import kernels
+from tests.patience import KERNEL
 
 CELL = """
 import os, sys
@@ -31,7 +32,7 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
 def in_a_kernel(code: str) -> str:
     """Return what code says that a kernel runs which is started here."""
     page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-    NotebookClient(page, kernel_name="python3").execute()
+    NotebookClient(page, kernel_name="python3", **KERNEL).execute()
     return str(page.cells[0].outputs[0]["text"])
 
 
@@ -56,7 +57,7 @@ def test_figures_are_shown_as_an_ordinary_kernel_shows_them(forked: None, monkey
     for provisioner in (kernels.NAME, "local-provisioner"):
         monkeypatch.setattr(KernelProvisionerFactory.instance(), "default_provisioner_name", provisioner)
         page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
-        NotebookClient(page, kernel_name="python3").execute()
+        NotebookClient(page, kernel_name="python3", **KERNEL).execute()
         shown.append([output["data"] for output in page.cells[0].outputs])
     assert "image/png" in shown[1][0]
     assert shown[0] == shown[1]
@@ -66,7 +67,8 @@ def test_figures_are_shown_as_an_ordinary_kernel_shows_them(forked: None, monkey
 def test_it_runs_cells_where_it_is_told_and_ends(forked: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORD", "passed on")
     page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
-    client = NotebookClient(page, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}})
+    folder = {"metadata": {"path": str(tmp_path)}}
+    client = NotebookClient(page, kernel_name="python3", resources=folder, **KERNEL)
     with client.setup_kernel():
         kernel = client.km.provisioner.process
         assert kernel.poll() is None

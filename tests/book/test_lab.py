@@ -11,6 +11,7 @@ from nbclient import NotebookClient
 
 from gradleak.runs import records, runner
 from tests.checkout import Toy
+from tests.patience import KERNEL
 
 SHOWN = "from gradleak.show import provenance\nshown = provenance.shown(record)\nshown"
 
@@ -32,7 +33,7 @@ def test_a_changed_parameter_runs_and_overwrites_no_record(checkout: Toy, monkey
     before = files(checkout.root / "results"), files(checkout.root / "notebooks")
     # Jupyter starts a kernel in the folder of the notebook.
     folder = {"metadata": {"path": str(checkout.notebook.parent)}}
-    NotebookClient(page, kernel_name="python3", resources=folder, timeout=120).execute()
+    NotebookClient(page, kernel_name="python3", resources=folder, **KERNEL).execute()
     assert (files(checkout.root / "results"), files(checkout.root / "notebooks")) == before
     assert "GRADLEAK_RECORD" not in os.environ
     study, shown, verdicts = (cell.outputs for cell in page.cells[1:])

@@ -78,7 +78,6 @@ def browser() -> Iterator[Any]:
 def view(browser: Any) -> Iterator[Any]:
     context = browser.new_context(viewport={"width": 1200, "height": 900}, accept_downloads=True)
     made = context.new_page()
-    made.set_default_timeout(10_000)
     said: list[str] = []
     made.on("pageerror", lambda error: said.append(str(error)))
     yield made

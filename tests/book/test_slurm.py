@@ -12,7 +12,7 @@ RECIPE = Path(__file__).parents[2] / "book" / "slurm.py"
 
 def test_a_job_may_ask_for_a_gpu(tmp_path: Path) -> None:
     command = [sys.executable, str(RECIPE), "gpu"]
-    script = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120).stdout
+    script = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert "#SBATCH --gres=gpu:1" in script.splitlines()
     assert "--cluster" not in script, "without a number none is submitted"
 
@@ -22,10 +22,7 @@ def test_the_job_is_a_worker_of_one_core_and_one_thread(tmp_path: Path) -> None:
     environment["GRADLEAK_DATA"] = "/shared/data sets"
     command = [sys.executable, str(RECIPE)]
     # A look at the job needs no Slurm: nothing is submitted, and nothing is waited for.
-    result = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120
-    )
-    script = result.stdout
+    script = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     for line in (
         "#SBATCH -n 1",
         "#SBATCH --cpus-per-task=1",

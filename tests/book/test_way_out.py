@@ -75,7 +75,7 @@ def build(folder: Path, **theme: str) -> Path:
     (folder / "book" / "references.bib").write_text((paths.book() / "references.bib").read_text())
     nbformat.write(notebook(), pages / "page.ipynb")
     command = [sys.executable, "-c", BUILD, "-q", "-W", "--keep-going", "-b", "html", str(folder), str(folder / "out")]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
     return folder / "out"
 

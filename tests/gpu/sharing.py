@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from gradleak.book import PATIENCE
+
 A = TypeVar("A")
 R = TypeVar("R")
 
@@ -78,13 +80,13 @@ class _Worker:
 
     def end(self) -> str:
         """Describe how the process ended."""
-        self.process.join(timeout=10)
+        self.process.join(timeout=PATIENCE)
         return f"the process ended with exit code {self.process.exitcode}"
 
     def stop(self) -> None:
         self.pipe.close()
         self.process.terminate()
-        self.process.join(timeout=10)
+        self.process.join(timeout=PATIENCE)
 
 
 def _work(pipe: Connection, call: Callable[[Any], Any]) -> None:

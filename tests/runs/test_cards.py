@@ -76,7 +76,9 @@ def test_where_cuda_has_begun_its_current_device_is_the_card(tmp_path: Path, mon
 
 NOTED = """        with open(os.environ["TOY_TRACE"] + " cards", "a") as file:
             file.write(f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\\n")
-        time.sleep(0.3)
+        # Each of the three processes runs a trial before one ends.
+        while len({line.split()[0] for line in open(os.environ["TOY_TRACE"] + " cards")}) < 3:
+            time.sleep(0.02)
         from gradleak import devices
         devices.described = lambda device: "A card, driver 1"
 """

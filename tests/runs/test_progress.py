@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -141,6 +142,7 @@ def test_a_notebook_draws_one_bar_for_long_work(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(IPython, "get_ipython", Shell)
     monkeypatch.setattr(IPython.display, "display", display)
+    monkeypatch.setattr(module, "SHORT", math.inf)
     assert list(progress(range(3), 3, "short")) == [0, 1, 2]
     assert drawn == []
     monkeypatch.setattr(module, "SHORT", -1.0)

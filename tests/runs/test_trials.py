@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import pytest
 
@@ -12,7 +11,8 @@ from gradleak.book import pages
 from gradleak.errors import GradleakWarning, StorageError
 from gradleak.runs import records, runner
 from gradleak.storage import write_whole
-from tests.checkout import DIGEST, Toy
+from tests.checkout import DIGEST, PAUSE, WAITING, Toy
+from tests.patience import wait_until
 
 
 def test_finished_trials_are_not_run_again(checkout: Toy) -> None:
@@ -46,15 +46,15 @@ def test_a_cache_file_cut_in_half_is_computed_again(checkout: Toy, share: float)
 
 
 def test_a_killed_parallel_run_goes_on_where_it_stopped(checkout: Toy) -> None:
-    changes = {"pause": 0.25, "samples": 8}
+    checkout.edit(PAUSE, WAITING)
+    changes = {"samples": 8}
     process = checkout.start(DIGEST.format(changes=changes, jobs=2))
-    deadline = time.monotonic() + 60
-    while len(checkout.kept()) < 3 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: len(checkout.kept()) == 2)
     os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate()
     kept, begun = len(checkout.kept()), len(checkout.traced)
-    assert 3 <= kept < 8
+    assert kept == 2
+    checkout.go.touch()
     resumed = runner.run_study("toy", checkout.parameters(**changes))
     assert len(checkout.traced) - begun == 8 - kept, "finished trials were run again"
     for file in checkout.kept():

@@ -38,8 +38,7 @@ def record(forked: None, request: pytest.FixtureRequest, tmp_path_factory: pytes
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADLEAK_CACHE", str(shared_cache(tmp_path_factory)))
         ran = golden.smallest(study)
-        for name in ("GRADLEAK_DATA", "GRADLEAK_WEIGHTS"):
-            patch.delenv(name, raising=False)
+        patch.delenv("GRADLEAK_WEIGHTS", raising=False)
         page = pages.run_page(study, golden.chosen(study), tmp_path_factory.mktemp(study.name), jobs=1)
     assert records.read(page.record).digest() == ran.digest()
     assert ran.profile == "custom"

@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from tests import conftest  # isort: skip  # chooses the kernels before torch is loaded
-from gradleak import studies
+from gradleak import data, studies
 from gradleak.runs import comparing, golden, runner
 from gradleak.runs.comparing import Difference
 from gradleak.runs.plain import Columns, restored, worded
@@ -30,16 +30,26 @@ assert conftest.KERNELS.keys() <= os.environ.keys()
 
 
 def chosen(study: Study) -> Parameters:
-    """Return the smallest parameters of a page, which its test chooses, on the CPU."""
+    """Return the smallest parameters of a page, on the CPU.
+
+    The page's test states them in CHOSEN. In ALSO it states further parameters for parts that read a dataset which this
+    package does not bring, by the name of the dataset; they count where the dataset is at hand.
+    """
     module = importlib.import_module(f"tests.studies.{study.paper}.test_{study.name.replace('-', '_')}")
-    return studies.parameters(study, "quick", module.CHOSEN | {"device": "cpu"})
+    also = {name: values for name, values in getattr(module, "ALSO", {}).items() if name not in missing()}
+    more = {name: value for values in also.values() for name, value in values.items()}
+    return studies.parameters(study, "quick", module.CHOSEN | more | {"device": "cpu"})
+
+
+def missing() -> set[str]:
+    """Return the datasets that are not at hand."""
+    return {state.name for state in data.states() if state.state in ("missing", "damaged")}
 
 
 def smallest(study: Study) -> Record:
-    """Run a page with its smallest parameters, and without the data and weights that a machine may have."""
+    """Run a page with its smallest parameters, and without weights that a machine may have, such as those of LPIPS."""
     with mock.patch.dict(os.environ):
-        for name in ("GRADLEAK_DATA", "GRADLEAK_WEIGHTS"):
-            os.environ.pop(name, None)
+        os.environ.pop("GRADLEAK_WEIGHTS", None)
         return runner.run_study(study, chosen(study), jobs=1)
 
 
@@ -55,7 +65,8 @@ def differences(study: Study, run: Record) -> list[str]:
     before = {without_device(trial.inputs): trial for trial in stored(study)}
     after = {without_device(trial.inputs): trial for trial in run.trials}
     lines = [f"a trial is new: {inputs[:200]}" for inputs in after.keys() - before.keys()]
-    lines += [f"a trial is gone: {inputs[:200]}" for inputs in before.keys() - after.keys()]
+    unread = {key for key, trial in before.items() if missing().intersection(study.experiment(trial.inputs).reads())}
+    lines += [f"a trial is gone: {inputs[:200]}" for inputs in before.keys() - after.keys() - unread]
     beyond = [one for key in before.keys() & after.keys() for one in _beyond(study, before[key], after[key])]
     return lines + [one.text for one in comparing.worst(beyond)]
 

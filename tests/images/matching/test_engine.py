@@ -247,5 +247,5 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 match(leaks, labels, optimizer=LBFGS(steps=1, inner=3))
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert float(done.stdout) < 2

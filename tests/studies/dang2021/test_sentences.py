@@ -16,7 +16,7 @@ from gradleak.studies.shared.sentence_clients import Cell, ClientDefense
 
 STUDY = "sentences"
 CHOSEN = {
-    "cells": ["lstm/64/1/untrained/4/2", "gru/64/1/trained/4/2"],
+    "cells": ["lstm/64/1/untrained/4/2", "gru/64/1/trained/4/2", "transformer/64/2/untrained/2/1"],
     "free": 1,
     "epochs": 1,
     "defended": "lstm/64/1/untrained/2/2",

@@ -18,7 +18,14 @@ from gradleak.studies.shared.federation import RATE, Federation, digit_network
 from gradleak.studies.wang2024 import audit
 
 STUDY = "audit"
-CHOSEN = {"model": ["lenet"], "defenses": ["none", "prune/0.9"], "batch_sizes": [1, 3], "steps": 2, "rounds": [3]}
+CHOSEN = {
+    "model": ["lenet"],
+    "defenses": ["none", "prune/0.9"],
+    "batch_sizes": [1, 3],
+    "steps": 2,
+    "rounds": [3],
+    "noises": [1.0],
+}
 
 
 def test_every_audit_has_its_cost_and_its_findings(record: Record) -> None:

@@ -14,7 +14,15 @@ from gradleak.show import figures
 from gradleak.studies.wang2024 import peeling_limits
 
 STUDY = "peeling-limits"
-CHOSEN = {"confident": [1e-1], "defenses": ["clip-share", "prune"], "networks": ["resnet20", "lenet"]}
+CHOSEN = {
+    "confident": [1e-1],
+    "precisions": ["float32", "float64"],
+    "defenses": ["clip-share", "prune"],
+    "networks": ["resnet20", "lenet"],
+    "large": [2],
+    "rivals": ["1/2"],
+}
+ALSO = {"flowers17": {"trained": ["8/1/1/1"]}}
 
 
 def test_a_sure_sample_comes_back_beside_another(record: Record) -> None:

@@ -20,6 +20,7 @@ from gradleak.studies.yin2021 import gradinversion
 
 STUDY = "gradinversion"
 CHOSEN = {"steps": 40, "alone_steps": 40}
+ALSO = {"imagenet-sample": {"pictures": 4}}
 
 
 def test_every_row_is_there_and_floors_do_not_depend_on_the_attack(record: Record) -> None:
