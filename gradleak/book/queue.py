@@ -7,7 +7,9 @@ offers, so no run of the page decides them.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +31,8 @@ from gradleak.show.tables import duration
 # A GPU is expected to run a trial of matching this many times as fast as one thread of a CPU, but each trial takes at
 # least so many seconds: an H100 evaluates 450 attacks on LeNet in 2.3 ms, where one thread takes 300 ms.
 GPU_SPEED, GPU_LEAST = 100.0, 5.0
+# The size (bytes) after which finished trials are appended to a further file.
+MOST_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True)
@@ -225,7 +229,7 @@ def run(
                     continue
                 finished += 1
                 if out is not None:
-                    recording.append(result, study.name, out)
+                    recording.append(result, study.name, _with_room(out))
                 else:
                     if study.name not in growing:
                         growing[study.name] = recording.Recording(study, asked(study), claims.rules(study.name))
@@ -237,6 +241,33 @@ def run(
     return [*lines, *failed, f"{finished} of {len(entries)} trials ended."]
 
 
+def _with_room(file: Path) -> Path:
+    """Return the file, or the next one with a number in its name if it is so large that it might not travel."""
+    number, chosen = 1, file
+    while chosen.is_file() and chosen.stat().st_size > MOST_BYTES:
+        number += 1
+        chosen = file.with_stem(f"{file.stem}-{number}")
+    return chosen
+
+
 def _on(device: str, study: Study, inputs: Columns) -> Columns:
     stays = study.experiments[str(inputs.get("part", ""))].stays_on_cpu
     return inputs if stays or "device" not in inputs else inputs | {"device": device}
+
+
+def main() -> None:
+    """Run the trials that a file lists, on a machine that has neither the records nor the claims' parameters."""
+    parser = argparse.ArgumentParser(description="Run listed trials, and append each to a file when it ends.")
+    parser.add_argument("queue", type=Path, help="the list of trials, which `make gpu-queue` packs")
+    parser.add_argument("--minutes", type=float, help="the time")
+    parser.add_argument("--jobs", type=int, help="the number of processes")
+    parser.add_argument("--out", type=Path, required=True, help="the file for finished trials")
+    asked_for = parser.parse_args()
+    listed = json.loads(asked_for.queue.read_text("utf-8"))
+    entries = [Entry(one["study"], one["inputs"], None, (), 0) for one in listed]
+    for line in run(entries, minutes=asked_for.minutes, jobs=asked_for.jobs, out=asked_for.out, say=print):
+        print(line)
+
+
+if __name__ == "__main__":
+    main()

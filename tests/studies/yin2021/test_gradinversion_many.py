@@ -19,7 +19,6 @@ from gradleak.studies.yin2021 import gradinversion_many as study
 
 STUDY = "gradinversion-many"
 CHOSEN = {"steps": 40}
-ALSO = {"imagenet-sample": {"picture_sizes": [1, 2], "pictures": 2, "side": 32, "picture_steps": 2}}
 
 
 def test_every_size_has_the_same_images_and_floors_are_told_once(record: Record) -> None:
