@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from gradleak import metrics
 from gradleak.book.stopping import NOTE, measured, words
 from gradleak.runs import records
 from gradleak.runs.records import Record
@@ -16,9 +17,9 @@ from gradleak.studies.shared.outcomes import Outcome
 # The number of defences that are named for an attack.
 MOST = 2
 EXACTNESS = (
-    "*How exactly*: numbers in dB are the peak signal-to-noise ratio (PSNR) of the images; from about 40 dB on, an "
-    "image can hardly be distinguished from the original; ± is the standard deviation. The L1 error of "
-    "a label is the sum of the absolute errors of its entries."
+    "*How exactly*: numbers in dB are the peak signal-to-noise ratio (PSNR) of the images; from about "
+    f"{metrics.INDISTINGUISHABLE:.0f} dB on, an image can hardly be distinguished from the original; ± is the standard "
+    "deviation. The L1 error of a label is the sum of the absolute errors of its entries."
 )
 
 

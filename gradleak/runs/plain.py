@@ -14,7 +14,7 @@ else:
     JsonValue = Any
 
 # A trial's inputs, a row's columns, or a run's parameters, as a record holds them. Reading a record does not validate
-# each of its many values, because the record's digest shows that they are unchanged.
+# each of its many values, because `plain` made them.
 Columns = dict[str, JsonValue]
 
 

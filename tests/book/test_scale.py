@@ -10,7 +10,6 @@ import pytest
 from gradleak import metrics, paths
 from gradleak.book import scale
 from gradleak.runs import records
-from gradleak.studies.shared import peeled
 from gradleak.studies.shared.restored import graded
 
 PAGES = [*paths.notebooks().rglob("*.ipynb"), *paths.book().glob("*.md")]
@@ -35,10 +34,6 @@ def test_a_flat_image_is_not_recognisable(page: str) -> None:
     rows = record.frame()
     flat = rows[(rows["what"] == "image") & (rows["run"] == "mean colour")]
     assert metrics.grade(flat["psnr"].astype(float).mean()) == "not recognisable"
-
-
-def test_peeling_is_judged_on_the_scale() -> None:
-    assert peeled.BACK == metrics.EXACT
 
 
 def test_rows_are_graded_with_their_number() -> None:

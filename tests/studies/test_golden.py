@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
-from gradleak import studies
+from gradleak import devices, studies
 from gradleak.runs import golden as files
 from gradleak.runs import records
 from gradleak.runs.records import part_of
@@ -34,6 +36,49 @@ def test_golden_rows_hold_every_part_of_the_record(name: str) -> None:
     assert record is not None
     parts = {part_of(trial) for trial in golden.stored(studies.load(name))}
     assert parts >= {part_of(trial) for trial in record.trials} - ELSEWHERE.get(name, set())
+
+
+# What decides the branch that a trial takes, and where the smallest runs leave some of its values out.
+BRANCHES = ("stage", "dtype", "kind", "optimizer")
+LEFT_OUT = {
+    ("defended-sentences", "kind"): "every cell trains or reads a language model; the page sentences has all kinds",
+    ("defended-sentences", "stage"): "training a language model takes a minute; the page sentences has a trained one",
+    ("peeling-limits", "stage"): "a stage states image side, epochs and batch size; the smallest run has one",
+    ("what-matching-costs", "stage"): "its networks are those of cnn-reconstruction, which has trained ones",
+}
+
+
+@pytest.mark.parametrize("name", studies.names())
+def test_golden_rows_take_the_branches_of_the_record(name: str) -> None:
+    record = records.recorded(name)
+    assert record is not None
+    small = golden.stored(studies.load(name))
+    for field in BRANCHES:
+        recorded, reached = (
+            {str(one.inputs[field]) for one in run if field in one.inputs} for run in (record.trials, small)
+        )
+        assert recorded <= reached or (name, field) in LEFT_OUT, f"{name}: {field} {recorded - reached}"
+
+
+@pytest.mark.parametrize("name", ["theorem1", "batch-soft-labels"])
+def test_work_in_small_chunks_gives_the_golden_rows(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The smallest runs fit into one chunk each, and the recorded ones do not."""
+    cache = tmp_path_factory.mktemp("chunks")
+    monkeypatch.setenv("GRADLEAK_CACHE", str(cache))
+    study, counted = studies.load(name), []
+
+    def little(device: object, on_cpu: int, bytes_each: int = 8) -> int:
+        counted.append(on_cpu)
+        return on_cpu // 1000
+
+    study.module  # noqa: B018  # imports what its trials use
+    for module in [one for key, one in sys.modules.items() if key.startswith("gradleak.") and one is not devices]:
+        if hasattr(module, "entries_at_once"):
+            monkeypatch.setattr(module, "entries_at_once", little)
+    assert golden.differences(study, golden.smallest(study)) == []
+    assert counted
 
 
 def test_a_change_of_behaviour_is_seen_and_a_rewording_is_not(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,9 +36,8 @@ from gradleak.studies.shared.restored import Quality, graded, quality
 VARIATION = {"untrained": 1e-2, "trained": 1e-3}
 # The number of points of a curve, of images in a strip, and of bootstrap resamples.
 POINTS, SHOWN, DRAWS = 20, 6, 4000
-# TOP is the PSNR (dB) that equal images have in a mean. LOST is unused: without it this line, and so the code of trials
-# that are recorded, would be another one. It can go as soon as these trials are recorded anew.
-LOST, TOP = 15, 200.0
+# The PSNR (dB) that equal images have in a mean.
+TOP = 200.0
 
 
 class Parameters(studies.Parameters):

@@ -15,9 +15,8 @@ from gradleak.show.summaries import Measure, among, greatest, least, only, selec
 from gradleak.studies import Row
 from gradleak.studies.shared.restored import graded
 
-# An image above this PSNR (dB) is recovered: `metrics.EXACT`, repeated here because every change of the code of trials
-# makes their records stale. An attack's estimate of its error may be wrong by this factor.
-BACK, FACTOR = 60.0, 10.0
+# An attack's estimate of its error may be wrong by this factor.
+FACTOR = 10.0
 LOST = 1000.0
 
 
@@ -80,7 +79,7 @@ def judged(found: Peeled, images: Tensor, inputs: Tensor) -> PeeledBatch:
     error = (found.images[order.to(inputs.device)] - inputs).flatten(1).square().mean(dim=1).sqrt()
     ratio = (found.errors[order.to(inputs.device)] / error)[error.isfinite()]
     worst = float(ratio[ratio.log().abs().argmax()]) if len(ratio) else float("nan")
-    back = bool((psnr > BACK).all())
+    back = bool((psnr > metrics.EXACT).all())
     return PeeledBatch(
         what="batch",
         status=found.status,

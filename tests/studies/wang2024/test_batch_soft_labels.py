@@ -16,6 +16,8 @@ STUDY = "batch-soft-labels"
 CHOSEN = {
     "batches": 2,
     "cells": ["resnet18/20/3/distinct/smoothing", "resnet18/20/6/repeated/mixup", "resnet18/10/8/distinct/onehot"],
+    "trained": ["photos/lenet/2"],
+    "precisions": ["float32", "float64"],
     "noises": [1e-8, 1e-2],
 }
 

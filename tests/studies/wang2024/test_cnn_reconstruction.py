@@ -19,6 +19,7 @@ CHOSEN = {
     "again": 2,
     "again_restarts": 2,
     "whole": 2,
+    "stages": ["untrained", "trained"],
     "second_order": 1,
     "second_order_steps": 1,
 }
