@@ -22,6 +22,7 @@ from gradleak.errors import InputError
 from gradleak.images import unmix_features
 from gradleak.labels import recover_batch
 from gradleak.leak import head_inputs
+from gradleak.runs import kinds
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
@@ -109,6 +110,15 @@ class Parameters(studies.Parameters):
         """Return the size of a run and its data in a few words."""
         images = ", ".join(map(data.title, dict.fromkeys(cell.dataset for cell in self.cells)))
         return f"{len(self.cells)} networks, {self.batches} batches of each size, {images}"
+
+
+# FastICA iterates until two steps are nearly alike. Where features are no independent components it amplifies rounding
+# errors until single batches differ; the statuses are compared exactly.
+COLUMNS = {
+    "cosine": kinds.measured(absolute=0.5),
+    "least": kinds.measured(absolute=0.5),
+    "near": kinds.measured(absolute=50.0),
+}
 
 
 class Nearness(Row):
