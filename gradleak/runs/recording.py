@@ -166,7 +166,8 @@ def record(
     except OutOfTime:
         pass
     finally:
-        growing.write()
+        if growing.record.trials:
+            growing.write()
     return growing.record
 
 
