@@ -64,6 +64,8 @@ COLUMNS = {
     "images_ratio": kinds.rounding(near=10.0),
     "unsure": kinds.measured(relative=1e-5),
 }
+# A ratio of times differs from run to run.
+TIMES = ("times",)
 NETWORK = "resnet18-cifar"
 SIDE, CLASSES = 32, 100
 # Image side (pixels) for larger batches: at this side, no convolution has more positions than equations.
