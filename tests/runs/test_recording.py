@@ -94,6 +94,16 @@ def test_a_recording_stops_in_time_and_says_how_far_it_is(checkout: Toy, monkeyp
     assert judged.verdict == "trend: disagrees", "and not decided before the run has ended"
 
 
+def test_a_claim_whose_trials_are_all_waiting_is_not_run(checkout: Toy) -> None:
+    checkout.claims.write_text(checkout.claims.read_text().replace("{word: a}", "{word: a, number: 7}"))
+    study = checkout.load()
+    whole = runner.run_study(study, studies.parameters(study, "paper"))
+    waiting = [trial.inputs for trial in whole.trials[4:]]
+    partial = whole.model_copy(update={"trials": whole.trials[:4], "waiting": waiting})
+    assert claims.judgements(whole)["toy-sum"].verdict == "not reproduced"
+    assert claims.judgements(partial)["toy-sum"].verdict == "not run"
+
+
 def test_minutes_must_be_positive(checkout: Toy) -> None:
     with pytest.raises(InputError, match="must be positive; got -1"):
         record(checkout, minutes=-1.0)
