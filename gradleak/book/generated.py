@@ -157,7 +157,7 @@ def _cells(record: Record) -> list[str]:
     """Return the cells of the status page for a record: state, machines, days, number of trials and their run time."""
     state = f"{_badge(golden.state(record))} {{bookfile}}`JSON <{provenance.address(record.study)}>`"
     days, seconds = " to ".join(record.days), duration(record.seconds)
-    return [state, provenance.machines(record), days, record.size.removesuffix(" trials"), seconds]
+    return [state, provenance.machines(record), days, record.size.partition(" trial")[0], seconds]
 
 
 def _badge(state: str) -> str:

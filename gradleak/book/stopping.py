@@ -50,7 +50,7 @@ class Stop:
     def text(self) -> str:
         """The defence, and what still leaks, in words."""
         left = " and ".join(
-            f"{_short(one.value)} {one.unit} {one.measure}" + f" (a guess: {_short(one.chance)} %)" * (one.chance > 0)
+            f"{_short(one.value)} {one.unit} ({one.measure}{f'; a guess: {_short(one.chance)} %' * (one.chance > 0)})"
             for one in (self.most, *self.others)
             if one.value > one.chance
         )

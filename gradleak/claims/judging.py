@@ -118,7 +118,7 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
     if record is None:
         return Judgement(claim, None, 0, None, False, None, "not run")
     reached = reaches(claim, record.parameters)
-    # Other profiles may leave parts of the study out, a stand-in may not exist, and an unfinished run lacks trials. Then
+    # Other profiles may leave parts of the study out, a stand-in may not exist, and an unfinished run lacks trials:
     # the claim is "not run".
     lacks = record.profile != "paper" or bool(claim.stand_in or record.waiting)
     chosen = selected(claim, record, may_lack=lacks or not reached)

@@ -209,7 +209,7 @@ def test_what_stops_an_attack_is_named_with_what_still_leaks(outcomes: list[Outc
     assert "noise of standard deviation 1e-06 (n = 1" in said["peeling"]
     assert "computing in float16 (n = 10" in said["exact-batch"]
     assert "noise of standard deviation 1e-07 (n = 1" in said["exact-batch"]
-    assert "which leaves 100 % classes right" in said["label-accuracy-intense"]
+    assert "which leaves 100 % (classes right)" in said["label-accuracy-intense"]
     assert said["cnn-reconstruction"].startswith("none of those measured: ")
     assert "small recogniser" in said["transcripts"], "the network, if it is not the row's"
 

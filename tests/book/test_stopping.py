@@ -147,10 +147,10 @@ def test_a_stop_says_what_still_leaks_and_where_it_was_measured() -> None:
     ]
     (stop,), _ = measured(ROW, PAGE, behind)
     assert stop.text == (
-        "dropping the smallest 80% of all entries, which leaves 3 % labels found and 99.6 % classes right"
+        "dropping the smallest 80% of all entries, which leaves 3 % (labels found) and 99.6 % (classes right)"
     )
     assert stop.setting(ROW, PAGE) == "n = 50, batches of 4, another, {page}`noise`"
     guessed = outcome(defense="sign/0", value=41.0, chance=40.0, page=PAGE)
     (stop,), _ = measured(ROW, PAGE, [guessed, outcome(defense="sign/0", value=20.0, chance=40.0, network="LSTM")])
-    assert stop.text == "sending signs only, which leaves 41 % labels found (a guess: 40 %)"
+    assert stop.text == "sending signs only, which leaves 41 % (labels found; a guess: 40 %)"
     assert stop.setting(ROW, PAGE) == "n = 100, 2 networks"
