@@ -732,7 +732,7 @@ def images_table(record: Record) -> pd.DataFrame:
     """Return the quality of restored images.
 
     Rows: attacks, batch sizes B, the client's precision, and attackers. Columns: n batches, batches certified, batches
-    of which every image is found, recognisable, indistinguishable or exact; the median of the mean PSNR (dB) and the
+    of which every image is found, or above each limit of the scale; the median of the mean PSNR (dB) and the
     lowest PSNR (dB) of batches of which every image is found, and the number of wrong certificates.
     """
     rows = _in_words(record, RestoredImages)
@@ -744,7 +744,7 @@ def images_table(record: Record) -> pd.DataFrame:
             "batches": total("cases", ".0f"),
             "certified": total("certain", ".0f"),
             "found": total("whole", ".0f"),
-            **{f"{word} ({decibels:.0f} dB)": graded(word, "least") for word, decibels in SCALE.items()},
+            **{f"≥ {decibels:.0f} dB": graded(word, "least") for word, decibels in SCALE.items()},
             "median PSNR (dB)": among(median("psnr", ".1f"), whole=True),
             "lowest PSNR (dB)": among(least("least", ".1f"), whole=True),
             "wrong certificates": total("wrong", ".0f"),
