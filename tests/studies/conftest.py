@@ -37,7 +37,7 @@ def record(forked: None, request: pytest.FixtureRequest, tmp_path_factory: pytes
     study = studies.load(request.module.STUDY)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADLEAK_CACHE", str(shared_cache(tmp_path_factory)))
-        ran = golden.smallest(study)
+        ran = golden.run(study, golden.chosen(study))
         patch.delenv("GRADLEAK_WEIGHTS", raising=False)
         page = pages.run_page(study, golden.chosen(study), tmp_path_factory.mktemp(study.name), jobs=1)
     assert records.read(page.record).digest() == ran.digest()

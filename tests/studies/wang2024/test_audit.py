@@ -18,14 +18,9 @@ from gradleak.studies.shared.federation import RATE, Federation, digit_network
 from gradleak.studies.wang2024 import audit
 
 STUDY = "audit"
-CHOSEN = {
-    "model": ["lenet"],
-    "defenses": ["none", "prune/0.9"],
-    "batch_sizes": [1, 3],
-    "steps": 2,
-    "rounds": [3],
-    "noises": [1.0],
-}
+CHOSEN = {"model": ["lenet"], "defenses": ["none", "prune/0.9"], "batch_sizes": [1, 3], "steps": 2, "rounds": [3]}
+# Golden rows hold these as well.
+MORE = {"noises": [1.0]}
 
 
 def test_every_audit_has_its_cost_and_its_findings(record: Record) -> None:
@@ -65,7 +60,7 @@ def test_a_federation_s_clients_are_audited_in_both_precisions(record: Record) -
     assert list(table["precision"]) == ["float32", "float64"]
     assert list(table["inputs found"]) == ["100 %", "100 %"]
     assert list(table["labels certified"]) == ["100 %", "100 %"]
-    assert len(audit.private_table(record)) == 2, "one noise multiplier, two batch sizes"
+    assert audit.private_table(record).empty
 
 
 def test_a_federation_is_gradient_descent_on_the_mean_of_its_clients() -> None:

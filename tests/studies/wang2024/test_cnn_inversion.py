@@ -14,13 +14,9 @@ from gradleak.studies.wang2024 import cnn_inversion
 
 STUDY = "cnn-inversion"
 # Small images: the photographs come back below.
-CHOSEN = {
-    "dataset": "digits",
-    "stages": ["untrained", "trained"],
-    "polishings": 1,
-    "compared": 1,
-    "defenses": list(cnn_inversion.DEFENSES),
-}
+CHOSEN = {"dataset": "digits", "polishings": 1, "compared": 1, "defenses": list(cnn_inversion.DEFENSES)}
+# Golden rows hold these as well.
+MORE = {"stages": ["untrained", "trained"]}
 
 
 @pytest.fixture(scope="module")
