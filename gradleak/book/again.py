@@ -14,7 +14,6 @@ from gradleak.claims.behind import trials_behind
 from gradleak.errors import GradleakError, InputError, MissingData, first_line
 from gradleak.runs import experiments, records, runner
 from gradleak.runs.comparing import Comparison, compare, tells_time, worst
-from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record, Trial, part_of
 from gradleak.wording import counted
 
@@ -86,7 +85,12 @@ def again(
     if record is None:
         raise MissingData(f"'{study}' has no record: `gradleak record {study}` makes one")
     places = _in_turn(record)[:most]
-    inputs = [_on(device, loaded, record.trials[place].inputs) for place in places]
+    recorded_inputs = [record.trials[place].inputs for place in places]
+    wanted = [device or ("auto" if records.on_gpu(one) else "cpu") for one in recorded_inputs]
+    inputs = [
+        loaded.on_device(one, experiments.resolve_device(name))
+        for one, name in zip(recorded_inputs, wanted, strict=True)
+    ]
     compared: dict[int, Comparison] = {}
     errors: dict[int, str] = {}
     rows: dict[int, Trial] = {}
@@ -114,14 +118,6 @@ def _in_turn(record: Record) -> list[int]:
         keyed.append((turns[part], record.trials[place].seconds, place))
         turns[part] += 1
     return [place for *_, place in sorted(keyed)]
-
-
-def _on(device: str | None, study: studies.Study, inputs: Columns) -> Columns:
-    """Return a trial's inputs with the device on which it runs now."""
-    if "device" not in inputs or study.experiments[str(inputs.get("part", ""))].stays_on_cpu:
-        return inputs
-    wanted = device or ("auto" if records.on_gpu(inputs) else "cpu")
-    return inputs | {"device": experiments.resolve_device(wanted)}
 
 
 def verdicts_changed(record: Record, rows: Mapping[int, Trial]) -> dict[str, tuple[str, str]]:

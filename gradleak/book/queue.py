@@ -217,7 +217,7 @@ def run(
     """
     resolved = experiments.resolve_device(device)
     loaded = {name: studies.load(name) for name in dict.fromkeys(entry.study for entry in entries)}
-    work = [(loaded[entry.study], _on(resolved, loaded[entry.study], entry.inputs)) for entry in entries]
+    work = [(loaded[entry.study], loaded[entry.study].on_device(entry.inputs, resolved)) for entry in entries]
     growing: dict[str, recording.Recording] = {}
     finished, failed, lines = 0, [], []
     try:
@@ -248,11 +248,6 @@ def _with_room(file: Path) -> Path:
         number += 1
         chosen = file.with_stem(f"{file.stem}-{number}")
     return chosen
-
-
-def _on(device: str, study: Study, inputs: Columns) -> Columns:
-    stays = study.experiments[str(inputs.get("part", ""))].stays_on_cpu
-    return inputs if stays or "device" not in inputs else inputs | {"device": device}
 
 
 def main() -> None:

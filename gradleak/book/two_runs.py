@@ -205,9 +205,13 @@ def _read(name: str) -> Record:
 def compare(first: Record, second: Record) -> Comparison:
     """Compare two runs of a page."""
     study = studies.load(first.study)
-    by_inputs = {_key(trial): trial for trial in second.trials}
-    pairs = [(trial, by_inputs[_key(trial)]) for trial in first.trials if _key(trial) in by_inputs]
-    both = {_key(trial) for trial, _ in pairs}
+    by_inputs = {without_device(trial.inputs): trial for trial in second.trials}
+    pairs = [
+        (trial, by_inputs[without_device(trial.inputs)])
+        for trial in first.trials
+        if without_device(trial.inputs) in by_inputs
+    ]
+    both = {without_device(trial.inputs) for trial, _ in pairs}
     columns: dict[tuple[str, str], Column] = {}
     unequal = []
     for one, other in pairs:
@@ -223,14 +227,10 @@ def compare(first: Record, second: Record) -> Comparison:
         claims=[_claim(judgements) for judgements in _judged(study, first, second)],
         columns=sorted(columns.values(), key=lambda column: (-column.differs, -column.within)),
         matched=len(pairs),
-        only_first=sum(len(trial.rows) for trial in first.trials if _key(trial) not in both),
-        only_second=sum(len(trial.rows) for trial in second.trials if _key(trial) not in both),
+        only_first=sum(len(trial.rows) for trial in first.trials if without_device(trial.inputs) not in both),
+        only_second=sum(len(trial.rows) for trial in second.trials if without_device(trial.inputs) not in both),
         unequal=unequal,
     )
-
-
-def _key(trial: Trial) -> str:
-    return without_device(trial.inputs)
 
 
 def _facts(record: Record) -> dict[str, Any]:

@@ -24,8 +24,8 @@ from gradleak.runs.studies import Study
 from gradleak.runs.trials import known, without_device
 from gradleak.storage import storage_error
 
-# A record is written after a trial if at least this time (s) has passed since it was last written. Until then its
-# finished trials are in the cache or in the file of trials.
+# `record` writes the record after a trial if at least this time (s) has passed since the last time. Until then the
+# finished trials are in the cache.
 SECONDS_A_WRITE = 5.0
 
 
@@ -34,7 +34,7 @@ class OutOfTime(BaseException):
 
 
 def slot(study: Study, inputs: Columns) -> str:
-    """Return what a trial measures: its inputs without its device and without the effort that it spends."""
+    """Return what a trial measures: the inputs of the trial without the device and the effort."""
     kind = study.experiments.get(str(inputs.get("part", "")))
     effort = kind.effort_fields if kind else frozenset()
     return without_device({name: value for name, value in inputs.items() if name not in effort})
@@ -56,7 +56,6 @@ class Recording:
     def __init__(self, study: Study, parameters: Parameters, rules: Columns | None = None) -> None:
         self.study, self.parameters = study, parameters
         self.inputs = runner.planned(study, parameters)
-        self._written = time.monotonic()
         self._places = {slot(study, inputs): place for place, inputs in enumerate(self.inputs)}
         if len(self._places) < len(self.inputs):
             raise InputError(f"trials of '{study.name}' differ in their `effort_fields` alone")
@@ -123,14 +122,11 @@ class Recording:
         place = self._place(trial)
         assert place is not None
         self._trials[place] = trial
-        if time.monotonic() - self._written > SECONDS_A_WRITE:
-            self.write()
         return True
 
     def write(self) -> None:
         """Write the record to its file."""
         records.write(self.record, records.file_of(self.study.name))
-        self._written = time.monotonic()
 
 
 def record(
@@ -155,7 +151,7 @@ def record(
         cluster: The address of a Dask scheduler.
     """
     growing = Recording(study, parameters, rules)
-    todo = growing.missing(part)
+    todo, written = growing.missing(part), time.monotonic()
     try:
         with (
             deadline(minutes),
@@ -163,6 +159,9 @@ def record(
         ):
             for trial in finished:
                 growing.add(trial)
+                if time.monotonic() - written > SECONDS_A_WRITE:
+                    growing.write()
+                    written = time.monotonic()
     except OutOfTime:
         pass
     finally:

@@ -86,6 +86,11 @@ class Study:
         kind = self.experiments[str(inputs.get("part", ""))]
         return kind(**{name: value for name, value in inputs.items() if name != "part" or "part" in kind.model_fields})
 
+    def on_device(self, inputs: Columns, device: str) -> Columns:
+        """Return a trial's inputs with another device, unless its kind of experiment stays on the CPU."""
+        stays = self.experiments[str(inputs.get("part", ""))].stays_on_cpu
+        return inputs if stays or "device" not in inputs else inputs | {"device": device}
+
     def run(self, inputs: Columns) -> list[Columns]:
         """Run the trial with these inputs, and return its rows."""
         return [row.columns for row in self.experiment(inputs).run()]

@@ -32,7 +32,7 @@ class Leaks:
         what: What the attack recovers.
         source: From what: the batch size, the network and the data.
         exactness: How exactly, and in how many cases.
-        time: The time of one attack, with its unit; "" if it is not recorded.
+        time: The time of one attack, with the unit; "" where no time is recorded.
         kind: The kind of leak, as in the studies' outcomes.
         attack: The attack's name in the studies' outcomes.
         network: The network whose outcomes count, as papers write its name; "" for all networks.

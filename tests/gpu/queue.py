@@ -129,6 +129,9 @@ def _fitting(entries: Sequence[Entry], room: int) -> tuple[list[Entry], dict[str
         experiment = studies.load(entry.study).experiment(entry.inputs)
         wanted = {name: set(experiment.splits(name)) for name in experiment.reads() if name in FILES or name in TEXTS}
         together = {name: splits.get(name, set()) | wanted.get(name, set()) for name in splits.keys() | wanted.keys()}
+        if together == splits:  # the trial reads nothing that the pack does not hold already
+            fitting.append(entry)
+            continue
         read = files | {file: content for name in together for file, content in _dataset(name, together[name])}
         if _zipped(read) <= room:
             fitting.append(entry)

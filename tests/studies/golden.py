@@ -40,9 +40,10 @@ def widened(study: Study) -> Parameters:
     The page's test states in MORE what golden rows hold besides. In ALSO it states parameters for parts that read a
     dataset which this package does not bring, by the name of the dataset; they count where the dataset is at hand.
     """
-    also = {name: values for name, values in getattr(_test_of(study), "ALSO", {}).items() if name not in missing()}
-    more = {name: value for values in also.values() for name, value in values.items()}
-    changes = _test_of(study).CHOSEN | getattr(_test_of(study), "MORE", {}) | more
+    test, absent = _test_of(study), missing()
+    changes = test.CHOSEN | getattr(test, "MORE", {})
+    for dataset, values in getattr(test, "ALSO", {}).items():
+        changes |= values if dataset not in absent else {}
     return studies.parameters(study, "quick", changes | {"device": "cpu"})
 
 
@@ -79,7 +80,8 @@ def differences(study: Study, found: Record) -> list[str]:
     before = {without_device(trial.inputs): trial for trial in stored(study)}
     after = {without_device(trial.inputs): trial for trial in found.trials}
     lines = [f"a trial is new: {inputs[:200]}" for inputs in after.keys() - before.keys()]
-    unread = {key for key, trial in before.items() if missing().intersection(study.experiment(trial.inputs).reads())}
+    absent = missing()
+    unread = {key for key, trial in before.items() if absent.intersection(study.experiment(trial.inputs).reads())}
     lines += [f"a trial is gone: {inputs[:200]}" for inputs in before.keys() - after.keys() - unread]
     beyond = [one for key in before.keys() & after.keys() for one in _beyond(study, before[key], after[key])]
     return lines + [one.text for one in comparing.worst(beyond)]
