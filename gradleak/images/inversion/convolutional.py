@@ -49,9 +49,16 @@ PRIORS: dict[type[nn.Module], tuple[float, float]] = {nn.Sigmoid: (0.5, 0.3), nn
 BROAD, PIXELS = (0.0, 10.0), (0.0, 1.0)
 # The number of draws from which a posterior's standard deviation is estimated, with a relative error of about 0.1.
 DRAWS = 64
-REFINEMENTS = 3
-# Upper limits of an equation's inverse variance relative to the prior's, tried until the matrix is positive definite.
-CERTAINTY = (math.inf, 1e12, 1e10)
+REFINEMENTS = 6
+# Upper limits of an equation's inverse variance relative to the prior's. The second is for layers whose equations leave
+# directions open: without it, rounding would hide what is left of the prior there.
+CERTAINTY = (math.inf, 1e12)
+# Rounding errors of the normal equations, relative to their diagonal.
+VISIBLE = 1e-14
+# A layer's inputs are determined if the equations leave less than this of a direction open.
+OPEN = 0.5
+# The claimed error in standard deviations.
+BOUND = 4.0
 
 
 @dataclass(frozen=True)
@@ -218,7 +225,7 @@ def _inverted(
         if coarse is not None:
             outputs = _relative(outputs, USUAL * unit)
             output_gradient = output_gradient if coarse.autocast is None else _relative(output_gradient, USUAL * unit)
-            report = replace(report, claimed=float(outputs.error.norm() / outputs.value.norm()))
+            report = replace(report, claimed=BOUND * float(outputs.error.norm() / outputs.value.norm()))
         reports.append(report)
     image_report = reports[-1]
     if not image_report.reason and image_report.claimed is not None and not image_report.claimed <= SURE:
@@ -316,44 +323,45 @@ def _solved(
     backward_target = gradient.permute(0, 2, 3, 1).reshape(-1, channels)
     forward_target = before.value.reshape(-1)
     for limit in CERTAINTY:
-        # If the prior alone determines an input, the matrix may be too ill-conditioned for a Cholesky factorisation.
         column_weight, row_weight = (weights.clamp(max=limit / deviation**2) for weights in (column_weight, row_weight))
         square = forward.T @ (column_weight[:, None] * forward)
         block = backward.T @ (row_weight[:, None] * backward)
         blocks = square.view(channels, area, channels, area)
         for channel in range(channels):
             blocks[channel, :, channel, :] += block
-        square.diagonal().add_(deviation**-2)
+        # What the equations say of a direction is lost if it is below the rounding errors of this matrix.
+        least = (VISIBLE * square.diagonal()).clamp(min=deviation**-2)
+        square.diagonal().add_(least)
         scale = square.diagonal().rsqrt()
-        factor, failed = torch.linalg.cholesky_ex(scale[:, None] * square * scale)
-        if not failed:
+        factor = torch.linalg.cholesky(scale[:, None] * square * scale)
+        draws = torch.randn(len(scale), DRAWS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        deviations = scale[:, None] * torch.linalg.solve_triangular(factor.T, draws.to(scale), upper=True)
+        variance = deviations.square().mean(dim=1)
+        # A direction that the equations leave open counts as 1, one that they determine as 0.
+        open_directions = float((least * variance).sum())
+        if open_directions < OPEN:
             break
 
     def missed(inputs: Tensor) -> tuple[Tensor, Tensor]:
         return forward_target - forward @ inputs, backward_target - backward @ inputs.view(channels, area).T
 
-    inputs = forward_target.new_full((channels * area,), mean)
+    inputs, step = forward_target.new_full((channels * area,), mean), forward_target.new_tensor(math.inf)
     for _ in range(REFINEMENTS):
         forward_misses, backward_misses = missed(inputs)
         residual = forward.T @ (column_weight * forward_misses) + (
             backward.T @ (row_weight[:, None] * backward_misses)
         ).T.reshape(-1)
         residual += (mean - inputs) / deviation**2
-        inputs = inputs + scale * torch.cholesky_solve((scale * residual)[:, None], factor)[:, 0]
-    draws = torch.randn(len(inputs), DRAWS, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(
-        forward_target
-    )
-    deviations = scale[:, None] * torch.linalg.solve_triangular(factor.T, draws, upper=True)
-    error = deviations.square().mean(dim=1).sqrt()
-    # Rescale the errors by the root mean square of the weighted residuals, which is 1 if the assumed errors are right.
+        step = scale * torch.cholesky_solve((scale * residual)[:, None], factor)[:, 0]
+        inputs = inputs + step
+    # Larger residuals than expected show that the assumed errors are too small.
     forward_misses, backward_misses = missed(inputs)
     squares = (column_weight * forward_misses.square()).sum() + (row_weight[:, None] * backward_misses.square()).sum()
-    information = (error**-2 - deviation**-2).clamp(min=0)
-    freedom = (len(forward_target) + gradient.numel() - (information * error.square()).sum()).clamp(min=1)
-    error = (information * freedom / squares.clamp(min=torch.finfo(torch.float64).tiny) + deviation**-2).rsqrt()
-    misfit = float(backward_misses.norm() / gradient.norm())
-    undetermined = int((error > 0.5 * deviation).sum())
     equations, unknowns = len(forward_target) + gradient.numel(), len(inputs)
+    freedom = max(1.0, equations - unknowns + open_directions)
+    error = (variance * (squares / freedom).clamp(min=1)).sqrt().clamp(max=deviation).hypot(step)
+    misfit = float(backward_misses.norm() / gradient.norm())
+    undetermined = min(unknowns, max(math.ceil(open_directions - OPEN), unknowns - equations, 0))
     reason = f"{undetermined} of its {unknowns} inputs are not determined" if undetermined else ""
     report = LayerReport(
         layer.name,
@@ -362,7 +370,7 @@ def _solved(
         unknowns - undetermined,
         misfit,
         reason,
-        float(error.norm() / inputs.norm()),
+        BOUND * float(error.norm() / inputs.norm()),
         inputs.view(shape),
     )
     return Known(inputs.view(shape), error.view(shape)), report
