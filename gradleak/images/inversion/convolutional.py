@@ -29,6 +29,7 @@ from gradleak.images.inversion.again import observed_again
 from gradleak.images.inversion.chain import Layer
 from gradleak.images.inversion.fully_connected import (
     ALLOWED,
+    BOUND,
     FITS,
     SURE,
     Inversion,
@@ -57,16 +58,18 @@ CERTAINTY = (math.inf, 1e12)
 VISIBLE = 1e-14
 # A layer's inputs are determined if the equations leave less than this of a direction open.
 OPEN = 0.5
-# The claimed error in standard deviations.
-BOUND = 4.0
 
 
 @dataclass(frozen=True)
 class Known:
-    """Values, and the standard deviation of each entry."""
+    """Values, the standard deviation of each entry, and their common drift.
+
+    The drift is the change of the values if the features are as much longer as the last layer's equations allow.
+    """
 
     value: Tensor
     error: Tensor
+    drift: Tensor
 
 
 def invert_convolutional(
@@ -201,13 +204,17 @@ def _inverted(
     if not top.features.isfinite().all():
         blank = top.features.new_full((1, *shapes[0]), math.nan)
         return Inversion(blank, top.labels, (), "failed", f"last layer '{layers[-1].name}': {top.reason}")
-    # Features are computed from the gradient's rows, so the rounding and the noise of these determine their error.
+    # Features are computed from the gradient's rows, so the rounding and the noise of these determine their error. If
+    # they are longer, the errors p − y are smaller.
     feature_error = FEATURE * unit * float(top.features.abs().max()) + noise / float(top.errors.norm())
     features = top.features.reshape(shapes[-1])
-    outputs = Known(features, torch.full_like(features, feature_error))
+    loose = float(top.loose.max())
+    outputs = Known(features, torch.full_like(features, feature_error), loose * features)
     feature_gradient = (top.errors @ layers[-1].weight).reshape(shapes[-1])
     output_gradient = Known(
-        feature_gradient, torch.full_like(feature_gradient, 2 * unit * float(feature_gradient.abs().max()))
+        feature_gradient,
+        torch.full_like(feature_gradient, 2 * unit * float(feature_gradient.abs().max())),
+        -loose * feature_gradient,
     )
     reports = []
     for layer, shape, below in reversed(list(zip(layers[:-1], shapes, [None, *layers], strict=False))):
@@ -225,11 +232,11 @@ def _inverted(
         if coarse is not None:
             outputs = _relative(outputs, USUAL * unit)
             output_gradient = output_gradient if coarse.autocast is None else _relative(output_gradient, USUAL * unit)
-            report = replace(report, claimed=BOUND * float(outputs.error.norm() / outputs.value.norm()))
+            report = replace(report, claimed=_claimed(outputs))
         reports.append(report)
-    image_report = reports[-1]
-    if not image_report.reason and image_report.claimed is not None and not image_report.claimed <= SURE:
-        reports[-1] = replace(image_report, reason=f"its inputs are known to {image_report.claimed:.1e} only")
+    claimed = _claimed(outputs)
+    if not reports[-1].reason and not claimed <= SURE:
+        reports[-1] = replace(reports[-1], reason=f"its inputs are known to {claimed:.1e} only")
     reason = "" if top.certain else f"last layer '{layers[-1].name}': {top.reason}"
     reason = "; ".join(
         [reason] * bool(reason)
@@ -240,45 +247,54 @@ def _inverted(
     check = observed_again(leak, outputs.value[None], top.labels)
     reason = check.beyond(max(FITS, ALLOWED * unit), noise, leak)
     status: InversionStatus = "partial" if reason else "exact"
-    return Inversion(outputs.value[None], top.labels, tuple(reports), status, reason, check.worst)
+    return Inversion(outputs.value[None], top.labels, tuple(reports), status, reason, check.worst, claimed)
 
 
 def _through(layer: Layer, outputs: Known, back: Known) -> tuple[Known, Known]:
     """Return z − b and δ of a layer, from its outputs and the loss's gradient with respect to them."""
     activation, inverse = layer.activation, layer.activation.inverse
     assert inverse is not None
-    clamped = _inside(layer, outputs)
-    slope = activation.slope(clamped)
+    clamped = _inside(layer, outputs.value, outputs.error)
+    moved, drifted = (_inside(layer, clamped + by, outputs.error) for by in (outputs.error, outputs.drift))
+    slope, drifted_slope = activation.slope(clamped), activation.slope(drifted)
     preactivation = inverse(clamped) if layer.bias is None else inverse(clamped) - layer.bias[:, None, None]
     # The error of the slope, estimated by moving the outputs by their error.
-    slope_error = (activation.slope(_inside(layer, Known(clamped + outputs.error, outputs.error))) - slope).abs()
-    error = ((back.error * slope).square() + (back.value * slope_error).square()).sqrt()
-    return Known(preactivation, outputs.error / slope), Known(back.value * slope, error)
+    error = ((back.error * slope).square() + (back.value * (activation.slope(moved) - slope)).square()).sqrt()
+    delta = back.value * slope
+    return (
+        Known(preactivation, outputs.error / slope, inverse(drifted) - inverse(clamped)),
+        Known(delta, error, (back.value + back.drift) * drifted_slope - delta),
+    )
 
 
-def _inside(layer: Layer, outputs: Known) -> Tensor:
-    """Return the outputs, clamped to the range of the activation."""
+def _claimed(known: Known) -> float:
+    """Return the claimed relative error of values."""
+    return float((BOUND * known.error.norm() + known.drift.norm()) / known.value.norm())
+
+
+def _inside(layer: Layer, outputs: Tensor, error: Tensor) -> Tensor:
+    """Return outputs with this error, clamped to the range of the activation."""
     if isinstance(layer.activation_module, nn.Sigmoid | nn.Tanh):
         low = 0.0 if isinstance(layer.activation_module, nn.Sigmoid) else -1.0
-        margin = torch.maximum(outputs.error, torch.full_like(outputs.error, 1e-15)).clamp(max=0.1)
-        return torch.maximum(torch.minimum(outputs.value, 1 - margin), low + margin)
+        margin = torch.maximum(error, torch.full_like(error, 1e-15)).clamp(max=0.1)
+        return torch.maximum(torch.minimum(outputs, 1 - margin), low + margin)
     if isinstance(layer.activation_module, nn.ELU):
-        return outputs.value.clamp(min=1e-15 - layer.activation_module.alpha)
-    return outputs.value
+        return outputs.clamp(min=1e-15 - layer.activation_module.alpha)
+    return outputs
 
 
 def _carried(layer: Layer, shape: tuple[int, int, int], delta: Known) -> Known:
     """Return the loss's gradient with respect to a layer's inputs, and its error."""
     module, size = _convolution(layer), (1, *shape)
-    stride, padding, dilation = module.stride, _padding(module), module.dilation
-    value = conv2d_input(size, layer.weight, delta.value[None], stride, padding, dilation)
-    variance = conv2d_input(size, layer.weight.square(), delta.error.square()[None], stride, padding, dilation)
-    return Known(value[0], variance[0].clamp(min=0).sqrt())
+    settings = module.stride, _padding(module), module.dilation
+    value, drift = (conv2d_input(size, layer.weight, part[None], *settings)[0] for part in (delta.value, delta.drift))
+    variance = conv2d_input(size, layer.weight.square(), delta.error.square()[None], *settings)
+    return Known(value, variance[0].clamp(min=0).sqrt(), drift)
 
 
 def _relative(known: Known, unit: float) -> Known:
     """Return the values with the error of another rounding by the client."""
-    return Known(known.value, (known.error.square() + (unit * known.value).square()).sqrt())
+    return Known(known.value, (known.error.square() + (unit * known.value).square()).sqrt(), known.drift)
 
 
 def _as_used(module: nn.Conv2d, precision: Precision) -> nn.Conv2d:
@@ -345,15 +361,20 @@ def _solved(
     def missed(inputs: Tensor) -> tuple[Tensor, Tensor]:
         return forward_target - forward @ inputs, backward_target - backward @ inputs.view(channels, area).T
 
+    def pulled(forward_misses: Tensor, backward_misses: Tensor) -> Tensor:
+        rows = (backward.T @ (row_weight[:, None] * backward_misses)).T.reshape(-1)
+        return forward.T @ (column_weight * forward_misses) + rows
+
+    def solve(side: Tensor) -> Tensor:
+        solution: Tensor = scale * torch.cholesky_solve((scale * side)[:, None], factor)[:, 0]
+        return solution
+
     inputs, step = forward_target.new_full((channels * area,), mean), forward_target.new_tensor(math.inf)
     for _ in range(REFINEMENTS):
-        forward_misses, backward_misses = missed(inputs)
-        residual = forward.T @ (column_weight * forward_misses) + (
-            backward.T @ (row_weight[:, None] * backward_misses)
-        ).T.reshape(-1)
-        residual += (mean - inputs) / deviation**2
-        step = scale * torch.cholesky_solve((scale * residual)[:, None], factor)[:, 0]
+        step = solve(pulled(*missed(inputs)) + (mean - inputs) / deviation**2)
         inputs = inputs + step
+    drifted = _backward(delta.drift, places, shape) @ inputs.view(channels, area).T
+    drift = solve(pulled(before.drift.reshape(-1), -drifted))
     # Larger residuals than expected show that the assumed errors are too small.
     forward_misses, backward_misses = missed(inputs)
     squares = (column_weight * forward_misses.square()).sum() + (row_weight[:, None] * backward_misses.square()).sum()
@@ -363,6 +384,7 @@ def _solved(
     misfit = float(backward_misses.norm() / gradient.norm())
     undetermined = min(unknowns, max(math.ceil(open_directions - OPEN), unknowns - equations, 0))
     reason = f"{undetermined} of its {unknowns} inputs are not determined" if undetermined else ""
+    known = Known(inputs.view(shape), error.view(shape), drift.view(shape))
     report = LayerReport(
         layer.name,
         equations,
@@ -370,10 +392,10 @@ def _solved(
         unknowns - undetermined,
         misfit,
         reason,
-        BOUND * float(error.norm() / inputs.norm()),
-        inputs.view(shape),
+        _claimed(known),
+        known.value,
     )
-    return Known(inputs.view(shape), error.view(shape)), report
+    return known, report
 
 
 def _places(layer: Layer, shape: tuple[int, int, int]) -> Tensor:

@@ -50,6 +50,16 @@ FITS = 1e-3
 ALLOWED = 32.0
 # Inputs with a larger claimed relative error are not "exact".
 SURE = 1e-2
+# Claimed errors in standard deviations.
+BOUND = 4.0
+
+
+@dataclass(frozen=True)
+class Known:
+    """Values, and the standard deviation of each entry."""
+
+    value: Tensor
+    error: Tensor
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,8 @@ class Inversion:
             if the batch is an estimate; or "failed".
         reason: Why the batch is not exact, "" if it is.
         residual: The largest relative error, over all parameters, of the gradient that the batch gives.
+        claimed: The largest relative error of a sample's inputs, estimated without the truth and exceeded in fewer than
+            one of a thousand batches; inf without an estimate.
     """
 
     inputs: Tensor
@@ -100,13 +112,12 @@ class Inversion:
     status: InversionStatus
     reason: str = ""
     residual: float = math.inf
+    claimed: float = math.inf
 
     @property
     def answers(self) -> tuple[Answer, ...]:
         """The answer for the batch."""
-        claims = [layer.claimed for layer in self.layers if layer.claimed is not None]
-        claimed = max(claims, default=math.inf) if self.status == "exact" else math.inf
-        return (Answer(self.status, self.reason, claimed=claimed, labels=self.labels, inputs=self.inputs),)
+        return (Answer(self.status, self.reason, claimed=self.claimed, labels=self.labels, inputs=self.inputs),)
 
 
 def invert_fully_connected(
@@ -173,13 +184,17 @@ def trace_fully_connected(
 
 @dataclass(frozen=True)
 class Top:
-    """The last layer's inputs (B, I), labels (B, C) and errors p − y (B, C); the reason if they are not certain."""
+    """The last layer's inputs (B, I), labels (B, C) and errors p − y (B, C); the reason if they are not certain.
+
+    `loose` is the relative uncertainty of each sample's inputs (B,).
+    """
 
     features: Tensor
     labels: Tensor
     errors: Tensor
     certain: bool
     reason: str
+    loose: Tensor
 
 
 def last_layer(
@@ -203,7 +218,8 @@ def last_layer(
             noise=noise,
             precision=precision,
         )
-        hidden, label, certain, reason = single.features, single.labels, single.status[0] == "unique", single.reasons[0]
+        hidden, label, loose = single.features, single.labels, single.loose
+        certain, reason = single.status[0] == "unique", single.reasons[0]
     else:
         batch = recover_batch(
             leak.weight_gradient,
@@ -217,9 +233,10 @@ def last_layer(
             noise=noise,
             precision=precision,
         )
-        hidden, label, certain, reason = batch.features, batch.labels, batch.status == "unique", batch.reason
+        hidden, label, loose = batch.features, batch.labels, batch.loose
+        certain, reason = batch.status == "unique", batch.reason
     logits = hidden @ leak.weight.double().T + (0 if leak.bias is None else leak.bias.double())
-    return Top(hidden, label, logits.softmax(dim=1) - label, certain, reason)
+    return Top(hidden, label, logits.softmax(dim=1) - label, certain, reason, loose)
 
 
 def _least_squares(
@@ -231,60 +248,61 @@ def _least_squares(
     precision: str | Precision | None,
 ) -> Inversion:
     top = last_layer(leak, layers, labels, prior, noise, precision)
-    inputs, errors = top.features, top.errors
+    unit, told_noise = rounding_unit(precision, leak.weight_gradient.dtype), noise or 0.0
+    inputs, delta, loose = Known(top.features, _feature_errors(top, leak, unit)), _top_delta(top, leak, unit), top.loose
     reports: list[LayerReport] = []
     reasons = [] if top.certain else [f"last layer '{layers[-1].name}': {top.reason}"]
-    unit = rounding_unit(precision, leak.weight_gradient.dtype)
-    coarse = coarser(precision, leak.weight_gradient.dtype)
-    doubt = _doubt(top, leak, unit) if coarse else 0.0
     for above, layer in zip(reversed(layers), reversed(layers[:-1]), strict=False):
-        delta = (errors @ above.weight) * _slopes(layer, inputs)
+        delta = _carried(delta, above, layer, inputs, loose, unit)
         bias_gradient = leak.gradients.get(f"{layer.name}.bias")
         if bias_gradient is not None and leak.batch_size == 1:
-            delta = bias_gradient.double()[None]  # a single sample's δ is the gradient of the bias
-            doubt = 0.0
-        inputs, errors, report = _solved(leak.gradients[f"{layer.name}.weight"], delta, layer.name, unit)
-        if coarse:
-            report = _claimed(report, errors, unit, doubt)
+            # A single sample's δ is the gradient of the bias.
+            value = bias_gradient.double()[None]
+            delta, loose = Known(value, (unit * value).abs() + told_noise), torch.zeros_like(loose)
+        inputs, delta, report = _solved(leak.gradients[f"{layer.name}.weight"], delta, loose, layer.name, unit, told_noise)
         reports.append(report)
         reasons += [f"layer '{layer.name}': {report.reason}"] if report.reason else []
+    claimed = reports[-1].claimed if reports else _claimed(inputs, loose)
     # The first layer, if it has a bias, gives a single sample's input without the other layers, which then confirm it.
     bias_suffices = leak.batch_size == 1 and len(layers) > 1 and f"{layers[0].name}.bias" in leak.gradients
-    certain = top.certain or bias_suffices
-    if not certain or any(report.reason for report in reports):
-        incomplete = bool(inputs.isnan().any())
-        return Inversion(inputs, top.labels, tuple(reports), "failed" if incomplete else "partial", "; ".join(reasons))
-    check = observed_again(leak, inputs, top.labels if top.certain else None)
-    reason = check.beyond(max(FITS, ALLOWED * unit), noise or 0.0, leak)
-    if not coarse and reports and not reason:
-        # The residual of the first layer's gradient shows the error of its inputs, even if these mix several samples.
-        first_report = replace(reports[-1], misfit=check.misses[f"{layers[0].name}.weight"])
-        reports[-1] = replace(_claimed(first_report, errors, unit, 0.0), misfit=reports[-1].misfit)
-        reason = reports[-1].reason and f"layer '{layers[0].name}': {reports[-1].reason}"
-    return Inversion(inputs, top.labels, tuple(reports), "partial" if reason else "exact", reason, check.worst)
+    if not (top.certain or bias_suffices) or any(report.reason for report in reports):
+        status: InversionStatus = "failed" if bool(inputs.value.isnan().any()) else "partial"
+        return Inversion(inputs.value, top.labels, tuple(reports), status, "; ".join(reasons))
+    check = observed_again(leak, inputs.value, top.labels if top.certain else None)
+    reason = check.beyond(max(FITS, ALLOWED * unit), told_noise, leak)
+    if not reason and not claimed <= SURE:
+        reason = f"layer '{layers[0].name}': its inputs are known to {claimed:.1e} only"
+    status = "partial" if reason else "exact"
+    return Inversion(inputs.value, top.labels, tuple(reports), status, reason, check.worst, claimed)
 
 
-def _doubt(top: Top, leak: Leak, unit: float) -> float:
-    """Return the largest relative error of p − y that the client's rounding can cause."""
+def _feature_errors(top: Top, leak: Leak, unit: float) -> Tensor:
+    """Return the standard deviation (B, 1) of the features' entries, apart from the error of each feature's length."""
+    return (unit * top.features.square().mean(dim=1).sqrt())[:, None]
+
+
+def _top_delta(top: Top, leak: Leak, unit: float) -> Known:
+    """Return the errors p − y and their standard deviations, apart from a common factor of each sample."""
     logits = top.features @ leak.weight.double().T + (0 if leak.bias is None else leak.bias.double())
     p, largest = logits.softmax(dim=1), logits.abs().amax(dim=1, keepdim=True)
-    deviations = unit * (p * (1 + (1 - p) * largest) + top.labels.abs())
-    return float((deviations.norm(dim=1) / top.errors.norm(dim=1)).max())
+    return Known(top.errors, unit * (p * (1 + (1 - p) * largest) + top.labels.abs()))
 
 
-def _claimed(report: LayerReport, errors: Tensor, unit: float, doubt: float) -> LayerReport:
-    """Return the report with the relative error of the inputs that follows from the client's rounding.
+def _carried(delta: Known, above: Layer, layer: Layer, outputs: Known, loose: Tensor, unit: float) -> Known:
+    """Return the δ of a layer, from the layer above and from the layer's outputs."""
+    value, slope = delta.value @ above.weight, _slopes(layer, outputs.value)
+    rounding = unit * (delta.value.abs() @ above.weight.abs())
+    variance = delta.error.square() @ above.weight.square() + rounding.square()
+    # The error of the slope, estimated by moving the outputs by their error.
+    moved = outputs.value + outputs.error + loose[:, None] * outputs.value.abs()
+    slope_error = (value * (_slopes(layer, moved) - slope)).square()
+    return Known(value * slope, (variance * slope.square() + slope_error).sqrt())
 
-    The residual of the gradient's rows shows the errors of δ, except for a common factor. `doubt` bounds the error of
-    this factor, which follows from the labels.
-    """
-    if report.reason or not errors.isfinite().all():
-        return report
-    # Unlike these, the values of `torch.linalg.svdvals` differ in the last digit between devices.
-    values = torch.linalg.svd(errors, full_matrices=False).S
-    claimed = float(values[0] / values[-1]) * max(unit, report.misfit) + doubt
-    reason = f"its inputs are known to {claimed:.1e} only" if not claimed <= SURE else ""
-    return replace(report, claimed=claimed, reason=reason)
+
+def _claimed(inputs: Known, loose: Tensor) -> float:
+    """Return the largest claimed relative error of a sample's inputs (B, I), which have errors (B, 1)."""
+    relative = inputs.error[:, 0] * math.sqrt(inputs.value.shape[1]) / inputs.value.norm(dim=1)
+    return float((BOUND * relative + loose).max())
 
 
 def _mean(leak: Leak, layers: list[Layer], prior: str | LabelPrior, solver: Solver) -> Inversion:
@@ -305,10 +323,14 @@ def _mean(leak: Leak, layers: list[Layer], prior: str | LabelPrior, solver: Solv
         status: InversionStatus = "partial" if inputs.isfinite().all() else "failed"
         return Inversion(inputs.double()[None], soft_labels.labels, (), status, reason)
     check = observed_again(leak, inputs.double()[None], soft_labels.labels)
-    reason = check.beyond(FITS, 0.0, leak)
-    return Inversion(
-        inputs.double()[None], soft_labels.labels, (), "partial" if reason else "exact", reason, check.worst
-    )
+    # What the means are off by follows from least squares, whose error is known.
+    sure = _least_squares(leak, layers, None, prior, 0.0, None)
+    claimed = sure.claimed + float((inputs - sure.inputs[0]).norm() / sure.inputs.norm())
+    reason = check.beyond(FITS, 0.0, leak) or sure.reason
+    if not reason and not claimed <= SURE:
+        reason = f"its inputs are known to {claimed:.1e} only"
+    status = "partial" if reason else "exact"
+    return Inversion(inputs.double()[None], soft_labels.labels, (), status, reason, check.worst, claimed)
 
 
 def bias_attack(leak: Leak) -> Tensor:
@@ -346,23 +368,33 @@ def _slopes(layer: Layer, outputs: Tensor) -> Tensor:
     return layer.activation.slope(outputs)
 
 
-def _solved(gradient: Tensor, sloped: Tensor, name: str, unit: float) -> tuple[Tensor, Tensor, LayerReport]:
+def _solved(
+    gradient: Tensor, delta: Known, loose: Tensor, name: str, unit: float, noise: float
+) -> tuple[Known, Known, LayerReport]:
     """Return a layer's inputs A (B, I), its δ (B, O) corrected where it contradicts the gradient, and a report."""
-    count, (outputs, width) = len(sloped), gradient.shape
+    sloped, count, (outputs, width) = delta.value, len(delta.value), gradient.shape
     if not sloped.isfinite().all():
-        blank = sloped.new_full((count, width), torch.nan)
-        return blank, sloped, LayerReport(name, outputs * width, count * width, 0, torch.inf, "its δ is not known")
+        blank = Known(sloped.new_full((count, width), torch.nan), sloped.new_full((count, 1), torch.inf))
+        return blank, delta, LayerReport(name, outputs * width, count * width, 0, torch.inf, "its δ is not known")
     dead = (sloped == 0).all(dim=1)
-    inputs, rank = _inputs(gradient, sloped, unit)
+    inputs, inverse, rank = _inputs(gradient, sloped, unit)
     misses = _missed(gradient, sloped, inputs) if count > 1 else None
     if misses is not None and float(misses.max()) > MISSED:
         sloped = _mended(gradient, sloped)
-        inputs, rank = _inputs(gradient, sloped, unit)
+        inputs, inverse, rank = _inputs(gradient, sloped, unit)
         misses = _missed(gradient, sloped, inputs)
     if misses is None:
         rows = slice(None, None, max(1, outputs // CHECKED))
         misses = _missed(gradient[rows], sloped[:, rows], inputs)
     misfit = float(misses.square().mean().sqrt())
+    # A = P ∇W with P = B pinv(δᵀ), so an error Δ of δ adds −P Δᵀ A / B, and an error E of ∇W adds P E.
+    sizes, size = inputs.square().mean(dim=1), float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
+    entry = noise**2 + (unit * size) ** 2 / gradient.numel()
+    by_delta = delta.error.square() @ inverse.square().T / count**2
+    variance = by_delta.T @ sizes + entry * inverse.square().sum(dim=1)
+    # Larger residuals than expected show that the assumed errors are too small.
+    expected = entry * gradient.numel() + float((delta.error.square().T @ sizes).sum()) * width / count**2
+    error = variance.sqrt() * max(1.0, misfit * size / math.sqrt(expected))
     reason = ""
     if dead.any():
         reason = f"dead for {int(dead.sum())} of {count} samples: no unit passes anything on"
@@ -371,7 +403,11 @@ def _solved(gradient: Tensor, sloped: Tensor, name: str, unit: float) -> tuple[T
         reason = f"its δ has rank {rank}, for {count} samples: only mixtures of their inputs can be had"
     elif misfit > FITS:
         reason = f"the inputs found miss its gradient by {misfit:.1e}"
-    return inputs, sloped, LayerReport(name, outputs * width, count * width, rank, misfit, reason, found=inputs)
+    known = Known(inputs, error[:, None])
+    report = LayerReport(
+        name, outputs * width, count * width, rank, misfit, reason, _claimed(known, loose), found=inputs
+    )
+    return known, Known(sloped, delta.error), report
 
 
 def _mended(gradient: Tensor, sloped: Tensor) -> Tensor:
@@ -407,8 +443,8 @@ def _rows(gradient: Tensor) -> Iterator[tuple[slice, Tensor]]:
         yield part, gradient[part].double()
 
 
-def _inputs(gradient: Tensor, sloped: Tensor, unit: float) -> tuple[Tensor, int]:
-    """Return the minimum-norm least-squares solution A (B, I) of δᵀ A / B = gradient, and the rank of δ."""
+def _inputs(gradient: Tensor, sloped: Tensor, unit: float) -> tuple[Tensor, Tensor, int]:
+    """Return the minimum-norm solution A (B, I) of δᵀ A / B = gradient, P (B, O) with A = P gradient, and δ's rank."""
     left, values, right = torch.linalg.svd(sloped, full_matrices=False)
     significant = values > RANK * unit * values[0]
     inverse = torch.where(significant, 1 / values.clamp(min=torch.finfo(values.dtype).tiny), 0)
@@ -416,7 +452,7 @@ def _inputs(gradient: Tensor, sloped: Tensor, unit: float) -> tuple[Tensor, int]
     inputs = gradient.new_zeros(len(sloped), gradient.shape[1], dtype=torch.float64)
     for part, rows in _rows(gradient):
         inputs += pseudoinverse[:, part] @ rows
-    return inputs, int(significant.sum())
+    return inputs, pseudoinverse, int(significant.sum())
 
 
 def _missed(gradient: Tensor, sloped: Tensor, inputs: Tensor) -> Tensor:
