@@ -12,7 +12,6 @@ from gradleak.labels.priors import LabelPrior, Score
 from gradleak.labels.soft.equations import Fit, entries, explains, shared, valid, weighted_mean
 from gradleak.labels.soft.path import padded
 from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, Problem
-from gradleak.labels.soft.scores import level
 from gradleak.labels.verdict import KNOWN
 
 # The accepted range of a scalar ends at this many times the scalar.
@@ -46,7 +45,7 @@ class Candidates:
 
     @property
     def misfit(self) -> Tensor:
-        """Root mean square residual (N, K), inf if the point does not explain the gradient."""
+        """Root mean square residual or minus log-likelihood (N, K), inf if the point does not explain the gradient."""
         return self.values[3]
 
     @property
@@ -104,11 +103,14 @@ def judged(problem: Problem, scalars: Tensor, lengths: Tensor, prior: LabelPrior
     label, count = label.unflatten(1, (3, -1)), scalars.shape[1]
     own = label[:, :1]
     moved, error = (label - own).abs_().sum(dim=3).amax(dim=1), error[:, :count]
-    if not isinstance(prior, LabelPrior):
-        # A score does not tie entries to each other, so each keeps its rounding error.
-        moved += 2 * error.sum(dim=2)
     good = valid(problem, scalars, own[:, 0], error)
     fits = misfit < ACCEPT
+    if (problem.noise > 0).any() and isinstance(prior, LabelPrior):
+        # Under noise large scalars have large errors and small residuals, so compare likelihoods.
+        noise = problem.noise[:, None]
+        unlikely = prior.equations(problem.classes) / 2 * misfit.square() + (error.log().sum(dim=2))
+        unlikely = unlikely + problem.classes * (scalars / noise).log()
+        misfit = torch.where(noise > 0, unlikely, misfit)
     found = torch.stack([scalars, low, high, misfit.where(fits & good, math.inf), moved])
     beside = fits & ~good & (moved > KNOWN)
     if beside.any():
@@ -214,12 +216,8 @@ def _judged_once(fit: Fit) -> tuple[Candidates, Tensor]:
     return Candidates(torch.stack(found)), torch.where(free, label + missing / prior.free, label).clamp(min=0)
 
 
-def checked(problem: Problem, scalars: Tensor, prior: LabelPrior | Score | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the labels (N, C) at known scalars (N, 1), their uncertainty (L1) and whether they fit the prior (N,)."""
+def checked(problem: Problem, scalars: Tensor, prior: LabelPrior | Score | None) -> tuple[Tensor, Tensor]:
+    """Return the labels (N, C) at known scalars (N, 1), and whether they fit the prior (N,)."""
     label, error = problem.explained(scalars)
-    fits = valid(problem, scalars, label, error)
-    if isinstance(prior, LabelPrior):
-        fits &= explains(problem, scalars, prior)
-    elif prior is not None:
-        fits &= prior(label) <= ACCEPT**2 * level(label, error, prior)
-    return label[:, 0], 2 * error.sum(dim=2)[:, 0], fits[:, 0]
+    fits = valid(problem, scalars, label, error) if prior is None else explains(problem, scalars, prior)
+    return label[:, 0], fits[:, 0]

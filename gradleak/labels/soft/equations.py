@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gradleak.labels.priors import LabelPrior, Score
 from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, Problem
+from gradleak.labels.soft.scores import level
 
 # The second diagonal entry of R (QR decomposition) is at least RANK_TOLERANCE times its column's length. Lengths below
 # LEAST would underflow when squared.
@@ -189,10 +190,12 @@ def weighted_mean(values: Tensor, accuracy: Tensor) -> Tensor:
 
 def explains(problem: Problem, scalars: Tensor, prior: LabelPrior | Score) -> Tensor:
     """Return whether scalars (N, K), with the problem's sign, give a label that explains the gradient."""
-    if not isinstance(prior, LabelPrior):
-        return problem.labels(scalars).amin(dim=2) >= 0
-    fit = Fit.at(problem, prior, scalars)
-    return (fit.lengths[0] < ACCEPT) & valid(problem, scalars, *problem.explained(scalars))
+    label, error = problem.explained(scalars)
+    if isinstance(prior, LabelPrior):
+        fits = Fit.at(problem, prior, scalars).lengths[0] < ACCEPT
+    else:
+        fits = prior(label) <= ACCEPT**2 * level(label, error, prior)
+    return fits & valid(problem, scalars, label, error)
 
 
 def valid(problem: Problem, scalars: Tensor, label: Tensor, error: Tensor) -> Tensor:

@@ -12,10 +12,13 @@ from gradleak.labels.priors import LabelPrior, Score
 from gradleak.labels.soft.candidates import Candidates
 from gradleak.labels.soft.equations import explains
 from gradleak.labels.soft.problem import Problem
+from gradleak.labels.soft.scores import conditions
 from gradleak.labels.verdict import KNOWN
 
 # The same label with two features that differ by this relative distance counts as two explanations.
 KNOWN_FEATURE = 0.1
+# A scalar that is larger or smaller by this factor gives another feature.
+APART = 1.12
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Explanation:
         weights: w = 1 / (κ t) (N,).
         labels: (N, C).
         open: L1 uncertainty of the label by rounding (N,).
-        loose: Relative uncertainty of the feature's length (N,).
+        loose: Relative uncertainty of the feature (N,).
         checked: Whether an equation was left to verify the answer with (N,).
         candidates: All distinct labels of each sample (M, C).
         proved: Whether it is proved for each sample that there is no other label; None if no proof was asked for.
@@ -66,15 +69,20 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
     counts = accepted.sum(dim=1).tolist()
     most = max(1, *counts)
     scalars, kept = at_all[:, :most], accepted[:, :most]
-    if weights is None and (widest > KNOWN).any():
+    ends = accepted & (opened > KNOWN)
+    if weights is None and ends.any():
         # If a label is uncertain, the ends of its accepted range are explanations as well.
-        ends = accepted & (opened > KNOWN)
         low, high = (_true_ends(problem, prior, at_all, end, ends) for end in (low, high))
         # These ends represent all candidates between them; keep only the best of these.
         first = torch.arange(accepted.shape[1], device=accepted.device) == 0
         accepted = accepted & (~ends | first)
         scalars = torch.cat([value[:, :most] for value in (at_all, low, high)], dim=1)
         kept = torch.cat([mask[:, :most] for mask in (accepted, ends, ends)], dim=1)
+    if weights is None:
+        beside = best[:, None] * best.new_tensor([1 / APART, APART])
+        sides = problem.oriented(torch.arange(len(best), device=best.device), best.sign()[:, None])
+        scalars = torch.cat([scalars, beside], dim=1)
+        kept = torch.cat([kept, explains(sides, beside.abs(), prior)], dim=1)
     by = None if weights is None else weights[:, :most, None]
     probability, pull = problem.sides(scalars.unsqueeze(2), by)
     labels = shaped(probability - pull, prior)
@@ -86,13 +94,18 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
     found = [own if count else own[:0] for own, count in zip(first_label, counts, strict=True)]
     for n in [n for n, several in enumerate(apart.any(dim=1).tolist()) if several]:
         own, here = labels[n, kept[n]], at[n, kept[n]]
-        near = ~_apart(own.unsqueeze(0), own.unsqueeze(1), here.unsqueeze(0), here.unsqueeze(1))
-        repeats = (near & torch.ones_like(near).triu(1)).any(dim=0)
-        found[n] = own[~repeats]
+        different = _apart(own.unsqueeze(0), own.unsqueeze(1), here.unsqueeze(0), here.unsqueeze(1)).tolist()
+        distinct: list[int] = []
+        for index, row in enumerate(different):
+            if all(row[other] for other in distinct):
+                distinct.append(index)
+        found[n] = own[distinct]
     if weights is None:
         # A single equation is used up by the scalar: every root is an answer, and a root may have been missed.
-        spare = not isinstance(prior, LabelPrior) or prior.equations(problem.classes) > 1
-        checked = torch.full_like(best, spare, dtype=torch.bool)
+        if isinstance(prior, LabelPrior):
+            checked = torch.full_like(best, prior.equations(problem.classes) > 1, dtype=torch.bool)
+        else:
+            checked = conditions(*problem.explained(best[:, None]), prior)[:, 0] > 1
         return Explanation(best, best.reciprocal(), labels[:, 0], widest, torch.zeros_like(best), checked, tuple(found))
     loose, checked = with_scale[1].where(accepted, 0).amax(dim=1), (with_scale[2][:, 0] > 0) & accepted[:, 0]
     # No equation checks such a label, so its error is only bounded by the largest L1 distance of two labels, 2.
@@ -151,9 +164,9 @@ def reason_of(
     if len(candidates) > 1:
         return f"{len(candidates)} labels, or features, explain the gradient"
     if loose > 1:
-        return "the gradient's digits do not determine the feature's size"
+        return "the gradient's digits do not determine the feature"
     if loose > KNOWN_FEATURE:
-        return f"within its rounding errors, the gradient determines the feature's size only to {loose:.0%}"
+        return f"within its rounding errors, the gradient determines the feature only to {loose:.0%}"
     if proved is not None:
         return "" if proved else "intervals do not exclude that another scalar explains the gradient"
     return "" if checked else "no equation is left that could tell this answer from another"

@@ -17,7 +17,7 @@ from torch import Tensor
 from gradleak.devices import entries_at_once
 from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.path import COPIES
-from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, Problem
+from gradleak.labels.soft.problem import ACCEPT, LARGEST, NEGATIVE, Problem
 from gradleak.labels.verdict import KNOWN
 
 # Classes that are examined in a range; those with the largest errors c exclude nearly all that can be excluded.
@@ -113,23 +113,26 @@ def _bounds(problem: Problem, edges: Tensor, count: int) -> tuple[Tensor, Tensor
     # Subtract the largest logit: the exponents of likely classes are then small, and so are their errors.
     problem = replace(problem, logits=problem.logits - problem.logits.amax(dim=1, keepdim=True))
     logits, ratios = (value.gather(1, telling).unsqueeze(1) for value in (problem.logits, problem.ratios))
-    every = problem.probabilities(edges)
-    mean = every @ problem.logits.unsqueeze(2)
-    at = edges.unsqueeze(2)
-    probability = every.gather(2, telling.unsqueeze(1).expand(-1, edges.shape[1], -1))
+    every = problem.scores(edges).log_softmax(dim=2)
+    logs = every.gather(2, telling.unsqueeze(1).expand(-1, edges.shape[1], -1))
+    mean = every.exp_() @ problem.logits.unsqueeze(2)
+    at, probability = edges.unsqueeze(2), logs.exp()
     value, slope = at * probability, 1 / at + logits - mean
     begin, end, last = value[:, :-1], value[:, 1:], at[:, 1:]
     above = _rise_above_ends(slope[:, :-1], slope[:, 1:], last - at[:, :-1])
     bias = 0.0 if problem.bias is None else 2 * problem.bias.abs().max()
     sizes = (at * mean).abs()
     own = UNIT * (1 + last * logits.abs() + torch.maximum(sizes[:, :-1], sizes[:, 1:]) + bias)
-    low, high = torch.minimum(begin, end) * (1 - own), torch.maximum(begin, end) * (above + own).clamp(max=700).exp()
-    unit, floor, scale, noise, sway = (
-        one[:, None, None] for one in (problem.unit, problem.floor, problem.scale, problem.noise, problem.sway)
-    )
-    unsure = 1 - torch.minimum(probability[:, :-1], probability[:, 1:])
-    error = high * (unit + unsure * last * (unit * scale + sway)) + unit * ratios.abs()
-    error = error + (last + 1) * floor + noise
+    low, high = torch.minimum(begin, end) * (1 - own), torch.maximum(begin, end) * (above + own).clamp(max=LARGEST).exp()
+    unit, floor, noise = (one[:, None, None] for one in (problem.unit, problem.floor, problem.noise))
+    # tp exp(rate t), too, has a concave logarithm, and odds grow by a share of at most ACCEPT s exp(rate t).
+    steeper, grown = slope + problem.rate, at.log() + logs + problem.rate * at
+    above = _rise_above_ends(steeper[:, :-1], steeper[:, 1:], last - at[:, :-1])
+    grown = (torch.maximum(grown[:, :-1], grown[:, 1:]) + above + own).clamp(max=LARGEST).exp()
+    unsure = 1 + UNIT - torch.minimum(probability[:, :-1], probability[:, 1:])
+    steep = problem.unit * problem.scale + problem.sway
+    moved = last * torch.minimum(steep[:, None, None] * grown * unsure, unsure.new_tensor(1 / ACCEPT))
+    error = high * unit + moved + unit * ratios.abs() + (last + 1) * floor + noise
     low, high = low - ratios, high - ratios
     return low, high, error, torch.maximum(low.abs(), high.abs())
 

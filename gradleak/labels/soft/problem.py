@@ -3,7 +3,13 @@
 With G = c vᵀ and x = t v (see `rank_one`), the client's equation t (p(t) − y) = c must hold for a label y. An entry
 that the prior constrains leaves a residual, which is compared with the rounding error of the entry
 
-    eᵢ(t) = u (pᵢ (1 + (1 − pᵢ) t ‖W‖) + |yᵢ| + |cᵢ| / t) + noise / t + least number of the precision.
+    eᵢ(t) = u (pᵢ + |yᵢ| + |cᵢ| / t) + noise / t + least number of the precision + mᵢ(t).
+
+mᵢ(t) is the error of pᵢ by an error s of the logits. Where s is small it is the slope times s, pᵢ (1 − pᵢ) s. This slope
+vanishes where one class has all probability, but a larger error may still give the probability to another class. An
+error of ACCEPT s changes the odds of a class by a factor of up to exp(ACCEPT s), and so moves pᵢ by at most h / (1 + h)
+with h = pᵢ (1 − pᵢ) ACCEPT s exp(ACCEPT s), except for a factor of 2. mᵢ is this movement over ACCEPT. The noise of the
+logits has no bound, but their rounding errors have, so these enter the exponent with the factor WORST.
 """
 
 from __future__ import annotations
@@ -21,6 +27,12 @@ from gradleak.labels.soft.path import ScalarPath
 ACCEPT = 6.0
 # An entry of a label may be negative by this many rounding errors at most.
 NEGATIVE = 10 * ACCEPT
+# The rounding error of a logit is at most about this many times u t ‖W‖.
+WORST = 2.0
+# exp(LARGEST) is about the largest number of float64, and 1 / LARGE is about the smallest.
+LARGEST, LARGE = 700.0, 1e300
+# 1 − p is at least this, the rounding error of p.
+UNIT = 2.0**-52
 
 
 @dataclass(frozen=True)
@@ -78,10 +90,23 @@ class Problem(ScalarPath):
     def rounding(self, probability: Tensor, label: Tensor, at: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the error eᵢ(t) (N, K, C) of pᵢ − w cᵢ for p, y, t and w (N, K, 1); w is 1 / t by default."""
         unit, steep, floor, pulled = self._levels
-        own = torch.addcmul(unit, at, steep).lerp(unit, probability)
         rest = torch.addcmul(floor, unit, label.abs())
         rest = rest.addcdiv(pulled, at) if weights is None else rest.addcmul(pulled, weights)
-        return rest.addcmul_(probability, own)
+        odds = (ACCEPT * at * steep * (at * self.rate).clamp_(max=LARGEST).exp_()).clamp_(max=LARGE)
+        slope = torch.addcmul(probability, probability, probability, value=UNIT - 1)
+        moved = torch.addcmul(odds * self._least, slope, odds).reciprocal_().add_(1).reciprocal_()
+        return rest.addcmul_(unit, probability).add_(moved, alpha=1 / ACCEPT)
+
+    @cached_property
+    def rate(self) -> Tensor:
+        """The logarithm of the factor by which errors of the logits may change odds, per unit of t (N, 1, 1)."""
+        return (WORST * self.unit * self.scale + ACCEPT * self.sway)[:, None, None]
+
+    @cached_property
+    def _least(self) -> Tensor:
+        """A limit for p (1 − p) from below (N, 1, 1), which is positive if odds may change faster with t than p does."""
+        likely = self.logits.topk(2, dim=1).values
+        return torch.where(self.rate < (likely[:, :1] - likely[:, 1:]).unsqueeze(2), 0.0, 1 / LARGE)
 
     @cached_property
     def _levels(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

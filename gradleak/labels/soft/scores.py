@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from gradleak.labels.priors import Score
 from gradleak.labels.soft.path import golden
-from gradleak.labels.soft.problem import Problem
+from gradleak.labels.soft.problem import ACCEPT, Problem
+
+# A score is examined on PLANES circles of POINTS points around a label, with a radius of RADIUS errors of the label. Its
+# error is taken to be at least FINEST, so that the score's own arithmetic does not matter.
+PLANES, POINTS, RADIUS, FINEST = 4, 64, 50.0, 1e-9
 
 
 def level(label: Tensor, error: Tensor, score: Score) -> Tensor:
@@ -38,3 +44,24 @@ def scored(problem: Problem, ends: Tensor, score: Score) -> tuple[Tensor, Tensor
     more = torch.minimum(value(scalars + step), value(scalars - step)) - found
     misfit, steep = torch.stack([found, more]).div_(unit).clamp_(min=0).sqrt_()
     return scalars, torch.stack([misfit, steep / step])
+
+
+def conditions(label: Tensor, error: Tensor, score: Score) -> Tensor:
+    """Return how many conditions a score puts on the labels (N, K, C) near these: 0, 1, or 2 for two or more (N, K).
+
+    The labels that fit a single condition form a surface, which every small circle around such a label crosses. Two
+    conditions leave fewer labels, which a circle in a random plane misses. Without a condition the whole circle fits.
+    """
+    generator = torch.Generator().manual_seed(0)
+    unit = error.amax(dim=2, keepdim=True).clamp(min=FINEST).unsqueeze(3)
+    turn = 2 * math.pi * torch.arange(POINTS, dtype=torch.float64) / POINTS
+    least = torch.zeros_like(unit[:, :, 0, 0])
+    most, limit = least, least
+    for _ in range(PLANES):
+        axes = torch.randn(2, label.shape[2], generator=generator, dtype=torch.float64)
+        axes -= axes.mean(dim=1, keepdim=True)
+        circle = (torch.stack([turn.cos(), turn.sin()], dim=1) @ axes).to(label)
+        near, far = (score(label.unsqueeze(2) + size * unit * circle) for size in (ACCEPT, RADIUS))
+        limit = limit + near.mean(dim=2) / PLANES
+        least, most = torch.maximum(least, far.amin(dim=2)), torch.maximum(most, far.amax(dim=2))
+    return (most > limit).long() + (least > limit)

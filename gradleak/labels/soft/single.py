@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import torch
+from scipy.special import gammaincinv
 from torch import Tensor
 from torch.linalg import vector_norm as norm
 
@@ -21,6 +22,7 @@ from gradleak.labels.soft.explanations import Explanation, explanations, reason_
 from gradleak.labels.soft.path import label_path
 from gradleak.labels.soft.problem import ACCEPT, Problem
 from gradleak.labels.soft.rank_one import RankOne, reduce_gradients
+from gradleak.labels.soft.scores import conditions
 from gradleak.labels.verdict import Verdict, check_noise, check_scale
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit, shown_rounding
 
@@ -36,6 +38,13 @@ RANK_ONE_COARSE = 2
 ROWS_EXAMINED = 4
 # Lengths are at least this, so that their squares do not underflow.
 LEAST = 1e-150
+# The probability that an upper bound on unknown noise is too low.
+UNLIKELY = 1e-5
+# Two rows of the weight differ by at most twice, and usually by √2 times, the length of the longest row after the mean
+# row is subtracted.
+SPREAD = math.sqrt(2)
+# An uncertain entry of a one-hot label decides for 0 or 1.
+HALF = 0.5
 UNCHECKED = (
     "without a prior nothing checks this label: it is right if the client computed with these very weights, "
     "and sent both gradients unchanged"
@@ -284,12 +293,14 @@ def _exact(
     # A sample whose scalar may have either sign is solved twice, and one whose gradient is not of rank one is not
     # solved.
     plus, minus = fitted.nonzero()[:, 0], both.nonzero()[:, 0]
-    disturbed = _noise(reduced, weight, noise)
+    disturbed = _noise(reduced, (len(weight) - 1) * (weight.shape[1] - 1), noise)
     problem = _rounded(problem_of(reduced, weight, bias, gradients.dtype, disturbed, scale or 1.0), rounding)
     signed = [(rows, sign) for rows, sign in ((plus, 1), (minus, -1)) if len(rows)]
     solve = exact.solve_with_scale if scale is None else exact.solve
     parts = [(rows, sign, solve(problem.side(rows, sign), prior)) for rows, sign in signed]
     found = explanations(problem, prior, merged(problem, parts))
+    share = disturbed / norm(reduced.errors, dim=1).clamp(min=LEAST)
+    found = _with_noise(found, share, share * (math.sqrt(weight.shape[1]) + ACCEPT))
     if certify == "proof":
         found = replace(found, proved=_proved(problem, prior, parts))
     return _as_labels(reduced, problem, gradients, fitted, found, scale, prior, rounding)
@@ -343,8 +354,7 @@ def _as_labels(
     rounding: _Rounding,
 ) -> SoftLabels:
     """Express explanations in terms of the gradients, and assign each a status and a reason."""
-    if rounding.coarse:
-        found = replace(found, open=_coarsely_open(problem, found, prior))
+    found = replace(found, open=_open(problem, found, prior))
     # Without an explanation the scalar is NaN, and so are all results computed from it.
     lost = found.scalars.isnan()
     at, weights = found.scalars[:, None], found.weights[:, None]
@@ -380,23 +390,35 @@ def _as_labels(
     )
 
 
-def _unchecked(found: SoftLabels) -> SoftLabels:
-    """Replace "unique" by "found" for labels in closed form that no prior checks."""
-    unchecked = [status == "unique" for status in found.status]
+def _unchecked(found: SoftLabels, which: Tensor) -> SoftLabels:
+    """Replace "unique" by "found" for the labels in closed form that no prior checks, `which` (N,)."""
+    where = [one == "unique" and no for one, no in zip(found.status, which.tolist(), strict=True)]
     return replace(
         found,
-        status=tuple("found" if one else status for one, status in zip(unchecked, found.status, strict=True)),
-        reasons=tuple(UNCHECKED if one else reason for one, reason in zip(unchecked, found.reasons, strict=True)),
+        status=tuple("found" if one else status for one, status in zip(where, found.status, strict=True)),
+        reasons=tuple(UNCHECKED if one else reason for one, reason in zip(where, found.reasons, strict=True)),
     )
 
 
-def _coarsely_open(problem: Problem, found: Explanation, prior: LabelPrior | Score | None) -> Tensor:
-    """Return the uncertainty (N,), L1, of labels whose gradients are known to be rounded coarsely."""
-    if isinstance(prior, LabelPrior) and prior.free == 1 and prior.rest != "equal":
-        # A one-hot label is only a class. If a single class explains the gradient, the label is determined.
-        return torch.zeros_like(found.open)
-    error = problem.explained(found.scalars[:, None])[1][:, 0]
-    return found.open + 2 * error.sum(dim=1).nan_to_num(nan=0.0)
+def _open(problem: Problem, found: Explanation, prior: LabelPrior | Score | None) -> Tensor:
+    """Return the uncertainty (N,), L1, of labels by the range of their scalars and by the errors of their entries."""
+    at, by = found.scalars[:, None, None], found.weights[:, None, None]
+    probability, _ = problem.sides(at, by)
+    error = problem.rounding(probability, found.labels[:, None], at, by)[:, 0].nan_to_num(nan=0.0)
+    if not isinstance(prior, LabelPrior):
+        return found.open + error.sum(dim=1) + ACCEPT * error.topk(2, dim=1).values.sum(dim=1)
+    if prior.rest == "equal":
+        # The error of the value that many entries share counts for each of them, and once more for the free entries.
+        return found.open + 2 * ACCEPT * norm(error, dim=1)
+    opened = found.open + ACCEPT * error.topk(prior.free, dim=1).values.sum(dim=1)
+    # A one-hot label is only a class: it is determined unless an entry may move from 0 to 1.
+    return torch.where(opened > HALF, 2.0, 0.0) if prior.free == 1 else opened
+
+
+def _with_noise(found: Explanation, share: Tensor, loose: Tensor) -> Explanation:
+    """Add to explanations the error `loose` (N,) of their features by noise, which has this `share` (N,) in p − y."""
+    # If noise hides p − y, the feature may have any direction, and so may the logits.
+    return replace(found, loose=found.loose + loose, open=found.open.masked_fill(ACCEPT * share >= 1, 2.0))
 
 
 def _shown_by_digits(gradients: Tensor, sums: Tensor, reasons: tuple[str, ...]) -> Tensor:
@@ -416,13 +438,16 @@ def _reason_with_rounding(reason: str, unit: float) -> str:
     return f"the gradient's digits show that the client rounded to {unit:.0e}: tell the precision"
 
 
-def _noise(reduced: RankOne, weight: Tensor, noise: float | None) -> Tensor:
-    """Return the standard deviation of the noise on each sample's entries (N,)."""
+def _noise(reduced: RankOne, entries: int, noise: float | None) -> Tensor:
+    """Return the standard deviation of the noise on each sample's entries (N,), or an upper bound on it if unknown.
+
+    `entries`: the degrees of freedom that the fit leaves.
+    """
     if noise is not None:
         return torch.full_like(reduced.size, noise)
-    classes, features = weight.shape
-    entries = max(1, (classes - 1) * (features - 1))  # degrees of freedom that a rank-one fit leaves
-    return reduced.misfit * reduced.size / math.sqrt(entries)
+    if entries < 1:
+        raise InputError("noise cannot be estimated from the gradient of a layer with a single feature: state it")
+    return reduced.misfit * reduced.size / math.sqrt(2 * float(gammaincinv(entries / 2, UNLIKELY)))
 
 
 def problem_of(
@@ -435,8 +460,9 @@ def problem_of(
 ) -> Problem:
     """Return the equations for these gradients' scalars, after division of the gradients by their `scale`."""
     size, facts = reduced.size, torch.finfo(dtype)
-    rows = norm(weight.double(), dim=1).amax()
-    strength = norm(reduced.errors, dim=1).clamp_(min=torch.finfo(torch.float64).tiny)
+    weight = weight.double()
+    rows, apart = norm(weight, dim=1).amax(), SPREAD * norm(weight - weight.mean(dim=0), dim=1).amax()
+    share = noise / norm(reduced.errors, dim=1).clamp_(min=torch.finfo(torch.float64).tiny)
     return Problem(
         logits=reduced.logits,
         ratios=reduced.errors / scale,
@@ -445,7 +471,7 @@ def problem_of(
         floor=torch.full_like(size, _least_number(dtype) / min(scale, 1.0)),
         scale=rows.expand_as(size),
         noise=noise / scale,
-        sway=noise * rows / strength,
+        sway=share * apart,
     )
 
 
@@ -526,23 +552,39 @@ def _with_bias(
         misfit=missed / whole,
     )
     fitted = _rank_one(reduced, gradients, noise, rounding)
-    disturbed = _noise(reduced, weight, noise)
-    problem = _rounded(problem_of(reduced, weight, bias, gradients.dtype, disturbed * size, scale or 1.0), rounding)
-    problem = replace(problem, sway=disturbed * problem.scale / (strength * size))
+    disturbed = _noise(reduced, (len(weight) - 1) * weight.shape[1], noise)
+    problem = problem_of(reduced, weight, bias, gradients.dtype, disturbed, scale or 1.0)
+    # The noise of the bias gradient changes the feature's length by this share, and with it the gaps of the logits.
+    share = disturbed / strength
+    sway = problem.sway.hypot(share * _usual_gap(problem, size[:, None]))
+    problem = _rounded(replace(problem, noise=problem.noise * size, sway=sway), rounding)
+    loose = share * ((math.sqrt(weight.shape[1]) + ACCEPT) / size + ACCEPT)
     if scale is None:
-        assert prior is not None
+        assert isinstance(prior, LabelPrior)
         rows = fitted.nonzero()[:, 0]
         sides = [(rows, 1, exact.solve_with_scale(problem[rows], prior, size[rows, None]))] if len(rows) else []
-        found = explanations(problem, prior, merged(problem, sides))
+        found = _with_noise(explanations(problem, prior, merged(problem, sides)), share, loose)
         return _as_labels(reduced, problem, gradients, fitted, found, None, prior, rounding)
-    label, opened, fits = checked(problem, size[:, None], prior)
+    label, fits = checked(problem, size[:, None], prior)
     fits &= fitted
-    label = label if prior is None else shaped(label, prior)
+    unchecked = fits
+    if isinstance(prior, LabelPrior):
+        label, unchecked = shaped(label, prior), torch.zeros_like(fits)
+    elif prior is not None:
+        unchecked = conditions(*problem.explained(size[:, None]), prior)[:, 0] == 0
     candidates = tuple(one[None][: int(fit)] for one, fit in zip(label, fits.tolist(), strict=True))
     none = torch.zeros_like(size)
-    found = Explanation(size.where(fits, math.nan), 1 / size, label, opened, none, none == 0, candidates)
+    found = Explanation(size.where(fits, math.nan), 1 / size, label, none, none, none == 0, candidates)
+    found = _with_noise(found, share, loose)
     answer = _as_labels(reduced, problem, gradients, fitted, found, scale, prior, rounding)
-    return _unchecked(answer) if prior is None else answer
+    return _unchecked(answer, unchecked)
+
+
+def _usual_gap(problem: Problem, at: Tensor) -> Tensor:
+    """Return the root mean square difference (N,) of two classes' logits per unit of t, weighted by probabilities."""
+    p, logits = problem.probabilities(at)[:, 0], problem.logits
+    variance = (p * (logits - (p * logits).sum(dim=1, keepdim=True)).square()).sum(dim=1)
+    return (2 * variance / (p - p.square()).sum(dim=1).clamp(min=LEAST)).sqrt()
 
 
 def _why_not(case: Case) -> str:
