@@ -21,7 +21,7 @@ from gradleak.cases import DOUBLE, NOISE, Attack, Case
 from gradleak.devices import least_squares
 from gradleak.errors import GradleakWarning, InputError, unknown
 from gradleak.images.inversion import chain
-from gradleak.images.inversion.again import observed_again
+from gradleak.images.inversion.again import TINY, observed_again
 from gradleak.images.inversion.chain import Layer
 from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.batch.recover import recover_batch
@@ -52,6 +52,8 @@ ALLOWED = 32.0
 SURE = 1e-2
 # Claimed errors in standard deviations.
 BOUND = 4.0
+# The attack's own rounding errors, relative to a result.
+FINEST = 4 * torch.finfo(torch.float64).eps
 
 
 @dataclass(frozen=True)
@@ -248,7 +250,9 @@ def _least_squares(
     precision: str | Precision | None,
 ) -> Inversion:
     top = last_layer(leak, layers, labels, prior, noise, precision)
-    unit, told_noise = rounding_unit(precision, leak.weight_gradient.dtype), noise or 0.0
+    # The attack itself computes in float64.
+    unit = max(rounding_unit(precision, leak.weight_gradient.dtype), FINEST)
+    told_noise = noise or 0.0
     inputs, delta, loose = Known(top.features, _feature_errors(top, leak, unit)), _top_delta(top, leak, unit), top.loose
     reports: list[LayerReport] = []
     reasons = [] if top.certain else [f"last layer '{layers[-1].name}': {top.reason}"]
@@ -285,7 +289,13 @@ def _top_delta(top: Top, leak: Leak, unit: float) -> Known:
     """Return the errors p − y and their standard deviations, apart from a common factor of each sample."""
     logits = top.features @ leak.weight.double().T + (0 if leak.bias is None else leak.bias.double())
     p, largest = logits.softmax(dim=1), logits.abs().amax(dim=1, keepdim=True)
-    return Known(top.errors, unit * (p * (1 + (1 - p) * largest) + top.labels.abs()))
+    error = unit * (p * (1 + (1 - p) * largest) + top.labels.abs())
+    if len(p) > 1:
+        # An error of several samples' features mixes them, and so changes p.
+        reach = (leak.weight.double() @ torch.linalg.qr(top.features.T).Q).norm(dim=1)
+        moved = (top.loose * top.features.norm(dim=1) / BOUND)[:, None] * (reach + (p * reach).sum(dim=1, keepdim=True))
+        error = (error.square() + (p * moved).square()).sqrt()
+    return Known(top.errors, error)
 
 
 def _carried(delta: Known, above: Layer, layer: Layer, outputs: Known, loose: Tensor, unit: float) -> Known:
@@ -293,8 +303,8 @@ def _carried(delta: Known, above: Layer, layer: Layer, outputs: Known, loose: Te
     value, slope = delta.value @ above.weight, _slopes(layer, outputs.value)
     rounding = unit * (delta.value.abs() @ above.weight.abs())
     variance = delta.error.square() @ above.weight.square() + rounding.square()
-    # The error of the slope, estimated by moving the outputs by their error.
-    moved = outputs.value + outputs.error + loose[:, None] * outputs.value.abs()
+    # The error of the slope, estimated by moving the outputs by their error. Inactive units of ReLU stay inactive.
+    moved = outputs.value + slope.sign() * (outputs.error + loose[:, None] * outputs.value.abs())
     slope_error = (value * (_slopes(layer, moved) - slope)).square()
     return Known(value * slope, (variance * slope.square() + slope_error).sqrt())
 
@@ -394,7 +404,7 @@ def _solved(
     variance = by_delta.T @ sizes + entry * inverse.square().sum(dim=1)
     # Larger residuals than expected show that the assumed errors are too small.
     expected = entry * gradient.numel() + float((delta.error.square().T @ sizes).sum()) * width / count**2
-    error = variance.sqrt() * max(1.0, misfit * size / math.sqrt(expected))
+    error = variance.sqrt() * max(1.0, misfit * size / math.sqrt(max(expected, TINY)))
     reason = ""
     if dead.any():
         reason = f"dead for {int(dead.sum())} of {count} samples: no unit passes anything on"

@@ -31,6 +31,7 @@ class Explanation:
         labels: (N, C).
         open: L1 uncertainty of the label by rounding (N,).
         loose: Relative uncertainty of the feature (N,).
+        length: Relative uncertainty of the feature's length by the range of its scalar (N,), if the scale is known.
         checked: Whether an equation was left to verify the answer with (N,).
         candidates: All distinct labels of each sample (M, C).
         proved: Whether it is proved for each sample that there is no other label; None if no proof was asked for.
@@ -41,6 +42,7 @@ class Explanation:
     labels: Tensor
     open: Tensor
     loose: Tensor
+    length: Tensor
     checked: Tensor
     candidates: tuple[Tensor, ...]
     proved: tuple[bool, ...] | None = None
@@ -106,11 +108,12 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
             checked = torch.full_like(best, prior.equations(problem.classes) > 1, dtype=torch.bool)
         else:
             checked = conditions(*problem.explained(best[:, None]), prior)[:, 0] > 1
-        return Explanation(best, best.reciprocal(), labels[:, 0], widest, torch.zeros_like(best), checked, tuple(found))
+        none, length = torch.zeros_like(best), torch.maximum(merged.values[2, :, 0] / best - 1, 1 - merged.values[1, :, 0] / best)
+        return Explanation(best, best.reciprocal(), labels[:, 0], widest, none, length, checked, tuple(found))
     loose, checked = with_scale[1].where(accepted, 0).amax(dim=1), (with_scale[2][:, 0] > 0) & accepted[:, 0]
     # No equation checks such a label, so its error is only bounded by the largest L1 distance of two labels, 2.
     opened = torch.where(checked, widest, 2)
-    return Explanation(best, weights[:, 0], labels[:, 0], opened, loose, checked, tuple(found))
+    return Explanation(best, weights[:, 0], labels[:, 0], opened, loose, torch.zeros_like(best), checked, tuple(found))
 
 
 def _apart(labels: Tensor, others: Tensor, scalars: Tensor, other_scalars: Tensor) -> Tensor:

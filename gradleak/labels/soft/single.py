@@ -63,6 +63,7 @@ class SoftLabels:
         residuals: Relative error of the gradient that the answer gives (N,).
         open: Bound on the L1 error of each label (N,), inf where there is none. For an "ambiguous" label this is an
             estimate from the slope of the residuals; with a saturated class, errors of twice this size were observed.
+        loose: Bound on the relative error of each feature (N,), inf where there is none.
         candidates: For each sample the distinct labels (M, C) that explain its gradient within rounding, the best
             first. If a label is not determined and the scale is known, these include the ends of the label's range.
         status: "unique", "ambiguous", "found" or "failed" for each sample, see `gradleak.answers.MEANINGS`.
@@ -76,6 +77,7 @@ class SoftLabels:
     scales: Tensor
     residuals: Tensor
     open: Tensor
+    loose: Tensor
     candidates: tuple[Tensor, ...] = field(repr=False)
     status: tuple[Status, ...]
     reasons: tuple[str, ...]
@@ -381,6 +383,7 @@ def _as_labels(
         scales=(weights * at).reciprocal()[:, 0] if scale is None else torch.full_like(residuals, scale),
         residuals=residuals.hypot(reduced.misfit),
         open=found.open.masked_fill(lost, math.inf),
+        loose=(found.loose + found.length).masked_fill(lost, math.inf),
         candidates=found.candidates,
         status=tuple(
             "failed" if len(own) == 0 else "ambiguous" if reason else "unique"
@@ -511,6 +514,7 @@ def _published(
         scales=torch.ones_like(scalars),
         residuals=((rebuilt - gradients.double()).flatten(1).norm(dim=1) / size).masked_fill(lost, math.nan),
         open=torch.full_like(scalars, math.inf),
+        loose=torch.full_like(scalars, math.inf),
         candidates=tuple(labels[n : n + 1][: int(not none)] for n, none in enumerate(lost.tolist())),
         status=tuple("failed" if none else "found" for none in lost.tolist()),
         reasons=tuple(
@@ -574,7 +578,8 @@ def _with_bias(
         unchecked = conditions(*problem.explained(size[:, None]), prior)[:, 0] == 0
     candidates = tuple(one[None][: int(fit)] for one, fit in zip(label, fits.tolist(), strict=True))
     none = torch.zeros_like(size)
-    found = Explanation(size.where(fits, math.nan), 1 / size, label, none, none, none == 0, candidates)
+    length = ACCEPT * problem.unit
+    found = Explanation(size.where(fits, math.nan), 1 / size, label, none, none, length, none == 0, candidates)
     found = _with_noise(found, share, loose)
     answer = _as_labels(reduced, problem, gradients, fitted, found, scale, prior, rounding)
     return _unchecked(answer, unchecked)

@@ -34,12 +34,12 @@ def test_batches_are_whole_until_equations_run_out(record: Record) -> None:
 
 def test_a_wrong_label_counts_as_one() -> None:
     hidden, labels = torch.rand(2, 4).double(), torch.tensor([[0.9, 0.1], [0.2, 0.8]]).double()
-    found = BatchLabels(labels, hidden, torch.zeros(2).double(), 0.0, "unique")
+    found = BatchLabels(labels, hidden, torch.zeros(2), torch.zeros(2), 0.0, "unique")
     assert batch_soft_labels.judge(found, hidden, labels).whole
-    off = BatchLabels(labels.flip(0), hidden, torch.zeros(2).double(), 0.0, "unique")
+    off = BatchLabels(labels.flip(0), hidden, torch.zeros(2), torch.zeros(2), 0.0, "unique")
     row = batch_soft_labels.judge(off, hidden, labels)
     assert (row.whole, row.silent, row.flagged) == (False, True, False)
-    lost = BatchLabels(labels * math.nan, hidden * math.nan, torch.zeros(2).double(), math.inf, "failed", "lost")
+    lost = BatchLabels(labels * math.nan, hidden * math.nan, torch.zeros(2), torch.zeros(2), math.inf, "failed", "lost")
     row = batch_soft_labels.judge(lost, hidden, labels)
     assert (row.whole, row.silent, row.flagged, row.found) == (False, False, True, 0)
 

@@ -111,6 +111,7 @@ def recover_jointly(
             gradient.new_full((size, count), math.nan),
             gradient.new_full((size, gradient.shape[1]), math.nan),
             gradient.new_full((size,), math.inf),
+            gradient.new_full((size,), math.inf),
             math.inf,
             "failed",
         )

@@ -20,6 +20,8 @@ FAR_OFF, PATIENT = 1e3, 30
 WEAK = 1e-9
 # A movement cannot be excluded if it changes the gradient by fewer rounding errors than this.
 HIDDEN = 6.0
+# The claimed error of a feature in standard deviations.
+BOUND = 4.0
 # An unknown whose derivative is shorter than this has no effect on the gradient.
 LEAST = 1e-100
 
@@ -73,14 +75,26 @@ def fitted(search: Search) -> Whole:
             break
         else:
             damping = max(100 * damping, 1e-6)
-    uncertainty = torch.zeros_like(shares)
-    if search.families.free and best.square.isfinite().all():
+    uncertainty, spread = torch.zeros_like(shares), torch.full_like(shares, math.inf)
+    if best.square.isfinite().all():
         spare = max(1, search.reduced.numel() - len(best.slope))
-        variance = torch.linalg.pinv(best.square, hermitian=True).diagonal().clamp(min=0) * best.misfit**2 / spare
-        variance = variance[: len(variance) - (search.scale is None)]
-        uncertainty = 3 * variance.reshape(len(shares), -1)[:, -1].sqrt() * step.abs().sum(dim=1)
+        variance = torch.linalg.pinv(best.square, hermitian=True).diagonal().clamp(min=0) / spare
+        variance = variance[: len(variance) - (search.scale is None)].reshape(len(shares), -1)
+        if search.families.free:
+            uncertainty = 3 * best.misfit * variance[:, -1].sqrt() * step.abs().sum(dim=1)
+        # The features' error inside the span, by the covariance of the fit, and outside of it.
+        inside = _least_misfit(search, best, scale) * variance[:, : search.span.rank].sum(dim=1).sqrt()
+        weighted = _parts(search, places, shares, base, step)[0]
+        outside = search.unit * len(shares) / scale * torch.linalg.pinv(weighted).norm(dim=0)
+        spread = BOUND * (inside.square() + outside.square()).sqrt() / places.norm(dim=1).clamp(min=TINY)
     hidden, loose = _undetermined_by(search, places, shares, base, step, scale, best)
-    return Whole(base + shares[:, None] * step, places, torch.where(hidden > KNOWN, hidden, uncertainty), loose, scale)
+    opened = torch.where(hidden > KNOWN, hidden, uncertainty)
+    return Whole(base + shares[:, None] * step, places, opened, torch.maximum(loose, spread), scale)
+
+
+def _least_misfit(search: Search, fit: _Fit, scale: float) -> float:
+    """Return the misfit that cannot be told from that of the truth: a fit's misfit, and at least its rounding."""
+    return max(fit.misfit, search.unit * search.size * search.span.rank / scale)
 
 
 def _undetermined_by(
@@ -108,7 +122,7 @@ def _undetermined_by(
         effects = effects + moves[:, -1, None, None] * (search.span.rows[:, None] * search.reduced * rank / scale)
     left, singular, _ = torch.linalg.svd(effects.flatten(1), full_matrices=False)
     # A change of the gradient is hidden below the misfit of the fit, and always below the gradient's rounding.
-    threshold = max(fit.misfit, search.unit * search.size * rank / scale)
+    threshold = _least_misfit(search, fit, scale)
     rotated = torch.einsum("wk,wbj->kbj", left, sample_moves)
     reach = HIDDEN * threshold / singular.clamp(min=TINY)
     feature_moves = (reach[:, None] * rotated[:, :, :rank].norm(dim=2)).norm(dim=0) / places.norm(dim=1).clamp(min=TINY)
