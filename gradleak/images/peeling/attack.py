@@ -45,8 +45,8 @@ LOOSE = 30.0
 # Images and labels explain the gradient if its relative error is smaller. A few wrong slopes near zero cause errors of
 # about 1e-3, a wrong image much larger ones.
 EXPLAINS = 2e-2
-# A batch is "unique" only if three standard deviations of each image are below this relative error.
-SURE, DEVIATIONS = 1e-3, 3.0
+# A batch is "unique" only if this many standard deviations of each image are below this relative error.
+SURE, DEVIATIONS = 1e-3, 4.0
 # An image is found if the misfit of its map is below this multiple of the map's error.
 FOUND = 10.0
 # An audit makes this many times more steps than for gradient matching, because each step is cheap.
@@ -91,11 +91,18 @@ class Peeled:
             Answer(
                 self.status,
                 "; ".join(part for part in (followed, self.reason) if part),
-                claimed=float(self.errors.max()),
+                claimed=float(self.relative.max()),
                 labels=self.labels if bool(self.labels.isfinite().all()) else None,
                 inputs=self.images.nan_to_num(0.0),
             ),
         )
+
+
+    @property
+    def relative(self) -> Tensor:
+        """A bound on the relative error of each image (B,), inf if it was not found."""
+        size = self.images.flatten(1).square().mean(dim=1).sqrt()
+        return (DEVIATIONS * self.errors / size).nan_to_num(nan=math.inf)
 
 
 @dataclass(frozen=True)
@@ -218,13 +225,15 @@ def peel(
         residual = _residual(leak, network, images, top.labels) if complete else torch.inf
     status: Status = "unique" if complete and residual < EXPLAINS and top.status == "unique" else "found"
     reason = "" if status == "unique" else top.reason or f"images and labels miss the gradient by {residual:.0e}"
-    if status == "unique" and DEVIATIONS * float(claimed.max()) > SURE:
-        status, reason = "found", f"an image is known to {float(claimed.max()):.0e} only"
     if not complete:
         status = "found" if bool(good.any()) else "failed"
         which = f" ({int((~good).sum())} of {len(good)} samples)" if len(good) > 1 else ""
         reason = f"the final search for the image did not reproduce the maps at '{name}'{which}"
-    return Peeled(images, fronts.images, top.labels, layers, name, fronts.misfit, claimed, residual, status, reason)
+    peeled = Peeled(images, fronts.images, top.labels, layers, name, fronts.misfit, claimed, residual, status, reason)
+    worst = float(peeled.relative.max())
+    if status == "unique" and not worst <= SURE:
+        return replace(peeled, status="found", reason=f"an image is known to {worst:.0e} only")
+    return peeled
 
 
 def _last_layer(
@@ -266,9 +275,8 @@ def errors_of(leak: Leak, top: BatchLabels, unit: float) -> tuple[Tensor, Tensor
     solved_error = count * inverse.norm(dim=0)[:, None] * noise
     share = exact_error.square() / (exact_error.square() + solved_error.square()).clamp(min=TINY)
     errors = torch.lerp(exact, solved, share)
-    # Scaling a feature up and its error down gives the same gradient. Only p, which is rounded, determines the scale.
-    scaling = (exact_error / (1 + largest)).norm(dim=1)
-    return errors, ((share.sqrt() * solved_error).norm(dim=1).square() + scaling.square()).sqrt() / errors.norm(dim=1)
+    # Scaling a feature up and its error down gives the same gradient, which shows in the features' uncertainty.
+    return errors, (share.sqrt() * solved_error).norm(dim=1) / errors.norm(dim=1) + top.loose
 
 
 def _in_front(leak: Leak, network: Network, sweep: Sweep, names: list[str], steps: int, seed: int) -> Fronts:
@@ -296,7 +304,7 @@ def _in_front(leak: Leak, network: Network, sweep: Sweep, names: list[str], step
 
     targets = torch.cat([one / size for one, size in zip(maps, sizes, strict=True)], dim=1)
     single = Network(leak.model, shape, torch.float32)
-    return matched(run_by(single), run_by(network), targets, shape, steps, seed)
+    return matched(run_by(single), run_by(network), targets, _error_of(sweep, names), shape, steps, seed)
 
 
 def _error_of(sweep: Sweep, names: list[str]) -> Tensor:

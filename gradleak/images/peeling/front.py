@@ -34,8 +34,13 @@ class Fronts:
     error: Tensor
 
 
-def matched(run: Run, precise: Run, maps: Tensor, shape: tuple[int, ...], steps: int, seed: int) -> Fronts:
-    """Search for inputs of the given shape for which `run` gives the maps (B, …); `precise` is `run` in float64."""
+def matched(
+    run: Run, precise: Run, maps: Tensor, errors: Tensor, shape: tuple[int, ...], steps: int, seed: int
+) -> Fronts:
+    """Search for inputs of the given shape for which `run` gives the maps (B, …), known with relative errors (B,).
+
+    `precise` is `run` in float64.
+    """
     generator = torch.Generator().manual_seed(seed)
     wanted = maps.float()
     best, misfit = _searched(run, wanted, shape, steps, generator)
@@ -43,7 +48,8 @@ def matched(run: Run, precise: Run, maps: Tensor, shape: tuple[int, ...], steps:
     images = best.double()
     error = torch.full_like(misfit, torch.inf, dtype=torch.float64)
     if converged.any():
-        images[converged], error[converged] = _polished(run, precise, maps[converged], images[converged], generator)
+        found = _polished(run, precise, maps[converged], errors[converged], images[converged], generator)
+        images[converged], error[converged] = found
     size = maps.flatten(1).norm(dim=1)
     final_misfit = (precise(images)[0] - maps).flatten(1).norm(dim=1) / size
     return Fronts(images, final_misfit, error)
@@ -92,18 +98,21 @@ def _searched(
 
 
 def _polished(
-    run: Run, precise: Run, maps: Tensor, images: Tensor, generator: torch.Generator
+    run: Run, precise: Run, maps: Tensor, errors: Tensor, images: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Return the images after two Gauss–Newton steps, and their errors.
 
-    The errors are estimated by the step that the final residual gives with random signs.
+    The errors are estimated by the step that the final residual gives with random signs, if it is as large as the
+    maps' error at least.
     """
     for _ in range(2):
         residual = precise(images)[0] - maps
         images = images - _stepped(run, images, residual)
     residual = precise(images)[0] - maps
     signs = torch.randint(2, residual.shape, generator=generator).to(residual) * 2 - 1
-    error = _stepped(run, images, residual * signs)
+    size, ones = residual.flatten(1).norm(dim=1).clamp(min=TINY), [1] * (maps.ndim - 1)
+    larger = (errors * maps.flatten(1).norm(dim=1) / size).clamp(min=1).view(-1, *ones)
+    error = _stepped(run, images, residual * larger * signs)
     return images, error.flatten(1).square().mean(dim=1).sqrt()
 
 

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from scipy.special import ndtri, stdtrit
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -22,7 +23,11 @@ LEAST_ROW = 1e-9
 MIXED = 32
 # The matrix is singular if the least diagonal entry of its triangular factor is below this share of the largest.
 SINGULAR = 1e-9
+# An unknown hangs on rows alone if these have all but this share of it.
+ALONE = 1e-12
 TINY = 1e-100
+# The probability of a larger error than claimed that the number of residuals is accounted for.
+RARE = 5e-4
 # The number of entries of the channels' systems that are solved together.
 AT_ONCE = 16_000_000
 
@@ -140,19 +145,35 @@ def solved(equations: list[Equations], shape: tuple[int, ...], unit: float) -> S
     least, largest = torch.stack(triangle.diagonal().abs().aminmax()).tolist()
     if least <= SINGULAR * largest:
         return lost("its δ do not separate all positions")
-    outliers, mended = _outliers(basis, side, [size for *_, size in groups])
+    outliers, left_out, mended = _outliers(basis, side, [size for *_, size in groups])
+    rows_left_out = basis[left_out]
+    if len(left_out) and float(torch.linalg.matrix_norm(rows_left_out, 2)) ** 2 > 1 - ALONE:
+        return lost("without the channels whose δ is wrong, its δ do not separate all positions")
     projected = basis.T @ mended
     value = torch.linalg.solve_triangular(triangle, projected, upper=True)
     residual = mended - basis @ projected
     freedom = rows - unknowns - sum(groups[n][2] for n in outliers)
     # The noise is at least the rounding error of a typical entry.
-    noise = torch.maximum(residual.square().sum(dim=0) / max(freedom, 1), unit**2 * side.square().mean(dim=0))
+    seen = residual.square().sum(dim=0) * _unsure(freedom)
+    noise = torch.maximum(seen, unit**2 * side.square().mean(dim=0))
     inverse = torch.linalg.solve_triangular(triangle, torch.eye(unknowns).to(triangle), upper=True)
-    deviation = (inverse.square().sum(dim=1)[:, None] * noise).sqrt().clamp(min=TINY)
+    # The covariance of the equations that were used.
+    effect = inverse @ rows_left_out.T
+    variance = inverse.square().sum(dim=1) + ((effect @ _inverse(rows_left_out)) * effect).sum(dim=1)
+    deviation = (variance[:, None] * noise).sqrt().clamp(min=TINY)
     size = (len(equations[0].delta), *shape[1:])
     dropped = tuple(tuple(groups[n][1] for n in outliers if groups[n][0] == number) for number in range(len(equations)))
     misfit = float(residual.norm() / mended.norm())
     return Solution(_folded(value, size), _folded(deviation, size), misfit, dropped)
+
+
+def _unsure(freedom: int) -> float:
+    """Return the factor from a sum of squared residuals to the variance of the noise, larger for few residuals.
+
+    A multiple of the result's square root bounds an error as Student's distribution does for this many residuals.
+    """
+    few = max(freedom, 1)
+    return float((stdtrit(few, 1 - RARE) / ndtri(1 - RARE)) ** 2) / few
 
 
 def completed(equations: list[Equations], shape: tuple[int, ...], seen: Seen, unit: float) -> Solution:
@@ -181,8 +202,9 @@ def completed(equations: list[Equations], shape: tuple[int, ...], seen: Seen, un
         projected = basis[:, :rows].mT @ target[..., None]
         solution = torch.linalg.solve_triangular(triangle, projected, upper=True)[..., 0]
         residual = target - (basis[:, :rows] @ projected)[..., 0]
-        freedom = rows - (~known).sum(dim=1)
-        noise = torch.maximum(residual.square().sum(dim=1) / freedom, unit**2 * side[:, part].square().mean(dim=0))
+        freedom = (rows - (~known).sum(dim=1)).tolist()
+        seen = residual.square().sum(dim=1) * residual.new_tensor([_unsure(one) for one in freedom])
+        noise = torch.maximum(seen, unit**2 * side[:, part].square().mean(dim=0))
         inverse = torch.linalg.solve_triangular(triangle, torch.eye(largest).to(triangle), upper=True)
         spread = (inverse.square().sum(dim=2) * noise[:, None]).sqrt()
         value[part] = known_values[part].scatter(
@@ -219,8 +241,8 @@ def _folded(columns: Tensor, size: tuple[int, ...]) -> Tensor:
     return folded
 
 
-def _outliers(basis: Tensor, side: Tensor, lengths: list[int]) -> tuple[list[int], Tensor]:
-    """Return the groups of rows that are outliers, and the right side with their rows replaced by predictions.
+def _outliers(basis: Tensor, side: Tensor, lengths: list[int]) -> tuple[list[int], Tensor, Tensor]:
+    """Return the groups of rows that are outliers, their rows, and the right side with these replaced by predictions.
 
     The predictions are those of the least-squares solution without the outliers. `lengths` has the numbers of rows of
     consecutive groups.
@@ -261,10 +283,10 @@ def _outliers(basis: Tensor, side: Tensor, lengths: list[int]) -> tuple[list[int
         residual = original + basis @ (rows.T @ correction)
         residual[dropped] -= correction
     if not outliers:
-        return outliers, side
+        return outliers, dropped, side
     mended = side.clone()
     mended[dropped] -= _inverse(basis[dropped]) @ (side[dropped] - basis[dropped] @ (basis.T @ side))
-    return outliers, mended
+    return outliers, dropped, mended
 
 
 def _inverse(own: Tensor) -> Tensor:
