@@ -243,7 +243,7 @@ def _inverted(
         + [f"layer '{layer_report.name}': {layer_report.reason}" for layer_report in reports if layer_report.reason]
     )
     if reason:
-        return Inversion(outputs.value[None], top.labels, tuple(reports), "partial", reason)
+        return Inversion(outputs.value[None], top.labels, tuple(reports), "partial", reason, claimed=claimed)
     check = observed_again(leak, outputs.value[None], top.labels)
     reason = check.beyond(max(FITS, ALLOWED * unit), noise, leak)
     status: InversionStatus = "partial" if reason else "exact"

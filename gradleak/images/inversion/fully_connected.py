@@ -263,7 +263,9 @@ def _least_squares(
             # A single sample's δ is the gradient of the bias.
             value = bias_gradient.double()[None]
             delta, loose = Known(value, (unit * value).abs() + told_noise), torch.zeros_like(loose)
-        inputs, delta, report = _solved(leak.gradients[f"{layer.name}.weight"], delta, loose, layer.name, unit, told_noise)
+        inputs, delta, report = _solved(
+            leak.gradients[f"{layer.name}.weight"], delta, loose, layer.name, unit, told_noise
+        )
         reports.append(report)
         reasons += [f"layer '{layer.name}': {report.reason}"] if report.reason else []
     claimed = reports[-1].claimed if reports else _claimed(inputs, loose)
@@ -517,17 +519,24 @@ def _attack_first(case: Case) -> Answer:
     units = units[units.isfinite().all(dim=1)]
     if len(units) == 0:
         return Answer("failed", "no unit of the first layer passed anything on")
-    inputs = units.median(dim=0).values.reshape(1, *case.subject.input_shape)
+    median = units.median(dim=0).values
+    inputs = median.reshape(1, *case.subject.input_shape)
     if len(case.leak.gradients) == 2:
         return Answer("partial", "there is no other layer that could confirm it", inputs=inputs)
+    # For normal errors, the median absolute deviation is two thirds of the standard deviation.
+    unit = max(rounding_unit(case.precision, case.leak.weight_gradient.dtype), FINEST)
+    spread = BOUND * 1.5 * float((units - median).norm(dim=1).median())
+    claimed = (spread if len(units) > 2 else math.inf) / float(median.norm()) + 2 * unit
     if case.coarse:
-        return case.without_rounding(Answer("exact", inputs=inputs))
+        return case.without_rounding(Answer("exact", claimed=claimed, inputs=inputs))
     # All units may give the same wrong input, if signs are sent or weights and biases are clipped separately.
     check = observed_again(case.leak, inputs, None, dtype=case.leak.weight.dtype)
     # Only the errors of cross-entropy with softmax sum to zero.
     check = check if case.plain else replace(check, unbalanced=0.0)
     reason = check.beyond(FITS, case.noise or 0.0, case.leak)
-    return Answer("partial" if reason else "exact", reason, inputs=inputs)
+    if not reason and not claimed <= SURE:
+        reason = f"it is known to {claimed:.1e} only"
+    return Answer("partial" if reason else "exact", reason, claimed=claimed, inputs=inputs)
 
 
 BIAS_ATTACK = Attack(

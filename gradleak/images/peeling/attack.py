@@ -23,7 +23,7 @@ from gradleak.answers import Answer
 from gradleak.answers import LabelStatus as Status
 from gradleak.cases import Attack, Case
 from gradleak.errors import InputError
-from gradleak.images.inversion.fully_connected import LayerReport
+from gradleak.images.inversion.fully_connected import BOUND, LayerReport
 from gradleak.images.peeling.front import Fronts, matched
 from gradleak.images.peeling.joints import shown
 from gradleak.images.peeling.layer import counted, short
@@ -45,8 +45,8 @@ LOOSE = 30.0
 # Images and labels explain the gradient if its relative error is smaller. A few wrong slopes near zero cause errors of
 # about 1e-3, a wrong image much larger ones.
 EXPLAINS = 2e-2
-# A batch is "unique" only if this many standard deviations of each image are below this relative error.
-SURE, DEVIATIONS = 1e-3, 4.0
+# A batch is "unique" only if each image has a smaller claimed relative error.
+SURE = 1e-3
 # An image is found if the misfit of its map is below this multiple of the map's error.
 FOUND = 10.0
 # An audit makes this many times more steps than for gradient matching, because each step is cheap.
@@ -97,12 +97,11 @@ class Peeled:
             ),
         )
 
-
     @property
     def relative(self) -> Tensor:
         """A bound on the relative error of each image (B,), inf if it was not found."""
         size = self.images.flatten(1).square().mean(dim=1).sqrt()
-        return (DEVIATIONS * self.errors / size).nan_to_num(nan=math.inf)
+        return (BOUND * self.errors / size).nan_to_num(nan=math.inf)
 
 
 @dataclass(frozen=True)
@@ -276,7 +275,7 @@ def errors_of(leak: Leak, top: BatchLabels, unit: float) -> tuple[Tensor, Tensor
     share = exact_error.square() / (exact_error.square() + solved_error.square()).clamp(min=TINY)
     errors = torch.lerp(exact, solved, share)
     # Scaling a feature up and its error down gives the same gradient, which shows in the features' uncertainty.
-    return errors, (share.sqrt() * solved_error).norm(dim=1) / errors.norm(dim=1) + top.loose
+    return errors, (share.sqrt() * solved_error).norm(dim=1) / errors.norm(dim=1) + top.loose / BOUND
 
 
 def _in_front(leak: Leak, network: Network, sweep: Sweep, names: list[str], steps: int, seed: int) -> Fronts:

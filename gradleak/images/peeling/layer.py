@@ -154,8 +154,7 @@ def solved(equations: list[Equations], shape: tuple[int, ...], unit: float) -> S
     residual = mended - basis @ projected
     freedom = rows - unknowns - sum(groups[n][2] for n in outliers)
     # The noise is at least the rounding error of a typical entry.
-    seen = residual.square().sum(dim=0) * _unsure(freedom)
-    noise = torch.maximum(seen, unit**2 * side.square().mean(dim=0))
+    noise = torch.maximum(_unsure(freedom) * residual.square().sum(dim=0), unit**2 * side.square().mean(dim=0))
     inverse = torch.linalg.solve_triangular(triangle, torch.eye(unknowns).to(triangle), upper=True)
     # The covariance of the equations that were used.
     effect = inverse @ rows_left_out.T
@@ -203,8 +202,8 @@ def completed(equations: list[Equations], shape: tuple[int, ...], seen: Seen, un
         solution = torch.linalg.solve_triangular(triangle, projected, upper=True)[..., 0]
         residual = target - (basis[:, :rows] @ projected)[..., 0]
         freedom = (rows - (~known).sum(dim=1)).tolist()
-        seen = residual.square().sum(dim=1) * residual.new_tensor([_unsure(one) for one in freedom])
-        noise = torch.maximum(seen, unit**2 * side[:, part].square().mean(dim=0))
+        unsure = residual.new_tensor([_unsure(one) for one in freedom])
+        noise = torch.maximum(unsure * residual.square().sum(dim=1), unit**2 * side[:, part].square().mean(dim=0))
         inverse = torch.linalg.solve_triangular(triangle, torch.eye(largest).to(triangle), upper=True)
         spread = (inverse.square().sum(dim=2) * noise[:, None]).sqrt()
         value[part] = known_values[part].scatter(

@@ -108,7 +108,10 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
             checked = torch.full_like(best, prior.equations(problem.classes) > 1, dtype=torch.bool)
         else:
             checked = conditions(*problem.explained(best[:, None]), prior)[:, 0] > 1
-        none, length = torch.zeros_like(best), torch.maximum(merged.values[2, :, 0] / best - 1, 1 - merged.values[1, :, 0] / best)
+        none, length = (
+            torch.zeros_like(best),
+            torch.maximum(merged.values[2, :, 0] / best - 1, 1 - merged.values[1, :, 0] / best),
+        )
         return Explanation(best, best.reciprocal(), labels[:, 0], widest, none, length, checked, tuple(found))
     loose, checked = with_scale[1].where(accepted, 0).amax(dim=1), (with_scale[2][:, 0] > 0) & accepted[:, 0]
     # No equation checks such a label, so its error is only bounded by the largest L1 distance of two labels, 2.

@@ -123,7 +123,10 @@ def _bounds(problem: Problem, edges: Tensor, count: int) -> tuple[Tensor, Tensor
     bias = 0.0 if problem.bias is None else 2 * problem.bias.abs().max()
     sizes = (at * mean).abs()
     own = UNIT * (1 + last * logits.abs() + torch.maximum(sizes[:, :-1], sizes[:, 1:]) + bias)
-    low, high = torch.minimum(begin, end) * (1 - own), torch.maximum(begin, end) * (above + own).clamp(max=LARGEST).exp()
+    low, high = (
+        torch.minimum(begin, end) * (1 - own),
+        torch.maximum(begin, end) * (above + own).clamp(max=LARGEST).exp(),
+    )
     unit, floor, noise = (one[:, None, None] for one in (problem.unit, problem.floor, problem.noise))
     # tp exp(rate t), too, has a concave logarithm, and odds grow by a share of at most ACCEPT s exp(rate t).
     steeper, grown = slope + problem.rate, at.log() + logs + problem.rate * at
