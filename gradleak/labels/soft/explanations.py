@@ -11,12 +11,14 @@ from torch import Tensor
 from gradleak.labels.priors import LabelPrior, Score
 from gradleak.labels.soft.candidates import Candidates
 from gradleak.labels.soft.equations import explains
-from gradleak.labels.soft.problem import Problem
+from gradleak.labels.soft.problem import ACCEPT, Problem
 from gradleak.labels.soft.scores import conditions
 from gradleak.labels.verdict import KNOWN
 
 # The same label with two features that differ by this relative distance counts as two explanations.
 KNOWN_FEATURE = 0.1
+# The claimed error of a feature's length in standard deviations.
+BOUND = 4.0
 # A scalar that is larger or smaller by this factor gives another feature.
 APART = 1.12
 
@@ -108,10 +110,11 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
             checked = torch.full_like(best, prior.equations(problem.classes) > 1, dtype=torch.bool)
         else:
             checked = conditions(*problem.explained(best[:, None]), prior)[:, 0] > 1
-        none, length = (
-            torch.zeros_like(best),
-            torch.maximum(merged.values[2, :, 0] / best - 1, 1 - merged.values[1, :, 0] / best),
-        )
+        low, high, misfit = merged.values[1:4, :, 0]
+        reach = torch.maximum(high / best - 1, 1 - low / best)
+        # The range ends where the root mean square of the residuals does not fit; independent errors leave less open.
+        equations = prior.equations(problem.classes) if isinstance(prior, LabelPrior) else 1
+        none, length = torch.zeros_like(best), reach * misfit.clamp(min=1) * BOUND / ACCEPT / math.sqrt(equations)
         return Explanation(best, best.reciprocal(), labels[:, 0], widest, none, length, checked, tuple(found))
     loose, checked = with_scale[1].where(accepted, 0).amax(dim=1), (with_scale[2][:, 0] > 0) & accepted[:, 0]
     # No equation checks such a label, so its error is only bounded by the largest L1 distance of two labels, 2.

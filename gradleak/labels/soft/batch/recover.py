@@ -28,7 +28,7 @@ from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.batch.families import families_of
 from gradleak.labels.soft.batch.rounds import Search
 from gradleak.labels.soft.batch.span import TINY, Span
-from gradleak.labels.soft.batch.whole import Whole, fitted
+from gradleak.labels.soft.batch.whole import Whole, errors_of, fitted
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.labels.soft.single import recover_soft_labels
 from gradleak.labels.verdict import KNOWN, Verdict, check_noise, check_scale
@@ -284,7 +284,7 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _NotRecovered) -
     rest = sent.gradient - (logits.softmax(dim=1) - whole.labels).T @ hidden * whole.scale / count
     allowed = REBUILT * _rounding(search, whole, hidden, logits)
     if sent.coarse and search.families.free:
-        whole = replace(whole, open=whole.open + 2 * search.unit * _errors(whole, logits).sum(dim=1))
+        whole = replace(whole, open=whole.open + 2 * search.unit * errors_of(logits, whole.labels).sum(dim=1))
     fits = float((search.span.rows[:, None] * rest).norm()) <= allowed
     residual = float(rest.norm() / sent.gradient.norm()) if found_count == count else math.inf
     status: Status = "ambiguous"
@@ -330,20 +330,9 @@ def _no_bias(sent: Sent, hidden: Tensor) -> str:
 
 def _rounding(search: Search, whole: Whole, hidden: Tensor, logits: Tensor) -> float:
     """Return by how much rounding lets these samples miss the gradient, with weighted rows."""
-    errors = _errors(whole, logits)
+    errors = errors_of(logits, whole.labels)
     per_class = (errors * hidden.norm(dim=1, keepdim=True)).square().sum(dim=0).sqrt() * whole.scale / len(hidden)
     return search.unit * float((search.span.rows * per_class).norm()) + search.unit * search.size
-
-
-def _errors(whole: Whole, logits: Tensor) -> Tensor:
-    """Return the rounding error of the samples' p − y (n, C), in rounding units.
-
-    Softmax turns the rounding error of the logits into a relative error of as many units as the largest |logit|, except
-    for a class that has all or none of the probability.
-    """
-    p = logits.softmax(dim=1)
-    largest = logits.abs().amax(dim=1, keepdim=True)
-    return p * (1 + (1 - p) * largest) + whole.labels.abs()
 
 
 def _tail(gradient: Tensor, batch_size: int | None) -> float:
