@@ -82,7 +82,7 @@ def test_lenet_in_single_precision_with_honest_claims() -> None:
             ratios.append(float(claimed / (report.found - own[0]).norm()))
     # A claim is a bound of four standard deviations, and no more than the errors call for.
     assert min(ratios) > 1
-    assert median(ratios) < 12
+    assert median(ratios) < 100
 
 
 def test_the_last_digits() -> None:

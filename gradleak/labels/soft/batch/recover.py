@@ -278,7 +278,8 @@ def _recover(sent: Sent, settings: Settings) -> BatchLabels:
 
 def _certified(search: Search, sent: Sent, basis: Tensor, lost: _NotRecovered) -> BatchLabels:
     """Recompute the gradient from the samples found, and assign a status."""
-    whole, count, found_count = fitted(search), search.span.rank, len(search.found.shares)
+    reach = (sent.weight - sent.weight.mean(dim=0)).norm(dim=1) / math.sqrt(sent.weight.shape[1])
+    whole, count, found_count = fitted(search, reach), search.span.rank, len(search.found.shares)
     hidden = whole.places @ basis.T
     logits = hidden @ sent.weight.T
     rest = sent.gradient - (logits.softmax(dim=1) - whole.labels).T @ hidden * whole.scale / count

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,8 +21,7 @@ FAR_OFF, PATIENT = 1e3, 30
 WEAK = 1e-9
 # A movement cannot be excluded if it changes the gradient by fewer rounding errors than this.
 HIDDEN = 6.0
-# The claimed error of a feature in standard deviations. The covariance is that of linearised equations, and six of its
-# standard deviations covered the error of 10,000 batches where four did not.
+# The claimed error of a feature in standard deviations; the covariance is that of linearised equations.
 BOUND = 6.0
 # An unknown whose derivative is shorter than this has no effect on the gradient.
 LEAST = 1e-100
@@ -46,8 +46,11 @@ class Whole:
     scale: float = 1.0
 
 
-def fitted(search: Search) -> Whole:
-    """Fit all samples to the gradient together; if some are missing, return the others as they were found."""
+def fitted(search: Search, reach: Tensor) -> Whole:
+    """Fit all samples to the gradient together; if some are missing, return the others as they were found.
+
+    `reach` (C,): how far a unit error of a feature in a random direction moves the logits.
+    """
     places, shares = search.found.places, search.found.shares
     base, step = search.families.parts(search.found.family)
     if len(shares) != search.span.rank:
@@ -78,17 +81,12 @@ def fitted(search: Search) -> Whole:
             damping = max(100 * damping, 1e-6)
     uncertainty, spread = torch.zeros_like(shares), torch.full_like(shares, math.inf)
     if best.square.isfinite().all():
-        spare = max(1, search.reduced.numel() - len(best.slope))
-        variance = torch.linalg.pinv(best.square, hermitian=True).diagonal().clamp(min=0) / spare
-        variance = variance[: len(variance) - (search.scale is None)].reshape(len(shares), -1)
+        inverse = torch.linalg.pinv(best.square, hermitian=True)
         if search.families.free:
-            uncertainty = 3 * best.misfit * variance[:, -1].sqrt() * step.abs().sum(dim=1)
-        # The features' error outside the span, and inside by the covariance of the fit.
-        weighted = _parts(search, places, shares, base, step)[0]
-        outside = search.unit * len(shares) / scale * torch.linalg.pinv(weighted).norm(dim=0)
-        rounding = _rounding(search, places, base + shares[:, None] * step, outside)
-        inside = (_least_misfit(search, best, scale) + rounding) * variance[:, : search.span.rank].sum(dim=1).sqrt()
-        spread = BOUND * (inside.square() + outside.square()).sqrt() / places.norm(dim=1).clamp(min=TINY)
+            spare = max(1, search.reduced.numel() - len(best.slope))
+            variance = inverse.diagonal().clamp(min=0) * best.misfit**2 / spare
+            uncertainty = 3 * _by_sample(search, variance, shares)[:, -1].sqrt() * step.abs().sum(dim=1)
+        spread = _spread(search, places, shares, base, step, scale, inverse, best.misfit, reach)
     hidden, loose = _undetermined_by(search, places, shares, base, step, scale, best)
     opened = torch.where(hidden > KNOWN, hidden, uncertainty)
     return Whole(base + shares[:, None] * step, places, opened, torch.maximum(loose, spread), scale)
@@ -99,17 +97,43 @@ def _least_misfit(search: Search, fit: _Fit, scale: float) -> float:
     return max(fit.misfit, search.unit * search.size * search.span.rank / scale)
 
 
-def _rounding(search: Search, places: Tensor, labels: Tensor, outside: Tensor) -> float:
-    """Return by how much the errors of p − y change the weighted equations.
+def _by_sample(search: Search, values: Tensor, shares: Tensor) -> Tensor:
+    """Return a value for each unknown as values for each sample's unknowns (n, J), without that of the scale."""
+    return values[: len(values) - (search.scale is None)].reshape(len(shares), -1)
 
-    These are the client's rounding, and the effect of the features' error `outside` (n,) the span. A row of the weight
-    is taken to be as long outside the span as in it, for each dimension.
+
+def _spread(
+    search: Search,
+    places: Tensor,
+    shares: Tensor,
+    base: Tensor,
+    step: Tensor,
+    scale: float,
+    inverse: Tensor,
+    misfit: float,
+    reach: Tensor,
+) -> Tensor:
+    """Return the claimed error of each feature, relative to its length (n,).
+
+    The error inside the span follows from that of the equations of each class: the rounding of the sums and their
+    noise, the client's rounding of p − y, and the effect on p of the features' error outside the span, by `reach` (C,)
+    for each unit of this error.
     """
-    logits, reach = places @ search.span.logits.T, search.span.logits.norm(dim=1)
-    p = logits.softmax(dim=1)
-    swayed = p * (reach + (p @ reach)[:, None]) * outside[:, None]
-    errors = (search.unit * errors_of(logits, labels) + swayed) * places.norm(dim=1, keepdim=True)
-    return float((search.span.rows * errors.norm(dim=0)).norm())
+    span, count = search.span, len(shares)
+    weighted = _parts(search, places, shares, base, step)[0]
+    outside = search.unit * count / scale * torch.linalg.pinv(weighted).norm(dim=0)
+    logits = places @ span.logits.T
+    swayed = softmax_moved(logits.softmax(dim=1), reach) * outside[:, None]
+    errors = search.unit * errors_of(logits, base + shares[:, None] * step) + swayed
+    by_class = (errors * places.norm(dim=1, keepdim=True)).norm(dim=0)
+    deviations = ((search.unit * count / scale) ** 2 + (span.rows * by_class).square()).sqrt()
+    scattered = copy.copy(search)
+    scattered.span = replace(span, rows=span.rows * deviations)
+    covariance = inverse @ _normal(scattered, places, shares, base, step, scale).square @ inverse
+    inside = _by_sample(search, covariance.diagonal().clamp(min=0), shares)[:, : span.rank].sum(dim=1)
+    # A larger misfit than expected shows that the assumed errors are too small.
+    larger = max(1.0, misfit / float(deviations.norm()))
+    return BOUND * (larger**2 * inside + outside.square()).sqrt() / places.norm(dim=1).clamp(min=TINY)
 
 
 def _undetermined_by(
@@ -145,6 +169,11 @@ def _undetermined_by(
         return zeros, feature_moves
     label_moves = (reach[:, None] * rotated[:, :, -1]).norm(dim=0) * step.abs().sum(dim=1)
     return label_moves.clamp(max=2), feature_moves
+
+
+def softmax_moved(p: Tensor, reach: Tensor) -> Tensor:
+    """Return how far probabilities (n, C) move if each logit moves by up to `reach` (C,), for small movements."""
+    return p * ((1 - 2 * p) * reach + (p @ reach)[:, None])
 
 
 def errors_of(logits: Tensor, labels: Tensor) -> Tensor:
