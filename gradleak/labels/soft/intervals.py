@@ -113,10 +113,10 @@ def _bounds(problem: Problem, edges: Tensor, count: int) -> tuple[Tensor, Tensor
     # Subtract the largest logit: the exponents of likely classes are then small, and so are their errors.
     problem = replace(problem, logits=problem.logits - problem.logits.amax(dim=1, keepdim=True))
     logits, ratios = (value.gather(1, telling).unsqueeze(1) for value in (problem.logits, problem.ratios))
-    every = problem.scores(edges).log_softmax(dim=2)
-    logs = every.gather(2, telling.unsqueeze(1).expand(-1, edges.shape[1], -1))
-    mean = every.exp_() @ problem.logits.unsqueeze(2)
-    at, probability = edges.unsqueeze(2), logs.exp()
+    every = problem.probabilities(edges)
+    mean = every @ problem.logits.unsqueeze(2)
+    at = edges.unsqueeze(2)
+    probability = every.gather(2, telling.unsqueeze(1).expand(-1, edges.shape[1], -1))
     value, slope = at * probability, 1 / at + logits - mean
     begin, end, last = value[:, :-1], value[:, 1:], at[:, 1:]
     above = _rise_above_ends(slope[:, :-1], slope[:, 1:], last - at[:, :-1])
@@ -125,14 +125,17 @@ def _bounds(problem: Problem, edges: Tensor, count: int) -> tuple[Tensor, Tensor
     own = UNIT * (1 + last * logits.abs() + torch.maximum(sizes[:, :-1], sizes[:, 1:]) + bias)
     low, high = torch.minimum(begin, end) * (1 - own), torch.maximum(begin, end) * (above + own).clamp(max=LARGEST).exp()
     unit, floor, noise = (one[:, None, None] for one in (problem.unit, problem.floor, problem.noise))
-    # tp exp(rate t), too, has a concave logarithm, and odds grow by a share of at most ACCEPT s exp(rate t).
-    steeper, grown = slope + problem.rate, at.log() + logs + problem.rate * at
-    above = _rise_above_ends(steeper[:, :-1], steeper[:, 1:], last - at[:, :-1])
-    grown = (torch.maximum(grown[:, :-1], grown[:, 1:]) + above + own).clamp(max=LARGEST).exp()
-    unsure = 1 + UNIT - torch.minimum(probability[:, :-1], probability[:, 1:])
+    unsure, growth = 1 + UNIT - torch.minimum(probability[:, :-1], probability[:, 1:]), problem.rate * at
+    if (growth < 1).all():
+        grown = high * growth[:, 1:].exp()
+    else:
+        # The logarithm of tp exp(rate t), too, is concave.
+        grown = value * growth.clamp(max=LARGEST).exp()
+        rise = _rise_above_ends(*(one + problem.rate for one in (slope[:, :-1], slope[:, 1:])), last - at[:, :-1])
+        grown = torch.maximum(grown[:, :-1], grown[:, 1:]) * (rise + own).clamp(max=LARGEST).exp()
     steep = problem.unit * problem.scale + problem.sway
-    moved = last * torch.minimum(steep[:, None, None] * grown * unsure, unsure.new_tensor(1 / ACCEPT))
-    error = high * unit + moved + unit * ratios.abs() + (last + 1) * floor + noise
+    moved = last * (high / last * unit + steep[:, None, None] * grown * unsure).clamp(max=1 / ACCEPT)
+    error = moved + unit * ratios.abs() + (last + 1) * floor + noise
     low, high = low - ratios, high - ratios
     return low, high, error, torch.maximum(low.abs(), high.abs())
 
