@@ -5,8 +5,8 @@ that the prior constrains leaves a residual, which is compared with the rounding
 
     eᵢ(t) = u (pᵢ + |yᵢ| + |cᵢ| / t) + noise / t + least number of the precision + mᵢ(t).
 
-mᵢ(t) = pᵢ (1 − pᵢ) s exp(rate t) is the error of pᵢ by the error s of the logits. Where s is small it is the slope of the
-softmax times s. This slope vanishes where one class has all probability, but a larger error may still give the
+mᵢ(t) = pᵢ (1 − pᵢ) s exp(rate t) is the error of pᵢ by the error s of the logits. Where s is small this is the slope of
+the softmax times s. The slope vanishes where one class has all probability, but a larger error may still give the
 probability to another class: an error of ACCEPT s changes the odds of a class by a factor of up to exp(ACCEPT s), so pᵢ
 moves by at most ACCEPT pᵢ (1 − pᵢ) s exp(ACCEPT s). Noise of the logits has no bound and enters the exponent with the
 factor ACCEPT. Rounding errors have one and enter it with the factor WORST.

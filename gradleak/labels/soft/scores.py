@@ -11,8 +11,8 @@ from gradleak.labels.priors import Score
 from gradleak.labels.soft.path import golden
 from gradleak.labels.soft.problem import ACCEPT, Problem
 
-# A score is examined on PLANES circles of POINTS points around a label, with a radius of RADIUS errors of the label. Its
-# error is taken to be at least FINEST, so that the score's own arithmetic does not matter.
+# A score is examined on PLANES circles of POINTS points around a label, with a radius of RADIUS of its errors. The
+# error is at least FINEST, so that the score's own arithmetic does not matter.
 PLANES, POINTS, RADIUS, FINEST = 4, 64, 50.0, 1e-9
 
 

@@ -43,8 +43,6 @@ UNLIKELY = 1e-5
 # Two rows of the weight differ by at most twice, and usually by √2 times, the length of the longest row after the mean
 # row is subtracted.
 SPREAD = math.sqrt(2)
-# An uncertain entry of a one-hot label decides for 0 or 1.
-HALF = 0.5
 UNCHECKED = (
     "without a prior nothing checks this label: it is right if the client computed with these very weights, "
     "and sent both gradients unchanged"
@@ -303,18 +301,20 @@ def _exact(
         share = disturbed / norm(reduced.errors, dim=1).clamp(min=LEAST)
         found = _with_noise(found, share, share * (math.sqrt(weight.shape[1]) + ACCEPT))
     if certify == "proof":
-        found = replace(found, proved=_proved(problem, prior, parts))
+        # The largest feature that the gradient's type can hold.
+        largest = torch.finfo(gradients.dtype).max * math.sqrt(weight.shape[1])
+        found = replace(found, proved=_proved(problem, prior, parts, largest))
     return _as_labels(reduced, problem, gradients, fitted, found, scale, prior, rounding)
 
 
 def _proved(
-    problem: Problem, prior: LabelPrior | Score, parts: list[tuple[Tensor, int, Candidates]]
+    problem: Problem, prior: LabelPrior | Score, parts: list[tuple[Tensor, int, Candidates]], largest: float
 ) -> tuple[bool, ...]:
     """Return for which samples it is proved, for both signs of the scalar, that nothing else explains them."""
     assert isinstance(prior, LabelPrior)
     proved = torch.ones(len(problem), dtype=torch.bool, device=problem.ratios.device)
     for rows, sign, found in parts:
-        proved[rows] &= intervals.proved(problem.side(rows, sign), found.scalars, found.accepted, prior)
+        proved[rows] &= intervals.proved(problem.side(rows, sign), found.scalars, found.accepted, prior, largest)
     return tuple(proved.tolist())
 
 
@@ -413,9 +413,8 @@ def _open(error: Tensor, change: Tensor, prior: LabelPrior | Score | None) -> Te
     if prior.rest == "equal":
         # The error of the value that many entries share counts for each of them, and once more for the free entries.
         return torch.add(change, norm(error, dim=1), alpha=2 * ACCEPT).clamp_(max=2)
-    opened = torch.add(change, error.topk(prior.free, dim=1).values.sum(dim=1), alpha=ACCEPT)
-    # A one-hot label is only a class: it is determined unless an entry may move from 0 to 1.
-    return torch.where(opened > HALF, 2.0, 0.0) if prior.free == 1 else opened.clamp_(max=2)
+    opened = torch.add(change, error.topk(max(prior.free, 2), dim=1).values.sum(dim=1), alpha=ACCEPT)
+    return torch.where(opened > prior.tolerance, 2.0, 0.0) if prior.free == 1 else opened.clamp_(max=2)
 
 
 def _with_noise(found: Explanation, share: Tensor, loose: Tensor) -> Explanation:
