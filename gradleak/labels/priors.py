@@ -9,6 +9,7 @@ from typing import Literal
 from torch import Tensor
 
 from gradleak.errors import InputError, unknown
+from gradleak.labels.verdict import KNOWN
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,14 @@ class LabelPrior:
     def equations(self, classes: int) -> int:
         """Return the number of equations that the prior gives for the unknown scalar."""
         return classes - self.free - (self.rest == "equal")
+
+    @property
+    def tolerance(self) -> float:
+        """The error (L1) of a label's entries, before the label gets its shape, up to which the label is known.
+
+        A one-hot label is only a class, and those of two classes are at a distance of 2.
+        """
+        return 1.0 if self.free == 1 and self.rest == "zero" else KNOWN
 
 
 PRIORS = {"smoothing": LabelPrior(1, "equal"), "onehot": LabelPrior(1, "zero"), "mixup": LabelPrior(2, "zero")}

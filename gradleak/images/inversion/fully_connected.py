@@ -29,7 +29,7 @@ from gradleak.labels.soft.batch.whole import softmax_moved
 from gradleak.labels.soft.single import Solver, recover_soft_labels
 from gradleak.labels.verdict import check_noise
 from gradleak.leak import Leak
-from gradleak.precision import Precision, coarser, rounding_unit
+from gradleak.precision import Precision, rounding_unit
 
 Rule = Literal["least-squares", "mean", "published"]
 RULES: tuple[Rule, ...] = ("least-squares", "mean", "published")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradleak.labels.priors import LabelPrior, Score
-from gradleak.labels.soft.equations import Fit, entries, explains, shared, valid, weighted_mean
+from gradleak.labels.soft.equations import Fit, entries, explains, possible, shared, valid, weighted_mean
 from gradleak.labels.soft.path import padded
 from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, Problem
 from gradleak.labels.verdict import KNOWN
@@ -130,7 +130,7 @@ def _valid_inside(problem: Problem, ranges: Tensor, prior: LabelPrior | Score) -
     at, *ends = ranges
     steps = torch.linspace(0, 1, POINTS_INSIDE, dtype=at.dtype, device=at.device)
     points = torch.cat([at * (end / at) ** steps for end in ends], dim=1)
-    good = explains(problem, points, prior)
+    good = possible(problem, points, prior)
     near = (points / at).log().abs().masked_fill(~good, math.inf).argmin(dim=1, keepdim=True)
     some = good.any(dim=1)
     return torch.where(some, points.gather(1, near)[:, 0], at[:, 0]), some

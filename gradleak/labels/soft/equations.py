@@ -74,7 +74,7 @@ class Fit:
         rest = shared(label, named, prior)
         accuracy = problem.rounding(probability, rest, at, by).reciprocal_().scatter_(2, named, 0)
         if prior.rest == "equal":
-            stack -= weighted_mean(stack, accuracy)
+            stack -= weighted_mean(stack, accuracy.clamp_(max=LARGE))
         return Fit(problem, prior, scalars, weights, free, stack.mul_(accuracy), accuracy, fixed)
 
     @cached_property
@@ -188,14 +188,27 @@ def weighted_mean(values: Tensor, accuracy: Tensor) -> Tensor:
     return (values * square).sum(dim=-1, keepdim=True) / square.sum(dim=-1, keepdim=True).clamp_(min=1e-300)
 
 
-def explains(problem: Problem, scalars: Tensor, prior: LabelPrior | Score) -> Tensor:
-    """Return whether scalars (N, K), with the problem's sign, give a label that explains the gradient."""
-    label, error = problem.explained(scalars)
+def explains(problem: Problem, scalars: Tensor, prior: LabelPrior | Score, most: float = ACCEPT) -> Tensor:
+    """Return whether scalars (N, K), with the problem's sign, give a label that explains the gradient.
+
+    `most`: the largest root mean square of the residuals.
+    """
+    at = scalars.unsqueeze(2)
+    sides = probability, pull = problem.sides(at)
+    label = probability - pull
+    error = problem.rounding(probability, label, at)
     if isinstance(prior, LabelPrior):
-        fits = Fit.at(problem, prior, scalars).lengths[0] < ACCEPT
+        fits = Fit.at(problem, prior, scalars, sides=sides).lengths[0] < most
     else:
-        fits = prior(label) <= ACCEPT**2 * level(label, error, prior)
+        fits = prior(label) <= most**2 * level(label, error, prior)
     return fits & valid(problem, scalars, label, error)
+
+
+def possible(problem: Problem, scalars: Tensor, prior: LabelPrior | Score) -> Tensor:
+    """Return the same for scalars in a range in which the score of labels is not compared, if the prior is a score."""
+    if isinstance(prior, LabelPrior):
+        return explains(problem, scalars, prior)
+    return problem.labels(scalars).amin(dim=2) >= 0
 
 
 def valid(problem: Problem, scalars: Tensor, label: Tensor, error: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor
 from gradleak.errors import InputError
 from gradleak.labels.priors import LabelPrior, Score
 from gradleak.labels.soft.candidates import Candidates, joined, judged, judged_with_scale
-from gradleak.labels.soft.equations import LARGE, Fit, explains
+from gradleak.labels.soft.equations import Fit, explains
 from gradleak.labels.soft.grid import MINIMA_KEPT, brackets
 from gradleak.labels.soft.path import padded
 from gradleak.labels.soft.problem import ACCEPT, Problem
@@ -46,7 +46,6 @@ TIED, TIES_AT_ONCE = 0.05, 64
 
 def solve(problem: Problem, prior: LabelPrior | Score) -> Candidates:
     """Find the scalars that explain each sample, on finer and wider grids where the first one shows none."""
-    problem = _with_floor(problem, prior)
     # With few equations roots lie close together and need a finer grid.
     comb = FEW_STEP if isinstance(prior, LabelPrior) and prior.equations(problem.classes) < FEW else 1.0
     grids = tuple((start, stop, step * comb) for start, stop, step in GRIDS)
@@ -69,7 +68,6 @@ def solve_with_scale(problem: Problem, prior: LabelPrior | Score, given: Tensor 
             "an unknown scale is found for one-hot, smoothed and mixed labels; say the scale, or one of these priors"
         )
     found, begin = [], 0
-    problem = _with_floor(problem, prior)
     for part in problem.parts(points_of(problem, prior, given)):
         own = None if given is None else given[begin : begin + len(part)]
         begin += len(part)
@@ -84,13 +82,6 @@ def solve_with_scale(problem: Problem, prior: LabelPrior | Score, given: Tensor 
             fits.append(best)
         found.append(joined([judged_with_scale(fit) for fit in fits], dim=2))
     return joined(found)
-
-
-def _with_floor(problem: Problem, prior: LabelPrior | Score) -> Problem:
-    """Return the problem with errors that may be squared, where residuals are weighted by the errors' squares."""
-    if not isinstance(prior, LabelPrior) or prior.rest == "zero":
-        return problem
-    return replace(problem, floor=problem.floor.clamp(min=1 / LARGE))
 
 
 def refined(fit: Fit, ends: tuple[Tensor, Tensor] | None, rounds: tuple[int, ...], enough: float = ACCEPT) -> Fit:

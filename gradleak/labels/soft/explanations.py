@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from gradleak.labels.priors import LabelPrior, Score
 from gradleak.labels.soft.candidates import Candidates
-from gradleak.labels.soft.equations import explains
-from gradleak.labels.soft.problem import ACCEPT, Problem
+from gradleak.labels.soft.equations import explains, possible
+from gradleak.labels.soft.problem import ACCEPT, TRUE, Problem
 from gradleak.labels.soft.scores import conditions
 from gradleak.labels.verdict import KNOWN
 
@@ -21,6 +21,8 @@ KNOWN_FEATURE = 0.1
 BOUND = 4.0
 # A scalar that is larger or smaller by this factor gives another feature.
 APART = 1.12
+# No such scalar explains the gradient if the accepted range, by the slope of the residuals, is narrower than this.
+STEEP = 1e-3
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Explanation:
         open: L1 uncertainty of the label by rounding (N,).
         loose: Relative uncertainty of the feature (N,).
         length: Relative uncertainty of the feature's length by the range of its scalar (N,), if the scale is known.
+        spread: The largest L1 distance of another label that explains the gradient (N,).
         checked: Whether an equation was left to verify the answer with (N,).
         candidates: All distinct labels of each sample (M, C).
         proved: Whether it is proved for each sample that there is no other label; None if no proof was asked for.
@@ -45,6 +48,7 @@ class Explanation:
     open: Tensor
     loose: Tensor
     length: Tensor
+    spread: Tensor
     checked: Tensor
     candidates: tuple[Tensor, ...]
     proved: tuple[bool, ...] | None = None
@@ -73,6 +77,7 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
     counts = accepted.sum(dim=1).tolist()
     most = max(1, *counts)
     scalars, kept = at_all[:, :most], accepted[:, :most]
+    wide = ((high[:, 0] / best - 1).abs() > STEEP).any()
     ends = accepted & (opened > KNOWN)
     if weights is None and ends.any():
         # If a label is uncertain, the ends of its accepted range are explanations as well.
@@ -82,11 +87,12 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
         accepted = accepted & (~ends | first)
         scalars = torch.cat([value[:, :most] for value in (at_all, low, high)], dim=1)
         kept = torch.cat([mask[:, :most] for mask in (accepted, ends, ends)], dim=1)
-    if weights is None:
-        beside = best[:, None] * best.new_tensor([1 / APART, APART])
-        sides = problem.oriented(torch.arange(len(best), device=best.device), best.sign()[:, None])
+    if weights is None and wide:
+        # If another feature explains the gradient as well as the true one may, it is not determined.
+        beside, sign = best[:, None] * best.new_tensor([1 / APART, APART]), best.sign()[:, None]
+        own = replace(problem, logits=sign * problem.logits, ratios=sign * problem.ratios)
         scalars = torch.cat([scalars, beside], dim=1)
-        kept = torch.cat([kept, explains(sides, beside.abs(), prior)], dim=1)
+        kept = torch.cat([kept, explains(own, beside.abs(), prior, TRUE)], dim=1)
     by = None if weights is None else weights[:, :most, None]
     probability, pull = problem.sides(scalars.unsqueeze(2), by)
     labels = shaped(probability - pull, prior)
@@ -94,7 +100,8 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
     at = scalars if weights is None else torch.ones_like(scalars)
     # Usually all accepted candidates are the same label, reached from several starts.
     first_label = labels[:, :1]
-    apart = _apart(labels, first_label, at, at[:, :1]) & kept
+    distance = (labels - first_label).abs().sum(dim=2).where(kept, 0)
+    apart = ((distance > KNOWN) | _scaled(at, at[:, :1])) & kept
     found = [own if count else own[:0] for own, count in zip(first_label, counts, strict=True)]
     for n in [n for n, several in enumerate(apart.any(dim=1).tolist()) if several]:
         own, here = labels[n, kept[n]], at[n, kept[n]]
@@ -104,28 +111,36 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
             if all(row[other] for other in distinct):
                 distinct.append(index)
         found[n] = own[distinct]
+    spread = distance.amax(dim=1)
     if weights is None:
         # A single equation is used up by the scalar: every root is an answer, and a root may have been missed.
         if isinstance(prior, LabelPrior):
             checked = torch.full_like(best, prior.equations(problem.classes) > 1, dtype=torch.bool)
         else:
-            checked = conditions(*problem.explained(best[:, None]), prior)[:, 0] > 1
+            error = problem.error(probability[:, 0], best, best.reciprocal(), labels[:, 0])
+            checked = conditions(labels[:, 0], error, prior) > 1
         low, high, misfit = merged.values[1:4, :, 0]
         reach = torch.maximum(high / best - 1, 1 - low / best)
         # The range ends where the root mean square of the residuals does not fit; independent errors leave less open.
         equations = prior.equations(problem.classes) if isinstance(prior, LabelPrior) else 1
         none, length = torch.zeros_like(best), reach * misfit.clamp(min=1) * BOUND / ACCEPT / math.sqrt(equations)
-        return Explanation(best, best.reciprocal(), labels[:, 0], widest, none, length, checked, tuple(found))
+        return Explanation(best, best.reciprocal(), labels[:, 0], widest, none, length, spread, checked, tuple(found))
     loose, checked = with_scale[1].where(accepted, 0).amax(dim=1), (with_scale[2][:, 0] > 0) & accepted[:, 0]
     # No equation checks such a label, so its error is only bounded by the largest L1 distance of two labels, 2.
     opened = torch.where(checked, widest, 2)
-    return Explanation(best, weights[:, 0], labels[:, 0], opened, loose, torch.zeros_like(best), checked, tuple(found))
+    return Explanation(
+        best, weights[:, 0], labels[:, 0], opened, loose, torch.zeros_like(best), spread, checked, tuple(found)
+    )
 
 
 def _apart(labels: Tensor, others: Tensor, scalars: Tensor, other_scalars: Tensor) -> Tensor:
     """Return whether explanations differ in their labels (…, C) or, judged by their scalars (…,), in their features."""
-    scale = (scalars / other_scalars - 1).abs() > KNOWN_FEATURE
-    return ((labels - others).abs().sum(dim=-1) > KNOWN) | scale
+    return ((labels - others).abs().sum(dim=-1) > KNOWN) | _scaled(scalars, other_scalars)
+
+
+def _scaled(scalars: Tensor, others: Tensor) -> Tensor:
+    """Return whether scalars give different features."""
+    return (scalars / others - 1).abs() > KNOWN_FEATURE
 
 
 def _true_ends(problem: Problem, prior: LabelPrior | Score, inside: Tensor, ends: Tensor, which: Tensor) -> Tensor:
@@ -137,10 +152,10 @@ def _true_ends(problem: Problem, prior: LabelPrior | Score, inside: Tensor, ends
     sign = near.sign()
     part = problem.oriented(row, sign[:, None])
     good, bad = near.abs(), far.abs()
-    whole = explains(part, bad[:, None], prior)[:, 0]
+    whole = possible(part, bad[:, None], prior)[:, 0]
     for _ in range(50):
         middle = (good * bad).sqrt()
-        inside_still = explains(part, middle[:, None], prior)[:, 0]
+        inside_still = possible(part, middle[:, None], prior)[:, 0]
         good, bad = torch.where(inside_still, middle, good), torch.where(inside_still, bad, middle)
     result = ends.clone()
     result[row, column] = sign * torch.where(whole, far.abs(), good)

@@ -18,7 +18,6 @@ from gradleak.devices import entries_at_once
 from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.path import COPIES
 from gradleak.labels.soft.problem import ACCEPT, LARGEST, NEGATIVE, Problem
-from gradleak.labels.verdict import KNOWN
 
 # Classes that are examined in a range; those with the largest errors c exclude nearly all that can be excluded.
 TELLING = 16
@@ -113,29 +112,30 @@ def _bounds(problem: Problem, edges: Tensor, count: int) -> tuple[Tensor, Tensor
     # Subtract the largest logit: the exponents of likely classes are then small, and so are their errors.
     problem = replace(problem, logits=problem.logits - problem.logits.amax(dim=1, keepdim=True))
     logits, ratios = (value.gather(1, telling).unsqueeze(1) for value in (problem.logits, problem.ratios))
-    every = problem.scores(edges).log_softmax(dim=2)
-    logs = every.gather(2, telling.unsqueeze(1).expand(-1, edges.shape[1], -1))
-    mean = every.exp_() @ problem.logits.unsqueeze(2)
-    at, probability = edges.unsqueeze(2), logs.exp()
+    every = problem.probabilities(edges)
+    mean = every @ problem.logits.unsqueeze(2)
+    at = edges.unsqueeze(2)
+    probability = every.gather(2, telling.unsqueeze(1).expand(-1, edges.shape[1], -1))
     value, slope = at * probability, 1 / at + logits - mean
     begin, end, last = value[:, :-1], value[:, 1:], at[:, 1:]
     above = _rise_above_ends(slope[:, :-1], slope[:, 1:], last - at[:, :-1])
     bias = 0.0 if problem.bias is None else 2 * problem.bias.abs().max()
     sizes = (at * mean).abs()
     own = UNIT * (1 + last * logits.abs() + torch.maximum(sizes[:, :-1], sizes[:, 1:]) + bias)
-    low, high = (
-        torch.minimum(begin, end) * (1 - own),
-        torch.maximum(begin, end) * (above + own).clamp(max=LARGEST).exp(),
-    )
+    low = torch.minimum(begin, end) * (1 - own)
+    high = torch.maximum(begin, end) * (above + own).clamp(max=LARGEST).exp()
     unit, floor, noise = (one[:, None, None] for one in (problem.unit, problem.floor, problem.noise))
-    # tp exp(rate t), too, has a concave logarithm, and odds grow by a share of at most ACCEPT s exp(rate t).
-    steeper, grown = slope + problem.rate, at.log() + logs + problem.rate * at
-    above = _rise_above_ends(steeper[:, :-1], steeper[:, 1:], last - at[:, :-1])
-    grown = (torch.maximum(grown[:, :-1], grown[:, 1:]) + above + own).clamp(max=LARGEST).exp()
-    unsure = 1 + UNIT - torch.minimum(probability[:, :-1], probability[:, 1:])
+    unsure, growth = 1 + UNIT - torch.minimum(probability[:, :-1], probability[:, 1:]), problem.rate * at
+    if (growth < 1).all():
+        grown = high * growth[:, 1:].exp()
+    else:
+        # The logarithm of tp exp(rate t), too, is concave.
+        grown = value * growth.clamp(max=LARGEST).exp()
+        rise = _rise_above_ends(*(one + problem.rate for one in (slope[:, :-1], slope[:, 1:])), last - at[:, :-1])
+        grown = torch.maximum(grown[:, :-1], grown[:, 1:]) * (rise + own).clamp(max=LARGEST).exp()
     steep = problem.unit * problem.scale + problem.sway
-    moved = last * torch.minimum(steep[:, None, None] * grown * unsure, unsure.new_tensor(1 / ACCEPT))
-    error = high * unit + moved + unit * ratios.abs() + (last + 1) * floor + noise
+    moved = last * (high / last * unit + steep[:, None, None] * grown * unsure).clamp(max=1 / ACCEPT)
+    error = moved + unit * ratios.abs() + (last + 1) * floor + noise
     low, high = low - ratios, high - ratios
     return low, high, error, torch.maximum(low.abs(), high.abs())
 
@@ -146,17 +146,17 @@ def _rise_above_ends(first: Tensor, last: Tensor, width: Tensor) -> Tensor:
     return width * rising * falling / (rising + falling).clamp(min=1e-300)
 
 
-def proved(problem: Problem, scalars: Tensor, accepted: Tensor, prior: LabelPrior) -> Tensor:
+def proved(problem: Problem, scalars: Tensor, accepted: Tensor, prior: LabelPrior, largest: float = math.inf) -> Tensor:
     """Return for which samples (N,) every scalar that explains the gradient gives the label that was found.
 
     `scalars` (N, K): those that were found with the problem's sign, where `accepted`. Outside a range around them, no
-    scalar up to 1e20 times the least one explains the gradient. Within this range all labels agree to the tolerance
-    KNOWN.
+    scalar up to 1e20 times the least one explains the gradient, or up to the `largest` one that is possible. Within
+    this range all labels agree to the prior's tolerance.
     """
     some = accepted.any(dim=1)
     first = scalars.where(accepted, math.inf).amin(dim=1).where(some, 1)
     last = scalars.where(accepted, 0).amax(dim=1).where(some, 1)
-    near = _allowed_change(problem, first, last).where(some, 0)
+    near = _allowed_change(problem, first, last, prior.tolerance).where(some, 0)
     inner = torch.stack([first * (1 - near), last * (1 + near)], dim=1)
     count = math.ceil(math.log(FAR / 0.97) / math.log(COARSE)) + 1
     comb = torch.linspace(math.log(0.97), math.log(FAR), count, dtype=scalars.dtype, device=scalars.device).exp()
@@ -165,13 +165,14 @@ def proved(problem: Problem, scalars: Tensor, accepted: Tensor, prior: LabelPrio
     steps = near[:, None] * (1 + GRADED) ** torch.arange(1, 100, dtype=scalars.dtype, device=scalars.device)
     around = torch.cat([first[:, None] * (1 - steps.clamp(max=0.5)), last[:, None] * (1 + steps)], dim=1)
     least = problem.least[:, None]
-    begin, end = 0.97 * least, FARTHEST * least
+    begin, end = 0.97 * least, torch.maximum((FARTHEST * least).clamp(max=largest), inner[:, 1:])
     around = torch.where(some[:, None], torch.minimum(torch.maximum(around, begin), end), begin)
-    edges = torch.cat([least * comb, around, torch.where(some[:, None], inner, begin)], dim=1).sort(dim=1).values
+    edges = torch.cat([torch.minimum(least * comb, end), around, torch.where(some[:, None], inner, begin)], dim=1)
+    edges = edges.sort(dim=1).values
     results = []
     for rows in torch.arange(len(problem), device=scalars.device).split(_chunk(problem, edges.shape[1])):
         part, own = problem[rows], inner[rows]
-        closed = _labels_agree(part, own, some[rows])
+        closed = _labels_agree(part, own, some[rows], prior.tolerance)
         results.append(closed & _excluded_outside(part, edges[rows], own, some[rows], prior))
     return torch.cat(results)
 
@@ -181,24 +182,24 @@ def _chunk(problem: Problem, points: int) -> int:
     return max(1, entries // (points * problem.classes))
 
 
-def _allowed_change(problem: Problem, first: Tensor, last: Tensor) -> Tensor:
-    """Return the relative change (N,) of a scalar that changes its label by a quarter of KNOWN (L1)."""
+def _allowed_change(problem: Problem, first: Tensor, last: Tensor, tolerance: float) -> Tensor:
+    """Return the relative change (N,) of a scalar that changes its label by a quarter of the tolerance (L1)."""
     at = torch.stack([first, last], dim=1)
     p, pull = problem.probabilities(at), problem.pulls(at)
     logits = at.unsqueeze(2) * problem.logits.unsqueeze(1)
     moves = (p * (logits - (p * logits).sum(dim=2, keepdim=True))).abs() + pull.abs()
-    return (KNOWN / 4 / moves.sum(dim=2).amax(dim=1).clamp(min=1e-300)).clamp(max=0.1)
+    return (tolerance / 4 / moves.sum(dim=2).amax(dim=1).clamp(min=1e-300)).clamp(max=0.1)
 
 
-def _labels_agree(problem: Problem, inner: Tensor, some: Tensor) -> Tensor:
-    """Return whether all labels in the inner ranges (N, 2) agree to the tolerance KNOWN; log p is concave."""
+def _labels_agree(problem: Problem, inner: Tensor, some: Tensor, tolerance: float) -> Tensor:
+    """Return whether all labels in the inner ranges (N, 2) agree to the tolerance; log p is concave."""
     at = torch.stack([inner[:, 0], inner.prod(dim=1).sqrt(), inner[:, 1]], dim=1)
     p = problem.probabilities(at)
     slope = problem.logits.unsqueeze(1) - (p @ problem.logits.unsqueeze(2))
     above = _rise_above_ends(slope[:, 0], slope[:, 2], (inner[:, 1] - inner[:, 0])[:, None])
     wide = p[:, ::2].amax(dim=1) * above.exp() - p[:, ::2].amin(dim=1)
     wide = wide + problem.ratios.abs() * (1 / inner[:, :1] - 1 / inner[:, 1:])
-    return (wide.sum(dim=1) <= KNOWN) | ~some
+    return (wide.sum(dim=1) <= tolerance) | ~some
 
 
 def _excluded_outside(problem: Problem, edges: Tensor, inner: Tensor, some: Tensor, prior: LabelPrior) -> Tensor:

@@ -52,14 +52,12 @@ class ScalarPath:
         """The number of classes C."""
         return self.ratios.shape[1]
 
-    def scores(self, scalars: Tensor) -> Tensor:
-        """Return the logits s W d + b (N, K, C) for s (N, K)."""
-        scores = scalars.unsqueeze(-1) * self.logits.unsqueeze(1)
-        return scores if self.bias is None else scores + self.bias
-
     def probabilities(self, scalars: Tensor) -> Tensor:
         """Return p(s) = softmax(s W d + b) (N, K, C) for s (N, K)."""
-        return self.scores(scalars).softmax(dim=-1)
+        scores = scalars.unsqueeze(-1) * self.logits.unsqueeze(1)
+        if self.bias is not None:
+            scores = scores + self.bias
+        return scores.softmax(dim=-1)
 
     def pulls(self, scalars: Tensor) -> Tensor:
         """Return r / s (N, K, C), which is p − y, for s (N, K)."""

@@ -11,8 +11,8 @@ from gradleak.labels.priors import Score
 from gradleak.labels.soft.path import golden
 from gradleak.labels.soft.problem import ACCEPT, Problem
 
-# A score is examined on PLANES circles of POINTS points around a label, with a radius of RADIUS errors of the label. Its
-# error is taken to be at least FINEST, so that the score's own arithmetic does not matter.
+# A score is examined on PLANES circles of POINTS points around a label, with a radius of RADIUS of its errors. The
+# error is at least FINEST, so that the score's own arithmetic does not matter.
 PLANES, POINTS, RADIUS, FINEST = 4, 64, 50.0, 1e-9
 
 
@@ -20,7 +20,7 @@ def level(label: Tensor, error: Tensor, score: Score) -> Tensor:
     """Return by how much rounding changes a label's score (N, K)."""
     generator = torch.Generator().manual_seed(0)
     signs = 2 * torch.randint(2, (8, label.shape[2]), generator=generator).to(label) - 1
-    found = score(label)
+    found, error = score(label), error.clamp(max=1)
     change = torch.stack([(score(label + error * sign) - found).abs() for sign in signs]).mean(dim=0)
     return change.clamp(min=1e-300)
 
@@ -47,21 +47,20 @@ def scored(problem: Problem, ends: Tensor, score: Score) -> tuple[Tensor, Tensor
 
 
 def conditions(label: Tensor, error: Tensor, score: Score) -> Tensor:
-    """Return how many conditions a score puts on the labels (N, K, C) near these: 0, 1, or 2 for two or more (N, K).
+    """Return how many conditions a score puts on labels near these (N, C): 0, 1, or 2 for two or more (N,).
 
     The labels that fit a single condition form a surface, which every small circle around such a label crosses. Two
     conditions leave fewer labels, which a circle in a random plane misses. Without a condition the whole circle fits.
     """
     generator = torch.Generator().manual_seed(0)
-    unit = error.amax(dim=2, keepdim=True).clamp(min=FINEST).unsqueeze(3)
+    unit = error.amax(dim=1).clamp(min=FINEST, max=1)[:, None, None]
     turn = 2 * math.pi * torch.arange(POINTS, dtype=torch.float64) / POINTS
-    least = torch.zeros_like(unit[:, :, 0, 0])
-    most, limit = least, least
+    found = torch.zeros_like(unit[:, 0, 0])
     for _ in range(PLANES):
-        axes = torch.randn(2, label.shape[2], generator=generator, dtype=torch.float64)
+        axes = torch.randn(2, label.shape[1], generator=generator, dtype=torch.float64)
         axes -= axes.mean(dim=1, keepdim=True)
         circle = (torch.stack([turn.cos(), turn.sin()], dim=1) @ axes).to(label)
-        near, far = (score(label.unsqueeze(2) + size * unit * circle) for size in (ACCEPT, RADIUS))
-        limit = limit + near.mean(dim=2) / PLANES
-        least, most = torch.maximum(least, far.amin(dim=2)), torch.maximum(most, far.amax(dim=2))
-    return (most > limit).long() + (least > limit)
+        near, far = (score(label.unsqueeze(1) + size * unit * circle) for size in (ACCEPT, RADIUS))
+        limit = near.mean(dim=1)
+        found = torch.maximum(found, (far.amax(dim=1) > limit).to(found) + (far.amin(dim=1) > limit))
+    return found

@@ -43,8 +43,6 @@ UNLIKELY = 1e-5
 # Two rows of the weight differ by at most twice, and usually by √2 times, the length of the longest row after the mean
 # row is subtracted.
 SPREAD = math.sqrt(2)
-# An uncertain entry of a one-hot label decides for 0 or 1.
-HALF = 0.5
 UNCHECKED = (
     "without a prior nothing checks this label: it is right if the client computed with these very weights, "
     "and sent both gradients unchanged"
@@ -301,21 +299,24 @@ def _exact(
     solve = exact.solve_with_scale if scale is None else exact.solve
     parts = [(rows, sign, solve(problem.side(rows, sign), prior)) for rows, sign in signed]
     found = explanations(problem, prior, merged(problem, parts))
-    share = disturbed / norm(reduced.errors, dim=1).clamp(min=LEAST)
-    found = _with_noise(found, share, share * (math.sqrt(weight.shape[1]) + ACCEPT))
+    if noise != 0:
+        share = disturbed / norm(reduced.errors, dim=1).clamp(min=LEAST)
+        found = _with_noise(found, share, share * (math.sqrt(weight.shape[1]) + ACCEPT))
     if certify == "proof":
-        found = replace(found, proved=_proved(problem, prior, parts))
+        # The largest feature that the gradient's type can hold.
+        largest = torch.finfo(gradients.dtype).max * math.sqrt(weight.shape[1])
+        found = replace(found, proved=_proved(problem, prior, parts, largest))
     return _as_labels(reduced, problem, gradients, fitted, found, scale, prior, rounding)
 
 
 def _proved(
-    problem: Problem, prior: LabelPrior | Score, parts: list[tuple[Tensor, int, Candidates]]
+    problem: Problem, prior: LabelPrior | Score, parts: list[tuple[Tensor, int, Candidates]], largest: float
 ) -> tuple[bool, ...]:
     """Return for which samples it is proved, for both signs of the scalar, that nothing else explains them."""
     assert isinstance(prior, LabelPrior)
     proved = torch.ones(len(problem), dtype=torch.bool, device=problem.ratios.device)
     for rows, sign, found in parts:
-        proved[rows] &= intervals.proved(problem.side(rows, sign), found.scalars, found.accepted, prior)
+        proved[rows] &= intervals.proved(problem.side(rows, sign), found.scalars, found.accepted, prior, largest)
     return tuple(proved.tolist())
 
 
@@ -356,12 +357,14 @@ def _as_labels(
     rounding: _Rounding,
 ) -> SoftLabels:
     """Express explanations in terms of the gradients, and assign each a status and a reason."""
-    found = replace(found, open=_open(problem, found, prior))
     # Without an explanation the scalar is NaN, and so are all results computed from it.
     lost = found.scalars.isnan()
     at, weights = found.scalars[:, None], found.weights[:, None]
+    probability = problem.probabilities(at)[:, 0]
+    error = problem.error(probability, found.scalars, found.weights, found.labels).nan_to_num_(nan=0.0)
+    found = replace(found, open=_open(error, found.open, prior))
     # Label and feature give the gradient t κ (p − y) along the direction, and t κ = 1 / w.
-    missed = torch.addcdiv(problem.ratios, problem.probabilities(at)[:, 0] - found.labels, weights, value=-1)
+    missed = torch.addcdiv(problem.ratios, probability - found.labels, weights, value=-1)
     residuals = norm(missed, dim=1) / norm(problem.ratios, dim=1).clamp_(min=LEAST)
     faint = reduced.size <= _faintest_size(gradients, rounding)
     facts = torch.stack([reduced.size, faint, fitted, reduced.misfit, found.open, found.loose, found.checked]).tolist()
@@ -382,7 +385,7 @@ def _as_labels(
         scalars=(at / reduced.errors.gather(1, row))[:, 0],
         scales=(weights * at).reciprocal()[:, 0] if scale is None else torch.full_like(residuals, scale),
         residuals=residuals.hypot(reduced.misfit),
-        open=found.open.masked_fill(lost, math.inf),
+        open=torch.maximum(found.open, found.spread).masked_fill(lost, math.inf),
         loose=(found.loose + found.length).masked_fill(lost, math.inf),
         candidates=found.candidates,
         status=tuple(
@@ -403,19 +406,18 @@ def _unchecked(found: SoftLabels, which: Tensor) -> SoftLabels:
     )
 
 
-def _open(problem: Problem, found: Explanation, prior: LabelPrior | Score | None) -> Tensor:
-    """Return the uncertainty (N,), L1, of labels by the range of their scalars and by the errors of their entries."""
-    at, by = found.scalars[:, None, None], found.weights[:, None, None]
-    probability, _ = problem.sides(at, by)
-    error = problem.rounding(probability, found.labels[:, None], at, by)[:, 0].nan_to_num(nan=0.0)
+def _open(error: Tensor, change: Tensor, prior: LabelPrior | Score | None) -> Tensor:
+    """Return the uncertainty (N,), L1, of labels by the errors of their entries (N, C).
+
+    `change` (N,): the change of each label over the range of its scalar.
+    """
     if not isinstance(prior, LabelPrior):
-        return found.open + error.sum(dim=1) + ACCEPT * error.topk(2, dim=1).values.sum(dim=1)
+        return change + error.sum(dim=1) + ACCEPT * error.topk(2, dim=1).values.sum(dim=1)
     if prior.rest == "equal":
         # The error of the value that many entries share counts for each of them, and once more for the free entries.
-        return found.open + 2 * ACCEPT * norm(error, dim=1)
-    opened = found.open + ACCEPT * error.topk(prior.free, dim=1).values.sum(dim=1)
-    # A one-hot label is only a class: it is determined unless an entry may move from 0 to 1.
-    return torch.where(opened > HALF, 2.0, 0.0) if prior.free == 1 else opened
+        return torch.add(change, norm(error, dim=1), alpha=2 * ACCEPT).clamp_(max=2)
+    opened = torch.add(change, error.topk(max(prior.free, 2), dim=1).values.sum(dim=1), alpha=ACCEPT)
+    return torch.where(opened > prior.tolerance, 2.0, 0.0) if prior.free == 1 else opened.clamp_(max=2)
 
 
 def _with_noise(found: Explanation, share: Tensor, loose: Tensor) -> Explanation:
@@ -464,8 +466,10 @@ def problem_of(
     """Return the equations for these gradients' scalars, after division of the gradients by their `scale`."""
     size, facts = reduced.size, torch.finfo(dtype)
     weight = weight.double()
-    rows, apart = norm(weight, dim=1).amax(), SPREAD * norm(weight - weight.mean(dim=0), dim=1).amax()
-    share = noise / norm(reduced.errors, dim=1).clamp_(min=torch.finfo(torch.float64).tiny)
+    rows, sway = norm(weight, dim=1).amax(), noise
+    if noise.any():
+        apart = SPREAD * norm(weight - weight.mean(dim=0), dim=1).amax()
+        sway = noise * apart / norm(reduced.errors, dim=1).clamp_(min=torch.finfo(torch.float64).tiny)
     return Problem(
         logits=reduced.logits,
         ratios=reduced.errors / scale,
@@ -474,7 +478,7 @@ def problem_of(
         floor=torch.full_like(size, _least_number(dtype) / min(scale, 1.0)),
         scale=rows.expand_as(size),
         noise=noise / scale,
-        sway=share * apart,
+        sway=sway,
     )
 
 
@@ -558,10 +562,11 @@ def _with_bias(
     fitted = _rank_one(reduced, gradients, noise, rounding)
     disturbed = _noise(reduced, (len(weight) - 1) * weight.shape[1], noise)
     problem = problem_of(reduced, weight, bias, gradients.dtype, disturbed, scale or 1.0)
-    # The noise of the bias gradient changes the feature's length by this share, and with it the gaps of the logits.
+    problem = _rounded(replace(problem, noise=problem.noise * size), rounding)
     share = disturbed / strength
-    sway = problem.sway.hypot(share * _usual_gap(problem, size[:, None]))
-    problem = _rounded(replace(problem, noise=problem.noise * size, sway=sway), rounding)
+    if noise != 0:
+        # The noise of the bias gradient changes the feature's length by this share, and with it the gaps of the logits.
+        problem = replace(problem, sway=problem.sway.hypot(share * _usual_gap(problem, size[:, None])))
     loose = share * ((math.sqrt(weight.shape[1]) + ACCEPT) / size + ACCEPT)
     if scale is None:
         assert isinstance(prior, LabelPrior)
@@ -571,18 +576,19 @@ def _with_bias(
         return _as_labels(reduced, problem, gradients, fitted, found, None, prior, rounding)
     label, fits = checked(problem, size[:, None], prior)
     fits &= fitted
-    unchecked = fits
-    if isinstance(prior, LabelPrior):
-        label, unchecked = shaped(label, prior), torch.zeros_like(fits)
-    elif prior is not None:
-        unchecked = conditions(*problem.explained(size[:, None]), prior)[:, 0] == 0
+    label = shaped(label, prior) if isinstance(prior, LabelPrior) else label
     candidates = tuple(one[None][: int(fit)] for one, fit in zip(label, fits.tolist(), strict=True))
     none = torch.zeros_like(size)
     length = ACCEPT * problem.unit
-    found = Explanation(size.where(fits, math.nan), 1 / size, label, none, none, length, none == 0, candidates)
+    found = Explanation(size.where(fits, math.nan), 1 / size, label, none, none, length, none, none == 0, candidates)
     found = _with_noise(found, share, loose)
     answer = _as_labels(reduced, problem, gradients, fitted, found, scale, prior, rounding)
-    return _unchecked(answer, unchecked)
+    if isinstance(prior, LabelPrior):
+        return answer
+    if prior is None:
+        return _unchecked(answer, fits)
+    error = problem.error(problem.probabilities(size[:, None])[:, 0], size, 1 / size, label)
+    return _unchecked(answer, conditions(label, error, prior) == 0)
 
 
 def _usual_gap(problem: Problem, at: Tensor) -> Tensor:
