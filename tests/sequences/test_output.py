@@ -78,6 +78,16 @@ def test_a_gradient_of_nothing(read: Callable[..., Ordered]) -> None:
 
 
 @readers
+def test_a_gradient_without_separable_words_fails(read: Callable[..., Ordered]) -> None:
+    leak = leaked(recogniser("small", CLASSES, seed=2), [5, 9, 7, 2], only=["head.weight"])
+    rows, gradient = leak.weight_gradient[[5, 9, 7, 2]], torch.zeros_like(leak.weight_gradient)
+    # The span is that of the four steps, and every row occurs twice, so it lies in the cone of the others.
+    gradient[:16] = torch.cat([rows, rows, -rows, -rows])
+    found = read(replace(leak, gradients={"head.weight": gradient}))
+    assert (found.tokens, found.status) == ([], "failed")
+
+
+@readers
 def test_two_utterances_are_not_called_unique(read: Callable[..., Ordered]) -> None:
     sounds = [pseudo_speech("a parrot"), pseudo_speech("a hare")]
     model = recogniser("small", CLASSES, seed=2)
