@@ -82,8 +82,9 @@ def read_transcripts(
     Several utterances are separated if no two begin with the same word.
 
     Words that the recogniser predicts with certainty have no gradient, so a transcript may seem to end too soon. It is
-    unique only if the last layer's gradient is sent and shows that the `end` mark follows. Two utterances with the same
-    sound and words have the gradient of one, so a status of "unique" also assumes that the leak's batch size is right.
+    unique only if the last layer's gradient is sent and shows that the `end` mark follows. Utterances with the same
+    sound and words add the same vectors to the span, and an utterance without words adds none of its own. So a status
+    of "unique" also assumes that the leak's batch size is right. It is not given for a sum over several local steps.
 
     Args:
         leak: The gradients of the decoder's first layer, and of the last layer if it was sent.
