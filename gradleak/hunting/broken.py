@@ -126,7 +126,7 @@ BROKEN: dict[str, Broken] = {
     "weights a step ahead": Broken("the weights are one training step ahead, at learning rate 1e-2", rate=1e-2),
     "another loss": Broken("the client trains with the focal loss", loss=Focal()),
     "another prior": Broken("labels are soft, but the attacker takes them for one-hot labels", prior="onehot"),
-    "another batch size": Broken("the batch has one sample fewer than the attacker assumes", more=1),
+    "another batch size": Broken("the batch has fewer samples than the attacker assumes", more=1),
 }
 
 

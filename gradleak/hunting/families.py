@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak import augment, metrics
+from gradleak import augment, defenses, metrics
 from gradleak.data.speech import pseudo_speech
 from gradleak.errors import GradleakError
 from gradleak.hunting.broken import BROKEN, Broken, options
@@ -24,6 +25,7 @@ from gradleak.images.peeling.attack import SURE as PEELED
 from gradleak.labels import count_labels, recover_batch, recover_jointly, recover_soft_labels, reveal_labels
 from gradleak.labels.verdict import KNOWN
 from gradleak.leak import Leak, observe
+from gradleak.losses import PADDING
 from gradleak.models.language import batch_of, build_language_model
 from gradleak.models.recogniser import END, Recogniser, Size
 from gradleak.sequences import observe_speech, read_output, read_sentences, read_sharing, read_transcripts
@@ -55,9 +57,10 @@ TOGETHER = 20
 STARTS = 8
 # The number of steps of the search for images that give a peeled map.
 STEPS = 200
-# A recogniser that is small enough for hundreds of trials.
-HEARS = Size(heard=24, encoder_layers=1, state=64, decoder_layers=1, embedding=24, attention=16, convolution=None)
+# The largest vocabulary of a language model or a recogniser.
 WORDS = 40
+# The number of prefixes at which the search for sentences gives up; usual are 4000, which can take seconds.
+PREFIXES = 1000
 
 
 class Draw:
@@ -369,31 +372,131 @@ def _peeled(seed: int, broken: Broken) -> list[Answer]:
     return [outcome]
 
 
+# ------------------------------------------------------------------------------------------------------------ updates
+def _from_update(draw: Draw, model: nn.Module, leak: Leak) -> Leak:
+    """Return the leak that a server computes from the weights after a client's step of gradient descent."""
+    rate, decay, momentum = 10 ** (-2 * draw.chance()), draw.of((0.0, 1e-3)), draw.of((0.0, 0.9))
+    trained = copy.deepcopy(model)
+    optimiser = torch.optim.SGD(trained.parameters(), lr=rate, weight_decay=decay, momentum=momentum)
+    for name, parameter in trained.named_parameters():
+        parameter.grad = leak.gradients[name].clone()
+    optimiser.step()
+    return Leak.from_update(
+        model, model.state_dict(), trained.state_dict(), rate=rate, batch_size=leak.batch_size, momentum=momentum,
+        weight_decay=decay, input_shape=leak.input_shape, head=leak.head,
+    )  # fmt: skip
+
+
+def _updates(seed: int, broken: Broken) -> list[Answer]:
+    """Return the outcomes for the label, and for the input, of one sample whose client sends its weights."""
+    draw = Draw(seed)
+    classes, width, hidden = draw.of((3, 5, 10, 30)), draw.of((8, 64)), draw.of((16, 60))
+    activation, kind, private = draw.of(tuple(ACTIVATIONS)), draw.of(KINDS[:2]), draw.chance() < 0.3
+    bias = draw.chance() < 0.5
+
+    def build() -> nn.Module:
+        return nn.Sequential(
+            nn.Linear(width, hidden, bias=bias), ACTIVATIONS[activation](), nn.Linear(hidden, classes, bias=bias)
+        )
+
+    model = draw.network(build)
+    dtype = next(model.parameters()).dtype
+    inputs, labels = draw.inputs(1, width).to(dtype), draw.labels(kind, 1, classes)
+    # As in DP-SGD by Opacus: the sample's gradient is clipped, then noise is added. Its deviation is public.
+    clip, noise = defenses.clip(10 ** (2 * draw.chance() - 1)), 10 ** (-2 - 6 * draw.chance()) if private else None
+    noisy = defenses.gaussian(noise or 0.0, draw.generator)
+
+    def look(network: nn.Module) -> Leak:
+        leak = observe(network, inputs, labels.to(dtype), **options(broken))
+        if noise is not None:
+            leak = replace(leak, gradients=noisy(clip(leak.gradients)))
+        return _from_update(draw, network, leak)
+
+    leak, prior = broken.sent(look, model, draw.generator), broken.prior or kind
+    # As in an audit: the noise of an update without a defence is estimated.
+    found = recover_soft_labels(
+        leak.weight_gradient, leak.weight, bias=leak.bias, bias_gradient=leak.bias_gradient, prior=prior, noise=noise,
+        scale=None if private else 1.0, nonnegative=activation in ("ReLU", "Sigmoid"),
+    )  # fmt: skip
+    sort = f"DP-SGD with noise {noise:.0e}" if private else "gradient descent"
+    setting = f"{sort}, {classes} classes, {counted(hidden, 'feature')}, {label_kind(kind)}, {activation}"
+    error = float((found.labels[0] - labels[0]).abs().sum())
+    distances = [float((candidate - labels[0]).abs().sum()) for candidate in found.candidates[0]]
+    label = answer(
+        certain=found.status[0] == "unique", failed=found.status[0] == "failed",
+        error=error if found.status[0] == "unique" else min([error, *distances]), promised=KNOWN,
+        open_=max(KNOWN, float(found.open[0])), setting=setting,
+    )  # fmt: skip
+    if private:
+        return [label]
+    traced = trace_fully_connected(leak, prior=prior, noise=None)
+    distance = _relative(traced.inputs, inputs)
+    image = answer(
+        certain=traced.status == "exact", failed=traced.status == "failed", error=distance, promised=EXACT, open_=EXACT,
+        setting=setting,
+    )  # fmt: skip
+    return [label, image]
+
+
 # ---------------------------------------------------------------------------------------------------------- sequences
-def _said(draw: Draw, count: int, longest: int) -> list[list[int]]:
-    """Return random sentences, some of which share a beginning or are repeated."""
+def _said(draw: Draw, count: int, longest: int, words: int) -> list[list[int]]:
+    """Return random sentences, some of which share a beginning, are repeated or are empty."""
     sentences: list[list[int]] = []
     for _ in range(count):
-        prefix = list(draw.of(tuple(map(tuple, sentences)))) if sentences and draw.chance() < 0.4 else []
+        prefix = list(draw.of(sentences)) if sentences and draw.chance() < 0.5 else []
+        if prefix and draw.chance() < 0.3:
+            sentences.append(prefix)
+            continue
         prefix = prefix[: draw.number(0, len(prefix))]
-        sentences.append([*prefix, *(draw.number(3, WORDS - 1) for _ in range(draw.number(0, longest - len(prefix))))])
+        sentences.append([*prefix, *(draw.number(3, words - 1) for _ in range(draw.number(0, longest - len(prefix))))])
     return sentences
+
+
+def _masked(draw: Draw, targets: Tensor) -> Tensor:
+    """Return targets (B, T) without those of some sentences or positions, but with at least one target."""
+    share, rows = 0.1 + 0.5 * draw.chance(), draw.chance() < 0.5
+    shape = (len(targets), 1) if rows else targets.shape
+    masked = targets.masked_fill(torch.rand(shape, generator=draw.generator) < share, PADDING)
+    return masked if bool((masked != PADDING).any()) else targets
+
+
+def _confident(draw: Draw, head: nn.Module) -> None:
+    """Multiply the last layer's parameters by a random factor in four of ten cases, so that predictions saturate."""
+    factor = 10 ** (2 * draw.chance()) if draw.chance() < 0.4 else 1.0
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.mul_(factor)
 
 
 def _sentences(seed: int, broken: Broken) -> list[Answer]:
     """Return the outcome for a batch of sentences in a language model."""
     draw = Draw(seed)
     kind, layers, tied = draw.of(("lstm", "gru", "transformer")), draw.of((1, 1, 2)), draw.chance() < 0.2
-    layers = 2 if kind == "transformer" else layers
-    model = build_language_model(kind, pieces=WORDS, width=32, layers=layers, tied=tied, seed=draw.number(0, 10**6))
+    words, width = draw.number(5, WORDS), draw.of((8, 16, 32, 32))
+    model = build_language_model(kind, pieces=words, width=width, layers=layers, tied=tied, seed=draw.number(0, 10**6))
     model = model.to(draw.of((torch.float32, torch.float64)))
-    sentences = _said(draw, draw.number(1, 4), 5)
-    leak = broken.sent(lambda network: observe(network, *batch_of(sentences), **options(broken)), model, draw.generator)
-    result = read_sentences(leak)
+    _confident(draw, model.get_submodule("head"))
+    sentences = _said(draw, draw.number(1, 8), 5, words)
+    inputs, targets = batch_of(sentences)
+    masked, update = draw.chance() < 0.2, draw.chance() < 0.2
+    if masked:
+        targets = _masked(draw, targets)
+
+    def look(network: nn.Module) -> Leak:
+        leak = observe(network, inputs, targets, head="head", **options(broken))
+        return _from_update(draw, network, leak) if update else leak
+
+    leak = broken.sent(look, model, draw.generator)
+    if broken.more:
+        # A batch and its multiples have the same gradient.
+        leak = replace(leak, batch_size=draw.of((len(sentences) + 1, 2 * len(sentences), 3 * len(sentences))))
+    result = read_sentences(leak, most=PREFIXES)
     right = result.all() == sorted(sentences) if result.tokens else False
+    setting = f"{kind}, {counted(layers, 'layer')}, {counted(len(sentences), 'sentence')}, {words} words, width {width}"
+    setting += ", tied" * tied + ", targets masked" * masked + ", update" * update
     outcome = answer(
         certain=result.status == "unique", failed=result.status == "failed", error=0.0 if right else math.inf,
-        promised=0.0, open_=0.0, setting=f"{kind}, {counted(layers, 'layer')}, {counted(len(sentences), 'sentence')}",
+        promised=0.0, open_=0.0, setting=setting,
     )  # fmt: skip
     return [outcome]
 
@@ -401,26 +504,46 @@ def _sentences(seed: int, broken: Broken) -> list[Answer]:
 def _transcripts(seed: int, broken: Broken) -> list[Answer]:
     """Return the outcome for several utterances in a small recogniser, or for one from the last layer's gradient."""
     draw = Draw(seed)
-    model = draw.network(lambda: Recogniser(HEARS, WORDS))
+    words, layers = draw.number(6, WORDS), draw.of((1, 1, 2))
+    size = Size(
+        heard=draw.of((4, 12, 24)), encoder_layers=1, state=draw.of((16, 32, 64)), decoder_layers=layers,
+        embedding=draw.of((8, 24)), attention=16, convolution=None,
+    )  # fmt: skip
+    model = draw.network(lambda: Recogniser(size, words))
+    _confident(draw, model.get_submodule("head"))
     reader = draw.of(("transcripts", "sharing", "output"))
-    sentences = _said(draw, 1 if reader == "output" else draw.number(1, 3), 6)
+    alone = reader == "output" and draw.chance() < 0.8
+    sentences = _said(draw, 1 if alone else draw.number(1, 4), 6, words)
+    steps = 2 if draw.chance() < 0.2 else 1
+    if steps == 2:
+        # The same utterances in both local steps, or half of them in each.
+        sentences = sentences if len(sentences) % 2 == 0 and draw.chance() < 0.5 else 2 * sentences
+    rate = 10 ** (-1 - 4 * draw.chance())
     dtype = next(model.parameters()).dtype
+    # Repeated sentences have the same sound, or different ones.
+    alike = draw.chance() < 0.5
     sounds = [
-        pseudo_speech("".join(chr(97 + word % 26) for word in sentence) or "a").to(dtype) for sentence in sentences
+        pseudo_speech(("a" if alike else chr(97 + place)) + "".join(chr(97 + word % 26) for word in sentence)).to(dtype)
+        for place, sentence in enumerate(sentences)
     ]
     tokens = [[*sentence, END] for sentence in sentences]
-    leak = broken.sent(lambda network: observe_speech(cast(Recogniser, network), sounds, tokens), model, draw.generator)
+
+    def look(network: nn.Module) -> Leak:
+        return observe_speech(cast(Recogniser, network), sounds, tokens, local_steps=steps, rate=rate)
+
+    leak = broken.sent(look, model, draw.generator)
     if reader == "output":
         reading = read_output(leak)
-        status, right = reading.status, reading.tokens == tokens[0]
+        status, right = reading.status, [reading.tokens] == tokens
     else:
         result = read_transcripts(leak) if reader == "transcripts" else read_sharing(leak)
         right = sorted(result.tokens) == sorted(sentences)
         statuses = set(result.status) or {"failed"}
         status = "unique" if statuses == {"unique"} else "ambiguous" if "ambiguous" in statuses else "failed"
+    setting = f"{reader}, {counted(len(sentences), 'utterance')}, {counted(steps, 'local step')}, {words} words"
     outcome = answer(
         certain=status == "unique", failed=status == "failed", error=0.0 if right else math.inf, promised=0.0,
-        open_=0.0, setting=f"{reader}, {counted(len(sentences), 'utterance')}",
+        open_=0.0, setting=f"{setting}, {counted(layers, 'layer')}",
     )  # fmt: skip
     return [outcome]
 
@@ -474,6 +597,10 @@ FAMILIES: dict[str, Family] = {
         "image, from convolutions", "the image to 1 %", _convolutional, ("another batch size",)
     ),
     "peeling": Family("images, by peeling", "every image to 0.1 %", _peeled),
+    "updates": Family(
+        "label and input of one sample, from its client's weights", "the label to 0.001 (L1), the input to 1 %",
+        _updates,
+    ),
     "sentences": Family(
         "sentences of a language model", "every sentence, and how often it occurs in the batch", _sentences,
         _NO_LABELS[1:],

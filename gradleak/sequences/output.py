@@ -91,6 +91,8 @@ def read_output(leak: Leak, start: int = START, *, end: int = END, vocabulary: V
     if steps >= width:
         return _failed(f"the gradient's rank of {steps} leaves no state outside its span", vocabulary, steps)
     bag = torch.tensor(sorted(rlg(leak.weight_gradient)), dtype=torch.long)
+    if len(bag) == 0:
+        return _failed("RLG finds no word in the gradient", vocabulary, steps)
     decoder = _Decoder(model, span)
     words, features, misses = decoder.chained(bag, start)
     if len(features) < steps:

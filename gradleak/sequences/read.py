@@ -34,15 +34,16 @@ PART = 131_072
 class Sentences:
     """The sentences of a batch and their counts.
 
-    A batch and the same batch twice have the same mean gradient, so counts are known only up to a common factor. The
-    factor follows from the public batch size if that is a multiple of the counts' sum; otherwise the least factor is
-    taken.
+    A batch and the same batch twice have the same mean gradient, so a gradient gives counts only up to a common factor.
+    The least counts are taken if their sum is the batch size. If the batch size is a multiple of that sum, the counts
+    are multiplied, and the status is "ambiguous": no part of the gradient shows that no sentence lacks targets.
 
     Attributes:
         tokens: The tokens of each different sentence, without its start and end marks.
         counts: How often each sentence was in the batch.
-        status: "unique" if these sentences have the observed gradient and no other prefixes and counts have it;
-            "ambiguous" if others may explain the gradient too; "failed" if no sentences were found that explain it.
+        status: "unique" if these sentences have the observed gradient, and no other batch of this size has it, whether
+            or not all of its positions have targets; "ambiguous" if others may explain the gradient too; "failed" if no
+            sentences were found that explain it.
         reason: Why the status is what it is.
         texts: The sentences as text, if a vocabulary was given.
         total: The number of tokens in the batch, with end marks.
@@ -88,7 +89,8 @@ def read_sentences(
     reads the start mark and a sentence's words, and predicts the words and the end mark. No word equals the end mark.
 
     Args:
-        leak: The gradients of one step, with those of the last layer.
+        leak: The gradients of one step, with those of the last layer. The loss is the mean over all positions that have
+            a target. A status of "unique" assumes that the leak's batch size is right.
         start: The token before every sentence.
         end: The token after every sentence.
         vocabulary: Turns tokens into texts.
@@ -167,9 +169,8 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
         return replace(failed, reason="no sentence ends")
     tokens, times = [sentence for sentence, _ in sentences], [number for _, number in sentences]
     factor, misfit = _compared(leak, tokens, times, start, end)
-    # The public batch size tells a batch from the same batch twice. But a sentence that the model predicts with
-    # certainty has no gradient, and it lowers the mean over tokens. So the counts are multiplied only if the observed
-    # scale shows that no token is missing.
+    # A sentence that the model predicts with certainty has no gradient, and it lowers the mean over tokens. So the
+    # counts are multiplied only if the observed scale shows that no token is missing.
     multiple = max(1, leak.batch_size // sum(times)) if leak.batch_size % sum(times) == 0 else 1
     multiple = multiple if abs(factor - 1) * (multiple * counts.total + 1) < 0.5 else 1
     times = [multiple * number for number in times]
@@ -196,6 +197,12 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
         return replace(result, reason="other counts of the same prefixes give the same gradient")
     if not grown.sure:
         return replace(result, reason=grown.reason)
+    if multiple > 1:
+        reason = (
+            f"a batch of {leak.batch_size // multiple} with the same shares of sentences has the same gradient: "
+            "only the batch size gives their number"
+        )
+        return replace(result, reason=reason)
     return replace(result, status="unique", reason="no other prefixes and counts give this gradient")
 
 

@@ -56,8 +56,10 @@ def read_recovered(leak: Leak, start: int = START, *, end: int = END, vocabulary
         status, reason = "failed", f"{len(tokens)} of {len(batch)} steps follow from one another"
     elif not tokens or tokens[-1] != end:
         status, reason = "ambiguous", "the end mark is not there: words may follow of which the recogniser is sure"
-    elif batch.status == "ambiguous" or misses[1] < APART * misses[0]:
+    elif batch.status != "unique" or misses[1] < APART * misses[0]:
         status, reason = "ambiguous", batch.reason or "another step follows nearly as well"
+    elif leak.batch_size * leak.local_steps > 1:
+        status, reason = "ambiguous", "more than one utterance may have been said"
     return Ordered(tokens, text, status, reason, int(batch.found.sum()), misses)
 
 

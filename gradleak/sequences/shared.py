@@ -85,7 +85,7 @@ def read_sharing(
     sure = all(prefix.other >= APART * max(prefix.miss, decoder.rounding) for prefix in ends) and _both(
         decoder, going, ends
     )
-    if len(going) + len(ends) != decoder.rank or not sure or decoder.utterances not in (None, len(ends)):
+    if len(going) + len(ends) != decoder.rank or not sure or decoder.utterances != len(ends) or decoder.steps > 1:
         return plain
     reason = "" if _ended(decoder, going, ends, end) else "more words may follow"
     ends = sorted(ends, key=lambda prefix: prefix.words)

@@ -82,7 +82,9 @@ def read_transcripts(
     Several utterances are separated if no two begin with the same word.
 
     Words that the recogniser predicts with certainty have no gradient, so a transcript may seem to end too soon. It is
-    unique only if the last layer's gradient is sent and shows that the `end` mark follows.
+    unique only if the last layer's gradient is sent and shows that the `end` mark follows. Utterances with the same
+    sound and words add the same vectors to the span, and an utterance without words adds none of its own. So a status
+    of "unique" also assumes that the leak's batch size is right. It is not given for a sum over several local steps.
 
     Args:
         leak: The gradients of the decoder's first layer, and of the last layer if it was sent.
@@ -152,8 +154,8 @@ class _Decoder:
     def __init__(self, leak: Leak, span: Tensor | None = None) -> None:
         self.model, embedding, cell = _parts(leak.model)
         self.gradients = leak.gradients
-        # Over local steps the weights change, and the number of different utterances in the gradient is unknown.
-        self.utterances = leak.batch_size if leak.local_steps == 1 else None
+        self.utterances = leak.batch_size * leak.local_steps
+        self.steps = leak.local_steps
         self.words = embedding.weight.detach().double()
         self.cell = cell
         gradient = first_layer(leak)
@@ -299,8 +301,10 @@ def _told(nodes: list[_Node], whole: bool, decoder: _Decoder, end: int, vocabula
         general = "more words fit than the gradient has steps: noise"
     elif len(nodes) != decoder.rank:
         general = f"the gradient holds {decoder.rank} steps, and {len(nodes)} were read"
-    elif decoder.utterances not in (None, len(ends)):
+    elif decoder.utterances != len(ends):
         general = f"{decoder.utterances} utterances say {len(ends)} different things: some the same, or nothing"
+    elif decoder.steps > 1:
+        general = f"the gradient is a sum over {decoder.steps} local steps, each at other weights"
     close = [node.other < APART * max(node.miss, decoder.rounding) for node in ends]
     reasons = [general or ("another word fits nearly as well" if near else "") for near in close]
     if not any(reasons):

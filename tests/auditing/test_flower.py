@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+from torch import nn
 
 from gradleak.book import PATIENCE
+from gradleak.leak import Leak, observe
 
 # Two clients, three rounds, digits: run apart, for the simulation has workers and warnings of its own.
 FEDERATION = """
@@ -99,3 +104,30 @@ def test_two_clients_give_their_batches_away_in_every_round(tmp_path: Path) -> N
     found = json.loads((tmp_path / "found.json").read_text())
     assert [one[0] for one in found] == [1, 1, 2, 2, 3, 3]
     assert all(labels == 1 and inputs == 1 for _, labels, inputs in found)
+
+
+def test_what_reaches_an_audit_is_the_gradient_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    flower = pytest.importorskip("gradleak.auditing.flower", reason="flwr is not installed: gradleak[flower]")
+    from flwr.common import ndarrays_to_parameters
+
+    torch.manual_seed(0)
+    # The state of batch norm holds a whole number.
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 4)).double().eval()
+    inputs, targets = torch.rand(3, 6).double(), torch.tensor([0, 3, 1])
+    clean = observe(model, inputs, targets)
+    client = copy.deepcopy(model)
+    with torch.no_grad():
+        for name, parameter in client.named_parameters():
+            parameter.sub_(0.1 * clean.gradients[name])
+    before, after = (
+        ndarrays_to_parameters([value.numpy() for value in own.state_dict().values()]) for own in (model, client)
+    )
+    audited: list[Leak] = []
+    monkeypatch.setattr(flower, "audit_update", lambda leak, **_: audited.append(leak))
+    inside = SimpleNamespace(configure_fit=lambda *_: [], aggregate_fit=lambda *_: (None, {}))
+    strategy = flower.AuditedStrategy(inside, model, rate=0.1, batch_size=3, input_shape=(6,))
+    strategy.configure_fit(1, before, None)
+    strategy.aggregate_fit(1, [(SimpleNamespace(cid="a"), SimpleNamespace(parameters=after))], [])
+    (leak,) = audited
+    assert (leak.batch_size, leak.head) == (3, "3")
+    torch.testing.assert_close(leak.gradients, clean.gradients, rtol=1e-9, atol=1e-13)

@@ -8,6 +8,8 @@ import torch
 import gradleak
 from gradleak import data, defenses
 from gradleak.auditing.running import audit_update
+from gradleak.labels import recover_soft_labels
+from gradleak.labels.verdict import KNOWN
 from gradleak.studies.shared.federation import digit_network
 
 opacus = pytest.importorskip("gradleak.auditing.opacus", reason="opacus is not installed: gradleak[opacus]")
@@ -81,3 +83,29 @@ def test_nothing_is_certain_of_samples_that_were_clipped_each_by_itself() -> Non
     assert of_batch.certificate == "partial"
     assert not [one for one in report.findings if one.certificate in ("unique", "exact")]
     assert report.worst("image-psnr") > 20
+
+
+def test_no_certified_label_of_a_single_sample_is_wrong() -> None:
+    """Random networks, clipping norms, learning rates and noise, attacked as an audit does."""
+    certified = 0
+    for seed in range(60):
+        generator = torch.Generator().manual_seed(seed)
+        draw = torch.rand(4, generator=generator, dtype=torch.float64).tolist()
+        classes = (3, 5, 10, 30)[seed % 4]
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(12, 40), torch.nn.ReLU(), torch.nn.Linear(40, classes))
+        inputs, target = torch.rand(1, 12, generator=generator), torch.tensor([int(draw[3] * classes)])
+        sent = opacus.private_update(
+            model, inputs, target, batch_size=1, noise_multiplier=0.0 if seed % 3 == 0 else 10 ** (-8 * draw[0]),
+            max_grad_norm=10 ** (2 * draw[1] - 1), rate=10 ** (-2 * draw[2]), seed=seed,
+        )  # fmt: skip
+        leak = sent.leak
+        found = recover_soft_labels(
+            leak.weight_gradient, leak.weight, bias=leak.bias, bias_gradient=leak.bias_gradient, prior="onehot",
+            noise=sent.noise, scale=None,
+        )  # fmt: skip
+        if found.status[0] == "unique":
+            certified += 1
+            assert int(found.labels[0].argmax()) == int(target)
+            assert float(found.labels[0].max()) > 1 - KNOWN
+    assert certified > 20

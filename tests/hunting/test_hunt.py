@@ -97,7 +97,15 @@ def test_outcomes(certain: bool, failed: bool, error: float, outcome: str) -> No
         ),
         ("joint", r"batch of \d, 32 inputs each, \d classes, (smoothing|one-hot), float(32|64)"),
         ("convolutional", r"batch of 1, inputs of [13] × \d × \d, \d+ classes, smoothing, float(32|64)"),
-        ("sentences", r"\w+, (1 layer|2 layers), (1 sentence|[234] sentences)"),
+        (
+            "sentences",
+            r"\w+, (1 layer|2 layers), (1 sentence|[2-8] sentences), \d+ words, width \d+(, tied)?(, targets masked)?"
+            r"(, update)?",
+        ),
+        (
+            "updates",
+            r"(DP-SGD with noise [\de-]+|gradient descent), \d+ classes, \d+ features, (smoothing|one-hot), \w+",
+        ),
     ],
 )
 def test_a_client_is_described_in_words(family: str, setting: str) -> None:

@@ -77,13 +77,27 @@ def test_a_gradient_of_nothing(read: Callable[..., Ordered]) -> None:
     assert read(replace(leak, gradients=nothing)).reason == "the gradient is zero"
 
 
-def test_two_utterances_are_not_called_unique() -> None:
+@readers
+def test_a_gradient_without_separable_words_fails(read: Callable[..., Ordered]) -> None:
+    leak = leaked(recogniser("small", CLASSES, seed=2), [5, 9, 7, 2], only=["head.weight"])
+    rows, gradient = leak.weight_gradient[[5, 9, 7, 2]], torch.zeros_like(leak.weight_gradient)
+    # The span is that of the four steps, and every row occurs twice, so it lies in the cone of the others.
+    gradient[:16] = torch.cat([rows, rows, -rows, -rows])
+    found = read(replace(leak, gradients={"head.weight": gradient}))
+    assert (found.tokens, found.status) == ([], "failed")
+
+
+@readers
+def test_two_utterances_are_not_called_unique(read: Callable[..., Ordered]) -> None:
     sounds = [pseudo_speech("a parrot"), pseudo_speech("a hare")]
     model = recogniser("small", CLASSES, seed=2)
     for said in ([[5, 9, 2], [6, 7, 2]], [[5, 9, 2], [5, 9, 2]]):
-        assert read_output(observe_speech(model, sounds, said, only=HEAD)).status != "unique"
-    again = observe_speech(model, sounds[:1] * 2, [[5, 9, 2]] * 2, only=HEAD, local_steps=2)
-    assert read_output(again).status != "unique"
+        assert read(observe_speech(model, sounds, said, only=HEAD)).status != "unique"
+    same = observe_speech(model, sounds[:1] * 2, [[5, 9, 2]] * 2, only=HEAD)
+    steps = observe_speech(model, sounds[:1] * 2, [[5, 9, 2]] * 2, only=HEAD, local_steps=2, rate=1e-9)
+    for leak in (same, steps):
+        found = read(leak)
+        assert found.status != "unique"
 
 
 def test_more_steps_than_states_are_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from gradleak import data, defenses, observe
 from gradleak.errors import InputError
 from gradleak.leak import Leak
+from gradleak.losses import PADDING
 from gradleak.models.language import batch_of, build_language_model
 from gradleak.sequences import read_sentences
 from gradleak.sequences.counts import _total
@@ -120,6 +122,27 @@ def test_identical_batches_have_one_gradient_and_the_batch_size_tells() -> None:
     assert read_sentences(unknown).counts == [1, 1]
 
 
+@pytest.mark.parametrize("name", ["lstm", "tied gru", "transformer"])
+@pytest.mark.parametrize("times", [2, 3])
+def test_a_wrong_batch_size_does_not_make_multiples_unique(name: str, times: int) -> None:
+    for sentences in ([[5, 6, 7]], [[5, 6], [7]], [[], [5], [5]]):
+        leak = leak_of(model_of(name), sentences)
+        found = read_sentences(replace(leak, batch_size=times * len(sentences)))
+        assert found.all() == sorted(sentences * times)
+        assert (found.status, read_sentences(leak).status) == ("ambiguous", "unique")
+        assert f"a batch of {len(sentences)} with the same shares" in found.reason
+
+
+@pytest.mark.parametrize("name", ["lstm", "tied gru", "transformer"])
+def test_a_sentence_without_targets_is_not_replaced_by_a_certified_copy(name: str) -> None:
+    model = model_of(name)
+    for sentences in ([[5, 6, 7]], [[5, 6], [7]]):
+        tokens, targets = batch_of([*sentences, *([] for _ in sentences)])
+        targets[len(sentences) :] = PADDING
+        found = read_sentences(observe(model, tokens, targets))
+        assert (found.status, found.tokens) == ("ambiguous", sorted(sentences))
+
+
 @pytest.mark.parametrize("kind", ["lstm", "gru", "transformer"])
 def test_a_sentence_of_which_the_model_is_sure_is_not_taken_for_another_again(kind: str) -> None:
     model, sure, other = model_of(kind), [7, 8, 9], [5, 6]
@@ -137,7 +160,7 @@ def test_a_sentence_of_which_the_model_is_sure_is_not_taken_for_another_again(ki
     assert (found.status, found.tokens, found.counts) == ("ambiguous", [other], [1])
     assert found.factor == pytest.approx(3 / 7, rel=1e-4)
     again = read_sentences(leak_of(model, [other, other]))
-    assert (again.status, again.counts) == ("unique", [2])
+    assert (again.status, again.counts) == ("ambiguous", [2])
 
 
 @pytest.mark.parametrize("factor", [1e-20, 0.037, 1e15])

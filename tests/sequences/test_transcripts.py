@@ -172,6 +172,15 @@ def test_the_figures_misses_are_those_that_were_read_by(model: Recogniser) -> No
     assert all(float(one.min()) < 1e-5 for one in misses[:2])
 
 
+def test_utterances_of_several_local_steps_are_not_called_unique(model: Recogniser) -> None:
+    for said in ([[10, 20, 2]] * 2, [[10, 20, 2], [11, 30, 2]]):
+        sounds = [pseudo_speech("".join(chr(97 + token % 26) for token in one)) for one in said]
+        leak = observe_speech(model, sounds, said, local_steps=2, rate=1e-9)
+        for found in (read_transcripts(leak), read_sharing(leak)):
+            assert found.tokens == [list(one[:-1]) for one in sorted({tuple(one) for one in said})]
+            assert "unique" not in found.status
+
+
 def test_local_steps_are_gradient_descent(model: Recogniser) -> None:
     sounds = [pseudo_speech("yes"), pseudo_speech("no")]
     tokens = [[10, 2], [11, 12, 2]]

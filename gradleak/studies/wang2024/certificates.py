@@ -42,6 +42,7 @@ SEEDS = {
     "connected": "inversions",
     "convolutional": "inversions",
     "peeling": "peelings",
+    "updates": "updates",
     "sentences": "sequences",
     "transcripts": "sequences",
 }
@@ -108,6 +109,9 @@ class Parameters(studies.Parameters):
         about="seeds per assumption for each of the two inversions (fully connected, convolutional)",
     )
     peelings: int = setting(1, paper=60, ge=1, le=100_000, about="seeds per assumption for peeling")
+    updates: int = setting(
+        1, paper=200, ge=1, le=100_000, about="seeds per assumption for single samples whose clients send weights"
+    )
     sequences: int = setting(
         1, paper=40, ge=1, le=100_000, about="seeds per assumption for sentences, and as many for transcripts"
     )
