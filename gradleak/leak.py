@@ -12,12 +12,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from gradleak.arguments import check_fields, checked, shown
 from gradleak.augment import as_probabilities
 from gradleak.devices import differentiable, in_chunks
 from gradleak.errors import InputError, check_count
 from gradleak.losses import PADDING, CrossEntropy, Loss
 from gradleak.precision import Precision, computing, scaled_gradients
 
+# Why there is no gradient of a weight with a parametrisation.
+COMPUTED = "computed from other parameters, as by weight norm or spectral norm, and only these have gradients"
 Gradients = dict[str, Tensor]
 Defense = Callable[[Gradients], Gradients]
 
@@ -44,7 +47,26 @@ class Leak:
     input_shape: tuple[int, ...] | None = None
     local_steps: int = 1
 
+    def check(self, name: str = "the leak") -> None:
+        """Raise an InputError that begins with `name` unless the fields fit each other, and gradients are finite."""
+        check_fields(self, name)
+        check_count(f"{name}'s batch_size", self.batch_size)
+        check_count(f"{name}'s local_steps", self.local_steps)
+        if self.input_shape is not None and not all(size >= 1 for size in self.input_shape):
+            raise InputError(f"{name}'s input_shape must have whole numbers of at least 1; got {self.input_shape}")
+        _linears(self.model, self.head)
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        for parameter, gradient in self.gradients.items():
+            if parameter not in parameters:
+                raise InputError(f"{name} has a gradient of '{parameter}', which the model does not have")
+            own = parameters[parameter]
+            if gradient.shape != own.shape or not gradient.is_floating_point() or gradient.device != own.device:
+                raise InputError(
+                    f"{name}: the gradient of '{parameter}' must be as the parameter, {shown(own)}; got {shown(gradient)}"
+                )
+
     @classmethod
+    @checked()
     def from_update(
         cls,
         model: nn.Module,
@@ -135,6 +157,12 @@ class Leak:
             raise InputError(f"the update has no gradient of the last layer's weight: {self.withheld('weight')}")
         return self.gradients[self.parameter("weight")]
 
+    def gradient(self, parameter: str) -> Tensor:
+        """Return the gradient of a parameter; raise an InputError if the update has no separate gradient of it."""
+        if reason := self.withheld(parameter):
+            raise InputError(f"the update has no separate gradient of a parameter that the attack needs: {reason}")
+        return self.gradients[parameter]
+
     def withheld(self, parameter: str) -> str:
         """Return why the update has no separate gradient of a parameter, or "" if it has one.
 
@@ -145,7 +173,9 @@ class Leak:
         tied = [alias for alias, value in parameters.items() if value is parameters.get(name) and alias != name]
         if tied:
             return f"'{name}' is tied to '{tied[0]}', and the gradient is the sum of both"
-        return "" if name in self.gradients else f"'{name}' is frozen"
+        if name in self.gradients:
+            return ""
+        return f"'{name}' is frozen" if name in parameters else f"'{name}' is {COMPUTED}"
 
     @property
     def bias_gradient(self) -> Tensor | None:
@@ -183,6 +213,12 @@ class HeadLeaks:
     bias_gradients: Tensor | None
     batch_size: int = 1
 
+    def check(self, name: str = "the gradients") -> None:
+        """Raise an InputError that begins with `name` unless the fields fit each other, and gradients are finite."""
+        shapes = {"weight": "C I", "bias": "C", "weight_gradients": "N C I", "bias_gradients": "N C"}
+        check_fields(self, name, shapes)
+        check_count(f"{name}'s batch_size", self.batch_size)
+
     def defended(self, defense: Defense) -> HeadLeaks:
         """Return the gradients that the clients send under a defence that changes each tensor independently."""
         updates = []
@@ -214,6 +250,7 @@ def _check_state(model: nn.Module, which: str, state: Mapping[str, Tensor]) -> N
             raise InputError(f"the state {which}: '{name}' holds NaN or infinite values")
 
 
+@checked()
 def observe(
     model: nn.Module,
     inputs: Tensor,
@@ -308,7 +345,9 @@ def _gradients(loss: Tensor, named: Mapping[str, Tensor], precision: str | Preci
         values = torch.autograd.grad(scaled, list(named.values()), allow_unused=True, retain_graph=retain)
         pairs = zip(named.items(), values, strict=True)
         return {
-            name: torch.zeros_like(parameter) if gradient is None else gradient for (name, parameter), gradient in pairs
+            # The gradient of an Embedding may be sparse.
+            name: torch.zeros_like(parameter) if gradient is None else gradient.to_dense()
+            for (name, parameter), gradient in pairs
         }
 
     return scaled_gradients(precision, take)
@@ -351,6 +390,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+@checked()
 def observe_heads(
     model: nn.Module,
     inputs: Tensor,
@@ -399,6 +439,7 @@ def observe_heads(
     )
 
 
+@checked()
 def head_inputs(
     model: nn.Module, inputs: Tensor, *, head: str | None = None, chunk: int = 250
 ) -> tuple[Tensor, Tensor]:
@@ -418,10 +459,10 @@ def _forward(
     """
     _check_inputs(inputs)
     linears = _linears(model, head)
-    recorded: dict[str, tuple[Tensor, Tensor]] = {}
+    recorded: dict[str, list[tuple[Tensor, Tensor]]] = {}
 
     def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        return lambda module, args, output: recorded.__setitem__(name, (args[0], output))
+        return lambda module, args, output: recorded.setdefault(name, []).append((args[0], output))
 
     hooks = [layer.register_forward_hook(watch(name)) for name, layer in linears.items()]
     try:
@@ -437,13 +478,19 @@ def _forward(
     finally:
         for hook in hooks:
             hook.remove()
-    for name, (hidden, output) in recorded.items():
+    for name, runs in recorded.items():
+        hidden, output = runs[-1]
         # Identify the final layer by its output, which equals the model's; layers may be declared in any order.
         if torch.is_tensor(logits) and output.shape == logits.shape and torch.equal(output, logits):
             if hidden.ndim not in features:
                 raise InputError(
                     f"the final Linear layer '{name}' works on inputs of shape {tuple(hidden.shape)}; "
                     "one feature vector for each sample, (B, I), is expected"
+                )
+            _check_head(name, linears[name])
+            if len(runs) > 1:
+                raise InputError(
+                    f"the last Linear layer '{name}' runs {len(runs)} times in one pass: its gradient is a sum over these"
                 )
             return name, linears[name], hidden, logits
     if torch.is_tensor(logits) and not logits.isfinite().all():
@@ -465,15 +512,21 @@ def _linears(model: nn.Module, head: str | None) -> dict[str, nn.Linear]:
         return linears
     if head not in linears:
         raise InputError(f"the model has no Linear layer named '{head}'; it has {', '.join(linears)}")
+    _check_head(head, linears[head])
     return {head: linears[head]}
 
 
+def _check_head(name: str, layer: nn.Linear) -> None:
+    """Refuse a last layer without an own weight, or without inputs."""
+    if "weight" not in layer._parameters:
+        raise InputError(f"the weight of the last Linear layer '{name}' is {COMPUTED}")
+    if 0 in layer.weight.shape:
+        raise InputError(f"the last Linear layer '{name}' has no inputs or no outputs: {tuple(layer.weight.shape)}")
+
+
 def _check_inputs(inputs: Tensor) -> None:
-    if not torch.is_tensor(inputs) or inputs.ndim < 2 or len(inputs) == 0:
-        shape = tuple(inputs.shape) if torch.is_tensor(inputs) else type(inputs).__name__
-        raise InputError(f"inputs must be a batch of at least one sample, (B, …); got {shape}")
-    if not torch.isfinite(inputs).all():
-        raise InputError("inputs hold NaN or infinite values")
+    if inputs.ndim < 2:
+        raise InputError(f"inputs must be a batch of at least one sample, (B, …); got {tuple(inputs.shape)}")
 
 
 def _check_rows(inputs: Tensor, labels: Tensor) -> None:
