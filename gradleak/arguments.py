@@ -1,21 +1,22 @@
 """Check the arguments of public functions in one place, before any work starts.
 
-Every argument is compared with its annotation, and every tensor with its stated shape. What only one function asks of an
-argument, such as a range of numbers, is checked at the head of that function.
+Every argument is compared with its annotation, and every tensor with its stated shape. Ranges of numbers, and whatever
+else only one function requires, are checked at the head of that function.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import math
 import numbers
+import sys
 import types
 import typing
 from collections import abc
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -23,8 +24,8 @@ from gradleak.errors import InputError, printable
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# Seeds of torch's generators.
-SEEDS = range(-(2**63), 2**63)
+# Whole numbers that torch can represent.
+WHOLE = range(-(2**63), 2**63)
 WORDS: dict[Any, str] = {
     bool: "True or False", int: "a whole number", float: "a number", str: "a text", Tensor: "a tensor",
     abc.Callable: "a function", None: "None", type(None): "None",
@@ -33,7 +34,7 @@ WORDS: dict[Any, str] = {
 LONGEST = 60
 
 
-def checked(**shapes: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def checked_arguments(**shapes: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Check the arguments of every call of a function, and raise an InputError of one line if one is invalid.
 
     Args:
@@ -46,9 +47,12 @@ def checked(**shapes: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            check(signature.bind(*args, **kwargs).arguments, _hints(function), shapes)
+            given = signature.bind(*args, **kwargs)
+            check(given.arguments, _hints(function), shapes)
+            # torch does not take NumPy's whole numbers in all places.
+            given.arguments |= {key: int(one) for key, one in given.arguments.items() if isinstance(one, np.integer)}
             try:
-                return function(*args, **kwargs)
+                return function(*given.args, **given.kwargs)
             except (MemoryError, RuntimeError) as error:
                 # torch reports an allocation that fails on a CPU as a RuntimeError.
                 if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
@@ -61,25 +65,23 @@ def checked(**shapes: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 def check_fields(instance: Any, owner: str = "", shapes: Mapping[str, str] = types.MappingProxyType({})) -> None:
-    """Check the fields of a dataclass as `checked` checks arguments; messages name them as fields of the `owner`."""
+    """Check the fields of a dataclass, which messages name as those of the `owner`, as `checked_arguments` does."""
     hints = _hints(type(instance))
     check({name: getattr(instance, name) for name in hints}, hints, shapes, owner)
 
 
 def check(values: Mapping[str, Any], hints: Mapping[str, Any], shapes: Mapping[str, str], owner: str = "") -> None:
     """Raise an InputError if a value does not fit its annotation, or a tensor its shape."""
-    sizes: dict[str, int] = {}
-    first: Tensor | None = None
+    names = {key: f"{owner}'s {key}" if owner else key for key in values}
     for key, value in values.items():
-        name = f"{owner}'s {key}" if owner else key
-        check_kind(name, value, hints.get(key, Any))
-        if key == "seed" and isinstance(value, int) and value not in SEEDS:
-            raise InputError(f"seed must be a whole number of at most 63 bits; got {shown(value)}")
-        if key in shapes and torch.is_tensor(value):
-            _check_shape(name, value, shapes[key], sizes)
-            first = value if first is None else first
-            if value.device != first.device:
-                raise InputError(f"{name} is on '{value.device}', and another tensor is on '{first.device}'")
+        check_kind(names[key], value, hints.get(key, Any))
+    sizes: dict[str, int] = {}
+    shaped = {key: values[key] for key in shapes if torch.is_tensor(values.get(key))}
+    # A tensor with only one possible shape gives the sizes that the others are compared with.
+    for key in sorted(shaped, key=lambda key: "|" in shapes[key]):
+        _check_shape(names[key], shaped[key], shapes[key], sizes)
+    if len(devices := {str(value.device) for value in shaped.values()}) > 1:
+        raise InputError(f"{', '.join(shaped)} must be on one device; got {', '.join(sorted(devices))}")
 
 
 def check_kind(name: str, value: Any, hint: Any) -> None:
@@ -113,16 +115,20 @@ def _fits(name: str, value: Any, hint: Any) -> bool:
     if origin is abc.Callable:
         return callable(value)
     if origin is tuple and inner[-1] is not Ellipsis:
-        return isinstance(value, tuple) and len(value) == len(inner) and all(
-            _fits(name, part, kind) for part, kind in zip(value, inner, strict=True)
+        return (
+            isinstance(value, tuple)
+            and len(value) == len(inner)
+            and all(_fits(name, part, kind) for part, kind in zip(value, inner, strict=True))
         )
     if origin in (dict, abc.Mapping):
         return isinstance(value, abc.Mapping) and all(
             _fits(name, key, inner[0]) and _fits(f"{name}['{key}']", part, inner[1]) for key, part in value.items()
         )
     if origin is not None:  # sequences of one kind
-        return isinstance(value, origin) and not isinstance(value, str) and all(
-            _fits(f"{name}[{place}]", part, inner[0]) for place, part in enumerate(value)
+        return (
+            isinstance(value, origin)
+            and not isinstance(value, str)
+            and all(_fits(f"{name}[{place}]", part, inner[0]) for place, part in enumerate(value))
         )
     if hint is None:
         return value is None
@@ -136,12 +142,12 @@ def _fits(name: str, value: Any, hint: Any) -> bool:
 
 
 def _is_number(value: Any, kind: type) -> bool:
-    """Return whether a value is a number of this kind; True is no number, and NaN is none."""
+    """Return whether a value is a number of this kind; True, and numbers that are not finite, do not count."""
     if isinstance(value, bool) or kind is bool:
         return isinstance(value, bool) and kind is bool
-    if kind is int:
-        return isinstance(value, numbers.Integral)
-    return isinstance(value, numbers.Real) and not math.isnan(value)
+    if kind is int or isinstance(value, numbers.Integral):
+        return isinstance(value, numbers.Integral) and int(value) in WHOLE
+    return isinstance(value, numbers.Real) and -sys.float_info.max <= value <= sys.float_info.max
 
 
 def check_values(name: str, value: Tensor) -> None:
@@ -172,7 +178,9 @@ def _check_shape(name: str, value: Tensor, shapes: str, sizes: dict[str, int]) -
         if len(letters) == value.ndim and all(sizes.get(letter, size) == size for letter, size in known):
             break
     else:
-        raise InputError(f"{name} must be {' or '.join(_shape(letters, sizes) for letters in options)}; got {shown(value)}")
+        raise InputError(
+            f"{name} must be {' or '.join(_shape(letters, sizes) for letters in options)}; got {shown(value)}"
+        )
     if not value.is_floating_point():
         raise InputError(f"{name} must be floating point; got {shown(value)}")
     for letter, size in zip(letters, value.shape, strict=True):

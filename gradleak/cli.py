@@ -620,7 +620,7 @@ def main() -> None:
     except GradleakError as error:
         if debug:
             raise
-        typer.echo(f"gradleak: {printable(str(error))}", err=True)
+        typer.echo(f"gradleak: {error}", err=True)
         sys.exit(2)
     except Interrupted as error:
         if debug:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import os
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from gradleak.arguments import check_fields, checked, shown
+from gradleak.arguments import check_fields, checked_arguments, shown
 from gradleak.augment import as_probabilities
 from gradleak.devices import differentiable, in_chunks
-from gradleak.errors import InputError, check_count
+from gradleak.errors import ForeignError, InputError, check_count, foreign
 from gradleak.losses import PADDING, CrossEntropy, Loss
 from gradleak.precision import Precision, computing, scaled_gradients
 
@@ -62,11 +64,12 @@ class Leak:
             own = parameters[parameter]
             if gradient.shape != own.shape or not gradient.is_floating_point() or gradient.device != own.device:
                 raise InputError(
-                    f"{name}: the gradient of '{parameter}' must be as the parameter, {shown(own)}; got {shown(gradient)}"
+                    f"{name}: the gradient of '{parameter}' must be like the parameter, {shown(own)}; "
+                    f"got {shown(gradient)}"
                 )
 
     @classmethod
-    @checked()
+    @checked_arguments()
     def from_update(
         cls,
         model: nn.Module,
@@ -250,7 +253,7 @@ def _check_state(model: nn.Module, which: str, state: Mapping[str, Tensor]) -> N
             raise InputError(f"the state {which}: '{name}' holds NaN or infinite values")
 
 
-@checked()
+@checked_arguments()
 def observe(
     model: nn.Module,
     inputs: Tensor,
@@ -323,8 +326,21 @@ def _observed(
         gradients = _gradients(loss(logits, labels).mean(), named, precision)
     else:
         gradients = _updates(model, named, inputs.split(size), labels.split(size), loss, rate, precision)
-    sent = defense(gradients) if defense else gradients
-    return Leak(model, sent, head, size, tuple(inputs.shape[1:]), local_steps)
+    return Leak(model, _sent(gradients, defense), head, size, tuple(inputs.shape[1:]), local_steps)
+
+
+def _sent(gradients: Gradients, defense: Defense | None) -> Gradients:
+    """Return what a defence sends in place of gradients; refuse anything but tensors of the same shapes."""
+    if defense is None:
+        return gradients
+    with foreign("the defence failed"):
+        sent = defense(gradients)
+    if not isinstance(sent, dict) or any(
+        name not in gradients or not torch.is_tensor(value) or value.shape != gradients[name].shape
+        for name, value in sent.items()
+    ):
+        raise InputError("a defence must return a dictionary of tensors with the names and shapes of the gradients")
+    return sent
 
 
 def _with_targets(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -378,6 +394,55 @@ def _updates(
 
 
 @contextlib.contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Turn errors of a model's code in this block into errors that begin with `what`, and name torch's module, if any.
+
+    A lack of an accelerator's memory stays torch's own error.
+    """
+    try:
+        with foreign(what):
+            yield
+    except ForeignError as error:
+        if isinstance(error.__cause__, torch.OutOfMemoryError):
+            raise error.__cause__ from None
+        if error.__cause__ is not None and (refusing := _refusing(error.__cause__)):
+            raise ForeignError(f"{what}: {refusing}") from error.__cause__
+        raise
+
+
+def _refusing(error: BaseException) -> str:
+    """Return which module of torch raised an error, and what it was given; "" if other code raised the error."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not frames or not frames[-1].f_code.co_filename.startswith(os.path.dirname(torch.__file__)):
+        return ""
+    for frame in reversed(frames):
+        module, given = frame.f_locals.get("self"), frame.f_locals.get("args")
+        if isinstance(module, nn.Module) and isinstance(given, tuple):
+            return f"{type(module).__name__} does not take {', '.join(map(shown, given)) or 'this'}"
+    return ""
+
+
+@contextlib.contextmanager
+def running(model: nn.Module, shape: Sequence[int]) -> Iterator[None]:
+    """Run a model in eval mode in this block, on inputs of a shape, which an error of its code names."""
+    with evaluating(model), naming(f"{type(model).__name__} does not take inputs of shape {tuple(shape)}"):
+        yield
+
+
+def check_repeatable(model: nn.Module, inputs: Tensor) -> None:
+    """Refuse a model whose outputs for the same inputs differ in a second pass."""
+    with torch.no_grad(), running(model, inputs.shape):
+        first, second = model(inputs), model(inputs)
+    # The kernels of an accelerator may add numbers in another order.
+    alike = torch.equal if inputs.device.type == "cpu" else torch.allclose
+    if not alike(first, second):
+        raise InputError(
+            f"{type(model).__name__} gives other outputs in a second pass on the same inputs: "
+            "it draws random numbers or keeps a state, and its gradient cannot be matched"
+        )
+
+
+@contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Run a model in eval mode, and restore the mode of every module afterwards."""
     modes = {module: module.training for module in model.modules()}
@@ -390,7 +455,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-@checked()
+@checked_arguments()
 def observe_heads(
     model: nn.Module,
     inputs: Tensor,
@@ -416,6 +481,7 @@ def observe_heads(
         chunk: The approximate number of samples in one forward pass.
     """
     _check_inputs(inputs)
+    _check_rows(inputs, targets)
     if batch_size < 1 or len(inputs) % batch_size:
         raise InputError(f"{len(inputs)} samples cannot be shared out to clients with {batch_size} each")
     loss = loss or CrossEntropy()
@@ -426,7 +492,6 @@ def observe_heads(
             _, layer, hidden, logits = _forward(model, inputs[part], head)
         logits = logits.requires_grad_()
         labels = as_probabilities(targets[part], logits.shape[-1], dtype=logits.dtype, device=logits.device)
-        _check_rows(inputs[part], labels)
         (delta,) = torch.autograd.grad(loss(logits, labels).sum() / batch_size, [logits])
         deltas, features = (rows.unflatten(0, (-1, batch_size)) for rows in (delta, hidden))
         return layer, deltas.mT @ features, deltas.sum(dim=1)
@@ -439,7 +504,7 @@ def observe_heads(
     )
 
 
-@checked()
+@checked_arguments()
 def head_inputs(
     model: nn.Module, inputs: Tensor, *, head: str | None = None, chunk: int = 250
 ) -> tuple[Tensor, Tensor]:
@@ -466,15 +531,8 @@ def _forward(
 
     hooks = [layer.register_forward_hook(watch(name)) for name, layer in linears.items()]
     try:
-        with evaluating(model):
+        with running(model, inputs.shape):
             logits = model(inputs)
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, IndexError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"{type(model).__name__} does not take inputs of shape {tuple(inputs.shape)}: {reason}"
-        ) from error
     finally:
         for hook in hooks:
             hook.remove()
@@ -490,7 +548,7 @@ def _forward(
             _check_head(name, linears[name])
             if len(runs) > 1:
                 raise InputError(
-                    f"the last Linear layer '{name}' runs {len(runs)} times in one pass: its gradient is a sum over these"
+                    f"the last Linear layer '{name}' runs {len(runs)} times in one pass, and its gradient is their sum"
                 )
             return name, linears[name], hidden, logits
     if torch.is_tensor(logits) and not logits.isfinite().all():
@@ -530,5 +588,6 @@ def _check_inputs(inputs: Tensor) -> None:
 
 
 def _check_rows(inputs: Tensor, labels: Tensor) -> None:
-    if len(inputs) != len(labels):
-        raise InputError(f"{len(inputs)} inputs but {len(labels)} targets: there must be one target for each sample")
+    count = len(labels) if labels.ndim else 0
+    if len(inputs) != count:
+        raise InputError(f"{len(inputs)} inputs but {count} targets: there must be one target for each sample")

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from gradleak import defenses, devices, reporting
 from gradleak.answers import Answer
+from gradleak.arguments import checked_arguments
 from gradleak.auditing import drawing, sentences
 from gradleak.auditing.costs import undefended
 from gradleak.auditing.findings import Cost, Finding, NotTried, Outcome, Picture, Place
@@ -36,7 +37,7 @@ from gradleak.catalogue import ATTACKS
 from gradleak.errors import ForeignError, GradleakError, GradleakWarning, InputError, first_line, foreign
 from gradleak.labels import Standins
 from gradleak.labels.priors import PRIORS
-from gradleak.leak import Leak, observe
+from gradleak.leak import Leak, naming, observe
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import PRECISIONS, precision_of
 
@@ -72,6 +73,7 @@ class _Told:
 
 
 @devices.ieee()
+@checked_arguments()
 def audit(
     model: nn.Module,
     inputs: Tensor,
@@ -192,6 +194,7 @@ def audit(
 
 
 @devices.ieee()
+@checked_arguments()
 def audit_update(
     seen: Leak,
     *,
@@ -539,13 +542,8 @@ def _computed(model: nn.Module, batch: Private, loss: Loss, head: str | None, pr
 @contextlib.contextmanager
 def _running(model: nn.Module) -> Iterator[None]:
     """Turn errors of the user's model into one-line errors."""
-    try:
-        with foreign(f"{type(model).__name__} cannot be run and differentiated on these samples"):
-            yield
-    except InputError as error:
-        if isinstance(error.__cause__, RuntimeError | IndexError):  # from the forward pass, by `observe`
-            raise ForeignError(str(error)) from error
-        raise
+    with naming(f"{type(model).__name__} cannot be run and differentiated on these samples"):
+        yield
 
 
 @contextlib.contextmanager

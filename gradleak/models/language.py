@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak.errors import InputError, unknown
+from gradleak.arguments import checked_arguments
+from gradleak.errors import InputError, foreign, unknown
 from gradleak.losses import PADDING
 
 KINDS = ("lstm", "gru", "transformer")
@@ -116,6 +117,7 @@ def build_language_model(
         return RecurrentLanguageModel(kind, pieces, width, layers, tied).eval()
 
 
+@checked_arguments()
 def batch_of(
     sentences: Sequence[Sequence[int]], start: int = 1, end: int = 2, *, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
@@ -134,6 +136,8 @@ def batch_of(
         >>> targets.tolist()
         [[7, 8, 9, 2], [7, 12, 2, -100]]
     """
+    with foreign(f"there is no device '{device}'"):
+        device = torch.device(device)
     longest = max(map(len, sentences), default=0) + 1
     tokens = torch.full((len(sentences), longest), end)
     targets = torch.full((len(sentences), longest), PADDING)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from gradleak.arguments import checked_arguments
 from gradleak.errors import InputError
 from gradleak.leak import Defense, Gradients, Leak, evaluating
 from gradleak.models.recogniser import START, Recogniser
@@ -18,6 +19,7 @@ HEAD = "head"
 FIRST = ("cells.0.weight_ih", "cells.0.weight_hh", "cells.0.bias_ih")
 
 
+@checked_arguments()
 def observe_speech(
     model: Recogniser,
     speech: Sequence[Tensor],

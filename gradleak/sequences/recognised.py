@@ -111,6 +111,13 @@ class Attention(Model):
         return _grown(attention.grow(self.network, first, later, words, start, most=most), first, most)
 
 
+def tokens_of(model: Model, words: Sequence[int]) -> Tensor:
+    """Return the different tokens among `words`; refuse tokens that the model does not have."""
+    if not words or not 0 <= min(words) <= max(words) < len(model.embedding):
+        raise InputError(f"words must be some of the model's {len(model.embedding)} tokens")
+    return torch.tensor(words, device=model.embedding.device).unique()
+
+
 def _check_sent(gradients: Gradients, names: Sequence[str]) -> None:
     for name in names:
         if name not in gradients:

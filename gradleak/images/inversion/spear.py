@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradleak.arguments import checked_arguments
 from gradleak.devices import least_squares
 
 CHUNK = 4096
@@ -39,6 +40,7 @@ class Spear:
     draws: int
 
 
+@checked_arguments(weight="O I", bias="O", weight_gradient="O I", bias_gradient="O")
 def spear(
     weight: Tensor,
     bias: Tensor,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradleak.arguments import checked_arguments
+
 STEPS, RATE = 1000, 0.1
 
 
@@ -19,6 +21,7 @@ class Matched:
     losses: Tensor
 
 
+@checked_arguments(weight_gradient="C I | N C I", weight="C I")
 def dlg(weight_gradient: Tensor, weight: Tensor, *, seed: int = 0, steps: int = STEPS, rate: float = RATE) -> Matched:
     """Search for a feature and a soft label for each single sample, whose gradient matches the observed one (N, C, I).
 
