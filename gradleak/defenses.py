@@ -118,6 +118,10 @@ def dp_epsilon(noise_multiplier: float, *, share: float = 1.0, steps: int = 1, d
         return math.inf
 
 
+# Noise multipliers below this limit are no noise in float64.
+NONE = 1e-150
+
+
 @checked_arguments()
 def release_epsilon(noise_multiplier: float, *, delta: float = 1e-5) -> float:
     """Return the exact privacy ε of a single release by the Gaussian mechanism (balle2018).
@@ -135,7 +139,7 @@ def release_epsilon(noise_multiplier: float, *, delta: float = 1e-5) -> float:
     _at_least("noise_multiplier", noise_multiplier, 0)
     if not 0 < delta < 1:
         raise InputError(f"delta must lie between 0 and 1; got {delta:g}")
-    if noise_multiplier == 0:
+    if noise_multiplier < NONE:
         return math.inf
     half, z = 0.5 / noise_multiplier, noise_multiplier
 

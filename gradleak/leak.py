@@ -326,10 +326,10 @@ def _observed(
         gradients = _gradients(loss(logits, labels).mean(), named, precision)
     else:
         gradients = _updates(model, named, inputs.split(size), labels.split(size), loss, rate, precision)
-    return Leak(model, _sent(gradients, defense), head, size, tuple(inputs.shape[1:]), local_steps)
+    return Leak(model, defended(gradients, defense), head, size, tuple(inputs.shape[1:]), local_steps)
 
 
-def _sent(gradients: Gradients, defense: Defense | None) -> Gradients:
+def defended(gradients: Gradients, defense: Defense | None) -> Gradients:
     """Return what a defence sends in place of gradients; refuse anything but tensors of the same shapes."""
     if defense is None:
         return gradients

@@ -143,8 +143,7 @@ def audit(
     if short := [size for size in batch_sizes if size > len(inputs)]:
         raise InputError(f"a batch of {short[0]} cannot be drawn from {len(inputs)} samples")
     prior = labels or ("onehot" if not targets.is_floating_point() else "smoothing")
-    if prior not in PRIORS:
-        raise InputError(f"labels are {', '.join(PRIORS)}; got '{prior}'")
+    _check_prior(prior)
     samples = private(inputs, targets, pixels)
     results, jobs, subject = _Told(), list[_Job](), None
     costs, proved = [], []
@@ -247,6 +246,7 @@ def audit_update(
     if defense != "update" and not re.fullmatch(r"dp-sgd/\d+(\.\d*)?(e[+-]?\d+)?", defense):
         defenses.shown(defense)
     _check_settings((seen.batch_size,), (), minutes, memory, steps)
+    _check_prior(labels)
     used = _precisions(None if precision is None else (precision,), seen.model)
     memory = _memory() if memory is None else memory * GIB
     loss = loss or CrossEntropy()
@@ -451,6 +451,11 @@ def _check_settings(
         raise InputError(f"minutes and memory are above 0; got {minutes:g} and {memory}")
     for name in names:
         defenses.shown(name)
+
+
+def _check_prior(prior: str) -> None:
+    if prior not in PRIORS:
+        raise InputError(f"labels are {', '.join(PRIORS)}; got '{prior}'")
 
 
 def _own(model: nn.Module) -> str:

@@ -52,7 +52,7 @@ def unmix_features(weight_gradient: Tensor, batch_size: int, *, seed: int = 0) -
     # On a GPU singular vectors may have other signs, and FastICA would start elsewhere.
     rows = torch.linalg.svd(weight_gradient.double().cpu(), full_matrices=False)[2][:batch_size]
     mixtures = rows.T.numpy() * math.sqrt(rows.shape[1])
-    analysis = FastICA(batch_size, whiten="unit-variance", random_state=seed, max_iter=ROUNDS, tol=TOLERANCE)
+    analysis = FastICA(batch_size, whiten="unit-variance", random_state=seed % 2**32, max_iter=ROUNDS, tol=TOLERANCE)
     with warnings.catch_warnings():
         # Where the data have no independent directions FastICA does not converge; return its last components.
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak.arguments import checked_arguments
-from gradleak.errors import InputError, foreign, unknown
+from gradleak.errors import InputError, unknown
 from gradleak.losses import PADDING
 
 KINDS = ("lstm", "gru", "transformer")
@@ -136,8 +136,10 @@ def batch_of(
         >>> targets.tolist()
         [[7, 8, 9, 2], [7, 12, 2, -100]]
     """
-    with foreign(f"there is no device '{device}'"):
+    try:
         device = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f"there is no kind of device named '{device}'") from error
     longest = max(map(len, sentences), default=0) + 1
     tokens = torch.full((len(sentences), longest), end)
     targets = torch.full((len(sentences), longest), PADDING)

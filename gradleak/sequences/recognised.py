@@ -59,9 +59,9 @@ class Model:
         return self.embedding_name == self.head_weight
 
     def head_span(self, gradients: Gradients, least: int, *, equalise: bool) -> Span:
-        """Return the span of the last layer's inputs; the whole space if its gradient is not sent, or is tied."""
+        """Return the span of the last layer's inputs; the whole space if its gradients are not sent, or are tied."""
         gradient = gradients.get(self.head_weight)
-        if self.tied or gradient is None:
+        if self.tied or gradient is None or (self.head_bias is not None and self.head_bias not in gradients):
             return everything(self.embedding.new_empty(0, self.features))
         if self.head_bias is not None:
             gradient = torch.cat([gradient, gradients[self.head_bias][:, None]], dim=1)

@@ -227,6 +227,10 @@ def check_leaks(leaks: list[Leak], restarts: int, chunk: int | None) -> None:
             raise InputError(
                 f"leak {number} must have the input shape of the first, {first.input_shape}; got {leak.input_shape}"
             )
+        parameters = dict(first.model.named_parameters(remove_duplicate=False))
+        for name, value in leak.gradients.items():
+            if value.dtype != (own := parameters[name].dtype):
+                raise InputError(f"leak {number}: the gradient of '{name}' must be of {own}; got {value.dtype}")
         if differing := sorted(set(leak.gradients) ^ set(first.gradients)):
             raise InputError(f"leak {number} must have gradients of the same parameters as the first: {differing[0]}")
 

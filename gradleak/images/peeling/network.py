@@ -112,6 +112,8 @@ class Network:
             graph = fx.Tracer().trace(self.model)
         except Exception as error:  # tracing runs the model's own code
             raise InputError(f"{type(model).__name__} is not a fixed sequence of operations: {error}") from error
+        if next(self.model.parameters(), None) is None:
+            raise InputError(f"{type(model).__name__} has no parameters")
         self.device = next(self.model.parameters()).device
         self.modules = dict(self.model.named_modules(remove_duplicate=False))
         self.steps: dict[str, Step] = {}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gradleak.arguments import checked_arguments
+from gradleak.errors import InputError, check_count
 
 STEPS, RATE = 1000, 0.1
 
@@ -30,6 +31,9 @@ def dlg(weight_gradient: Tensor, weight: Tensor, *, seed: int = 0, steps: int = 
     wang2024 many pairs of label and feature give the same gradient. A perfect match is one of these pairs, and rarely
     the client's.
     """
+    check_count("steps", steps)
+    if not rate > 0:
+        raise InputError(f"rate must be above 0; got {rate:g}")
     gradients = (weight_gradient.unsqueeze(0) if weight_gradient.ndim == 2 else weight_gradient).detach()
     generator = torch.Generator().manual_seed(seed)
     count, classes, width = gradients.shape
