@@ -28,7 +28,7 @@ R = TypeVar("R")
 WHOLE = range(-(2**63), 2**63)
 WORDS: dict[Any, str] = {
     bool: "True or False", int: "a whole number", float: "a number", str: "a text", Tensor: "a tensor",
-    abc.Callable: "a function", None: "None", type(None): "None",
+    nn.Module: "an nn.Module", abc.Callable: "a function", None: "None", type(None): "None",
 }  # fmt: skip
 # The length of a value in a message.
 LONGEST = 60

@@ -459,7 +459,7 @@ def audit(
         with interrupts.finishing() as pressed:
             _write(report, folder)
     _show(report.table())
-    for line in (*sentences.of_outcomes(report), *report.proofs):
+    for line in (*sentences.of_outcomes(report), *report.proofs, *report.notes):
         typer.echo(line)
     if message := sentences.of_haste(report):
         typer.echo(message)

@@ -104,9 +104,9 @@ def dp_epsilon(noise_multiplier: float, *, share: float = 1.0, steps: int = 1, d
         from opacus.accountants.rdp import RDPAccountant
     except ImportError:
         return None
-    if not (noise_multiplier > 0 and 0 < share <= 1 and 0 < delta < 1):
+    if not (noise_multiplier > 0 and 0 < share <= 1 and 0 < delta <= 1):
         raise InputError(
-            "noise_multiplier must be above 0, share in 0 … 1 (0 excluded) and delta between 0 and 1; "
+            "noise_multiplier must be above 0, and share and delta in 0 … 1 (0 excluded); "
             f"got {noise_multiplier:g}, {share:g} and {delta:g}"
         )
     check_count("steps", steps)

@@ -405,12 +405,13 @@ def naming(what: str) -> Iterator[None]:
     except ForeignError as error:
         if isinstance(error.__cause__, torch.OutOfMemoryError):
             raise error.__cause__ from None
-        if error.__cause__ is not None and (refusing := _refusing(error.__cause__)):
-            raise ForeignError(f"{what}: {refusing}") from error.__cause__
-        raise
+        failing = _failing(error.__cause__) if error.__cause__ is not None and str(error).startswith(what) else ""
+        if not failing:
+            raise
+        raise ForeignError(f"{what}: {failing}") from error.__cause__
 
 
-def _refusing(error: BaseException) -> str:
+def _failing(error: BaseException) -> str:
     """Return which module of torch raised an error, and what it was given; "" if other code raised the error."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if not frames or not frames[-1].f_code.co_filename.startswith(os.path.dirname(torch.__file__)):
@@ -418,7 +419,7 @@ def _refusing(error: BaseException) -> str:
     for frame in reversed(frames):
         module, given = frame.f_locals.get("self"), frame.f_locals.get("args")
         if isinstance(module, nn.Module) and isinstance(given, tuple):
-            return f"{type(module).__name__} does not take {', '.join(map(shown, given)) or 'this'}"
+            return f"its {type(module).__name__} fails on {', '.join(map(shown, given)) or 'this'}"
     return ""
 
 

@@ -31,13 +31,14 @@ from gradleak.auditing.outcomes import outcome_of, targets_of
 from gradleak.auditing.private import Private, kind_of, private
 from gradleak.auditing.reach import reach_of
 from gradleak.auditing.report import Report, made
+from gradleak.auditing.steady import state_of, unsteady
 from gradleak.auditing.subject import BROKEN, proofs, subject_of
 from gradleak.cases import Attack, Case, Kind, Reach, Subject
 from gradleak.catalogue import ATTACKS
 from gradleak.errors import ForeignError, GradleakError, GradleakWarning, InputError, first_line, foreign
 from gradleak.labels import Standins
 from gradleak.labels.priors import PRIORS
-from gradleak.leak import Leak, naming, observe
+from gradleak.leak import Gradients, Leak, naming, observe
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import PRECISIONS, precision_of
 
@@ -146,10 +147,11 @@ def audit(
     _check_prior(prior)
     samples = private(inputs, targets, pixels)
     results, jobs, subject = _Told(), list[_Job](), None
-    costs, proved = [], []
+    costs, proved, notes = [], [], list[str]()
     simulated: list[Standins] = []
     for size in dict.fromkeys(batch_sizes):
         batch = samples.drawn(size, seed)
+        before = state_of(model) if subject is None else {}
         try:
             leaks = {name: _computed(model, batch, loss, head, name) for name in dict.fromkeys((plain_in, *used))}
         except GradleakError as error:
@@ -158,6 +160,8 @@ def audit(
             results.broken.append(f"batch of {size}, nothing is tried: {error}")
             continue
         clean = leaks[plain_in]
+        if subject is None:
+            notes += _unsteady(model, before, clean, batch, loss, results)
         subject = subject or _subject(clean, samples.kind, samples.sequence, results)
         reach = _reach(clean, results)
         if plain_in in used and "none" in defenses:
@@ -188,7 +192,7 @@ def audit(
         "seed": str(seed),
     }
     _run(jobs, results, started, 60 * minutes, memory, images)
-    notes = [samples.shown.note] if samples.shown is not None and samples.shown.note else []
+    notes += [samples.shown.note] if samples.shown is not None and samples.shown.note else []
     return _report(subject, settings, proved, costs, jobs, results, notes, time.monotonic() - started)
 
 
@@ -499,8 +503,8 @@ def _check_model(model: nn.Module, memory: float, cases: int) -> None:
             raise InputError(f"'{name}' has no values: it lies on the meta device")
         if not torch.isfinite(parameter).all():
             raise InputError(f"'{name}' holds NaN or infinite values")
-    # Memory holds the gradient of every case, and also the undefended gradient and a step along it.
-    needed = (3 + cases) * sum(p.numel() * p.element_size() for p in trained)
+    # Memory holds the gradient of every case, the undefended gradient, a step along it, and the weights of before.
+    needed = (4 + cases) * sum(p.numel() * p.element_size() for p in trained)
     if needed > memory:
         raise InputError(f"gradients alone need about {needed / GIB:.2g} GB, and {memory / GIB:.2g} GB are to be had")
 
@@ -542,6 +546,17 @@ def _computed(model: nn.Module, batch: Private, loss: Loss, head: str | None, pr
         # The model was already run in float32, so the error comes from the precision.
         raise InputError(f"{type(model).__name__} cannot be audited in {precision}: {first_line(error)}") from error
     return leak
+
+
+def _unsteady(model: nn.Module, before: Gradients, clean: Leak, batch: Private, loss: Loss, told: _Told) -> list[str]:
+    """Return what changes from one pass of the model to the next, in one line each."""
+
+    def again() -> Gradients | None:
+        with _noted(model, told, "a second pass is not compared with the first"):
+            return _computed(model, batch, loss, clean.head, _own(model)).gradients
+        return None
+
+    return unsteady(model, before, clean.gradients, again)
 
 
 @contextlib.contextmanager
