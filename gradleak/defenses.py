@@ -104,9 +104,9 @@ def dp_epsilon(noise_multiplier: float, *, share: float = 1.0, steps: int = 1, d
         from opacus.accountants.rdp import RDPAccountant
     except ImportError:
         return None
-    if not (noise_multiplier > 0 and 0 < share <= 1 and 0 < delta <= 1):
+    if not (noise_multiplier >= 0 and 0 < share <= 1 and 0 < delta <= 1):
         raise InputError(
-            "noise_multiplier must be above 0, and share and delta in 0 … 1 (0 excluded); "
+            "noise_multiplier must be at least 0, and share and delta in 0 … 1 (0 excluded); "
             f"got {noise_multiplier:g}, {share:g} and {delta:g}"
         )
     check_count("steps", steps)
@@ -114,7 +114,7 @@ def dp_epsilon(noise_multiplier: float, *, share: float = 1.0, steps: int = 1, d
     accountant.history = [(noise_multiplier, share, steps)]
     try:
         return float(accountant.get_epsilon(delta))
-    except OverflowError:  # the noise is next to none
+    except (OverflowError, ZeroDivisionError):  # the noise is next to none
         return math.inf
 
 

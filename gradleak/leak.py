@@ -394,10 +394,11 @@ def _updates(
 
 
 @contextlib.contextmanager
-def naming(what: str) -> Iterator[None]:
-    """Turn errors of a model's code in this block into errors that begin with `what`, and name torch's module, if any.
+def naming(what: str, *, shapes: bool = False) -> Iterator[None]:
+    """Turn errors of a model's code in this block into errors that begin with `what`.
 
-    A lack of an accelerator's memory stays torch's own error.
+    They name the module of torch in which an error was raised, if any, and with `shapes` what the module was given. A
+    lack of an accelerator's memory stays torch's own error.
     """
     try:
         with foreign(what):
@@ -405,35 +406,37 @@ def naming(what: str) -> Iterator[None]:
     except ForeignError as error:
         if isinstance(error.__cause__, torch.OutOfMemoryError):
             raise error.__cause__ from None
-        failing = _failing(error.__cause__) if error.__cause__ is not None and str(error).startswith(what) else ""
-        if not failing:
+        module, given = _failing(error.__cause__)
+        if not module or not str(error).startswith(what):
             raise
-        raise ForeignError(f"{what}: {failing}") from error.__cause__
+        raise ForeignError(f"{what}: its {module} fails{f' on {given}' if shapes else ''}") from error.__cause__
 
 
-def _failing(error: BaseException) -> str:
-    """Return which module of torch raised an error, and what it was given; "" if other code raised the error."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+def _failing(error: BaseException | None) -> tuple[str, str]:
+    """Return which module raised an error of torch, and what it was given; "" if other code raised the error."""
+    frames = [] if error is None else [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     if not frames or not frames[-1].f_code.co_filename.startswith(os.path.dirname(torch.__file__)):
-        return ""
+        return "", ""
     for frame in reversed(frames):
         module, given = frame.f_locals.get("self"), frame.f_locals.get("args")
         if isinstance(module, nn.Module) and isinstance(given, tuple):
-            return f"its {type(module).__name__} fails on {', '.join(map(shown, given)) or 'this'}"
-    return ""
+            return type(module).__name__, ", ".join(map(shown, given)) or "nothing"
+    return "", ""
 
 
 @contextlib.contextmanager
 def running(model: nn.Module, shape: Sequence[int]) -> Iterator[None]:
     """Run a model in eval mode in this block, on inputs of a shape, which an error of its code names."""
-    with evaluating(model), naming(f"{type(model).__name__} does not take inputs of shape {tuple(shape)}"):
+    with evaluating(model), naming(f"{type(model).__name__} does not take inputs of shape {tuple(shape)}", shapes=True):
         yield
 
 
-def check_repeatable(model: nn.Module, inputs: Tensor) -> None:
-    """Refuse a model whose outputs for the same inputs differ in a second pass."""
+def check_repeatable(model: nn.Module, inputs: Tensor, classes: int) -> None:
+    """Refuse a model that gives other outputs than logits (B, C), or other logits in a second pass."""
     with torch.no_grad(), running(model, inputs.shape):
         first, second = model(inputs), model(inputs)
+    if not torch.is_tensor(first) or first.shape != (len(inputs), classes):
+        raise InputError(f"{type(model).__name__} must return logits {(len(inputs), classes)}; got {shown(first)}")
     # The kernels of an accelerator may add numbers in another order.
     alike = torch.equal if inputs.device.type == "cpu" else torch.allclose
     if not alike(first, second):

@@ -552,7 +552,7 @@ def _unsteady(model: nn.Module, before: Gradients, clean: Leak, batch: Private, 
     """Return what changes from one pass of the model to the next, in one line each."""
 
     def again() -> Gradients | None:
-        with _noted(model, told, "a second pass is not compared with the first"):
+        with _noted(model, told, "two passes are not compared"):
             return _computed(model, batch, loss, clean.head, _own(model)).gradients
         return None
 

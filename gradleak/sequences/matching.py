@@ -206,6 +206,8 @@ class _Decoder:
         self.count = classes_span(leak.weight_gradient).rank
         if self.count == 0 or bag == []:
             raise InputError("there are no words to find: the gradient is zero, or the bag is empty")
+        if not {start, *(bag or ())} <= set(range(min(len(leak.weight), model.embedding.num_embeddings))):
+            raise InputError(f"start and bag must be some of the recogniser's {len(leak.weight)} tokens")
         self.bag = None if bag is None else torch.tensor(bag, device=leak.weight.device)
         embedding = model.embedding.weight.detach()
         self.first = embedding[start]

@@ -216,7 +216,8 @@ def check_leaks(leaks: list[Leak], restarts: int, chunk: int | None) -> None:
     first = leaks[0]
     if first.input_shape is not None:
         shape = (first.batch_size, *first.input_shape)
-        check_repeatable(first.model, torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(first.weight))
+        example = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(first.weight)
+        check_repeatable(first.model, example, len(first.weight))
     for number, leak in enumerate(leaks):
         leak.check_one_step("matching")
         if leak.model is not first.model or leak.batch_size != first.batch_size:

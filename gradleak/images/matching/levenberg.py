@@ -85,7 +85,7 @@ def polished(leak: Leak, inputs: Tensor, labels: Tensor, *, steps: int = POLISH.
     leak.check_one_step("matching")
     if leak.batch_size != 1 or labels.shape != (1, len(leak.weight)):
         raise InputError(f"one sample and its label (1, {len(leak.weight)}) are refined; got {tuple(labels.shape)}")
-    check_repeatable(leak.model, inputs.to(leak.weight))
+    check_repeatable(leak.model, inputs.to(leak.weight), len(leak.weight))
     misfit = Misfit([leak], labels.double().unsqueeze(0), inputs.shape)
     places = inputs.double().reshape(1, -1)
     track = Track.start(places, steps)

@@ -125,6 +125,7 @@ def _auxiliary_llg(heads: HeadLeaks, known: Knowledge) -> Tensor:
 
 
 def _estimated(heads: HeadLeaks, known: Knowledge, features: Tensor, scores: Tensor, labels: Tensor | None) -> Tensor:
+    _check_classes(heads, scores)
     size = heads.batch_size
     return _llg(heads, known, llg_estimate(scores, features, labels, size, loss=known.loss, epsilon=known.epsilon))
 
@@ -134,6 +135,7 @@ def _shadow(heads: HeadLeaks, known: Knowledge) -> Tensor:
     if known.model is None or known.auxiliary is None:
         raise InputError("the shadow attack needs samples of the same kind: auxiliary=(inputs, classes)")
     features, scores, labels = known.others
+    _check_classes(heads, scores)
     samples = known.auxiliary[0], labels
     return shadow(heads, known.model, samples, (features, scores), defense=known.defense, seed=known.seed)
 
@@ -153,10 +155,18 @@ def _posterior(heads: HeadLeaks, known: Knowledge) -> Tensor:
         raise InputError("the posterior attack reads the bias's gradient: the last layer must have a bias")
     _one_step(known, "the posterior attack")
     _, scores, labels = known.others
+    _check_classes(heads, scores)
     estimate = posteriors(scores, labels, known.loss)
     size = heads.batch_size
     values = posterior_values(heads.bias_gradients, size, estimate, loss=known.loss, epsilon=known.epsilon)
     return rounded(values, size)
+
+
+def _check_classes(heads: HeadLeaks, scores: Tensor) -> None:
+    if scores.shape[1] != len(heads.weight):
+        raise InputError(
+            f"the gradient is of a layer with {len(heads.weight)} outputs, but the model has {scores.shape[1]} logits"
+        )
 
 
 def _one_step(known: Knowledge, name: str) -> None:

@@ -42,6 +42,10 @@ def label_loss(labels: Tensor, prior: str = "smoothing", kind: Kind = "variance"
     """
     if not labels.is_floating_point() or labels.ndim == 0:
         raise InputError(f"labels must be (…, C), floating point; got {tuple(labels.shape)} of {labels.dtype}")
+    return _loss(labels, prior, kind)
+
+
+def _loss(labels: Tensor, prior: str, kind: Kind) -> Tensor:
     if kind not in KINDS:
         raise unknown("label loss", kind, KINDS)
     free, classes = named(prior).free, labels.shape[-1]
@@ -107,7 +111,7 @@ def find_minima(
     _check_range(start, span)
 
     def loss(part: LabelPath, scalars: Tensor) -> Tensor:
-        return label_loss(part.labels(scalars), prior, kind)
+        return _loss(part.labels(scalars), prior, kind)
 
     grid = _grid(path, start, span)
     found: list[Minima] = []

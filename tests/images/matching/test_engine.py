@@ -182,7 +182,7 @@ class Observed:
 
 REFUSED: dict[str, tuple[type[Exception], str, Callable[[Observed], object]]] = {
     "a label too few": (
-        InputError, r"one entry per private sample, 2; got \(1,\)",
+        InputError, r"one entry per private sample, 2; got \(1, 3\)",
         lambda it: match(it.leaks, it.labels[:1], optimizer=it.short),
     ),
     "labels of more classes": (
