@@ -459,7 +459,7 @@ def audit(
         with interrupts.finishing() as pressed:
             _write(report, folder)
     _show(report.table())
-    for line in (*sentences.of_outcomes(report), *report.proofs):
+    for line in (*sentences.of_outcomes(report), *report.proofs, *report.notes):
         typer.echo(line)
     if message := sentences.of_haste(report):
         typer.echo(message)
@@ -620,7 +620,7 @@ def main() -> None:
     except GradleakError as error:
         if debug:
             raise
-        typer.echo(f"gradleak: {printable(str(error))}", err=True)
+        typer.echo(f"gradleak: {error}", err=True)
         sys.exit(2)
     except Interrupted as error:
         if debug:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradleak.errors import InputError, unknown
+from gradleak.arguments import checked_arguments
+from gradleak.errors import InputError, check_count, unknown
 from gradleak.leak import Defense, Gradients
 
 
@@ -27,12 +28,14 @@ class Each:
         return {name: self.change(value) for name, value in gradients.items()}
 
 
+@checked_arguments()
 def gaussian(std: float, generator: torch.Generator) -> Each:
     """Add normal noise with standard deviation `std` to every entry."""
     _at_least("std", std, 0)
     return Each(lambda value: value + std * torch.randn(value.shape, generator=generator, dtype=value.dtype).to(value))
 
 
+@checked_arguments()
 def laplace(std: float, generator: torch.Generator) -> Each:
     """Add Laplace noise with standard deviation `std`, that is with scale std / √2, to every entry."""
     _at_least("std", std, 0)
@@ -45,6 +48,7 @@ def laplace(std: float, generator: torch.Generator) -> Each:
     return Each(change)
 
 
+@checked_arguments()
 def clip(norm: float) -> Defense:
     """Scale all gradients by one factor so that their joint norm is at most `norm`."""
     _at_least("norm", norm, 0)
@@ -57,6 +61,7 @@ def clip(norm: float) -> Defense:
     return change
 
 
+@checked_arguments()
 def clip_share(share: float) -> Defense:
     """Clip all gradients to a `share` of their joint norm."""
     _at_least("share", share, 0)
@@ -68,18 +73,21 @@ def clip_share(share: float) -> Defense:
     return change
 
 
+@checked_arguments()
 def dp(norm: float, std: float, generator: torch.Generator) -> Defense:
     """Clip all gradients to a joint `norm`, and add normal noise with standard deviation `std` (abadi2016)."""
     clipped, noisy = clip(norm), gaussian(std, generator)
     return lambda gradients: noisy(clipped(gradients))
 
 
+@checked_arguments()
 def dp_tensors(norm: float, std: float, generator: torch.Generator) -> Each:
     """Clip each tensor to `norm` independently, and add normal noise with standard deviation `std`."""
     noisy = gaussian(std, generator)
     return Each(lambda value: noisy.change(clip(norm)({"": value})[""]))
 
 
+@checked_arguments()
 def dp_epsilon(noise_multiplier: float, *, share: float = 1.0, steps: int = 1, delta: float = 1e-5) -> float | None:
     """Return the privacy ε of training with DP-SGD, by Opacus' RDP accountant.
 
@@ -96,12 +104,25 @@ def dp_epsilon(noise_multiplier: float, *, share: float = 1.0, steps: int = 1, d
         from opacus.accountants.rdp import RDPAccountant
     except ImportError:
         return None
-    _at_least("noise_multiplier", noise_multiplier, 0)
+    if not (noise_multiplier >= 0 and 0 < share <= 1 and 0 < delta <= 1):
+        raise InputError(
+            "noise_multiplier must be at least 0, and share and delta in 0 … 1 (0 excluded); "
+            f"got {noise_multiplier:g}, {share:g} and {delta:g}"
+        )
+    check_count("steps", steps)
     accountant = RDPAccountant()
     accountant.history = [(noise_multiplier, share, steps)]
-    return float(accountant.get_epsilon(delta))
+    try:
+        return float(accountant.get_epsilon(delta))
+    except (OverflowError, ZeroDivisionError):  # the noise is next to none
+        return math.inf
 
 
+# Noise multipliers below this limit are no noise in float64.
+NONE = 1e-150
+
+
+@checked_arguments()
 def release_epsilon(noise_multiplier: float, *, delta: float = 1e-5) -> float:
     """Return the exact privacy ε of a single release by the Gaussian mechanism (balle2018).
 
@@ -118,7 +139,7 @@ def release_epsilon(noise_multiplier: float, *, delta: float = 1e-5) -> float:
     _at_least("noise_multiplier", noise_multiplier, 0)
     if not 0 < delta < 1:
         raise InputError(f"delta must lie between 0 and 1; got {delta:g}")
-    if noise_multiplier == 0:
+    if noise_multiplier < NONE:
         return math.inf
     half, z = 0.5 / noise_multiplier, noise_multiplier
 
@@ -136,19 +157,24 @@ def release_epsilon(noise_multiplier: float, *, delta: float = 1e-5) -> float:
     return float(brentq(beyond, 0.0, upper, rtol=1e-9))
 
 
+@checked_arguments()
 def grad_drop(share: float) -> Each:
     """Set the given share of each tensor's entries to zero, the smallest first (aji2017, as in dang2021)."""
     pruned = prune(share)
     return Each(lambda value: pruned({"": value})[""])
 
 
+@checked_arguments()
 def average(clients: Sequence[Gradients]) -> Gradients:
     """Return the mean of the clients' gradients, which is all that a server sees under secure aggregation."""
     if not clients:
         raise InputError("average needs at least one client")
+    for client in clients[1:]:
+        _check_alike(clients[0], client)
     return {name: torch.stack([client[name] for client in clients]).mean(dim=0) for name in clients[0]}
 
 
+@checked_arguments()
 def prune(share: float) -> Defense:
     """Set the given share of all entries to zero, the smallest first."""
     if not 0 <= share <= 1:
@@ -165,6 +191,7 @@ def prune(share: float) -> Defense:
     return change
 
 
+@checked_arguments()
 def prune_tensors(share: float) -> Defense:
     """Set whole tensors to zero, as wainakh2021's code does for its compression.
 
@@ -193,6 +220,7 @@ def sign() -> Each:
     return Each(lambda value: value.sign() * value.abs().mean())
 
 
+@checked_arguments()
 def quantize(bits: int) -> Each:
     """Round every entry to one of 2^bits − 1 evenly spaced levels, symmetric up to its tensor's largest entry."""
     if bits < 2:
@@ -269,6 +297,7 @@ KINDS: dict[str, Kind] = {
 }
 
 
+@checked_arguments()
 def named(text: str, *, generator: torch.Generator | None = None) -> Defense:
     """Return a defence by its name in `KINDS` and its level, or by its name alone if it has no level ("sign").
 
@@ -285,6 +314,7 @@ def named(text: str, *, generator: torch.Generator | None = None) -> Defense:
     return kind.make(level, generator or torch.Generator())
 
 
+@checked_arguments()
 def shown(text: str) -> str:
     """Return the description of the defence `text` for tables."""
     kind, level = _read(text)
@@ -306,17 +336,26 @@ def _read(text: str) -> tuple[Kind, float]:
     return kind, level
 
 
+@checked_arguments()
 def utility(clean: Gradients, sent: Gradients) -> float:
     """Return the cosine between the clean gradient and the gradient that was sent, a measure of utility.
 
     The value is NaN if either gradient is zero.
     """
+    _check_alike(clean, sent)
     product = sum(float((clean[name].double() * sent[name].double()).sum()) for name in clean)
     norms = [
         math.sqrt(sum(float(value.double().square().sum()) for value in gradients.values()))
         for gradients in (clean, sent)
     ]
     return product / (norms[0] * norms[1]) if all(norms) else math.nan
+
+
+def _check_alike(first: Gradients, other: Gradients) -> None:
+    """Refuse gradients of different parameters."""
+    names = [name for name in first if name not in other or other[name].shape != first[name].shape]
+    if differing := [*names, *(set(other) - set(first))]:
+        raise InputError(f"the gradients must be of the same parameters; they differ in '{differing[0]}'")
 
 
 def _at_least(name: str, value: float, least: float) -> None:

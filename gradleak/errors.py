@@ -8,7 +8,10 @@ from collections.abc import Iterable, Iterator
 
 
 class GradleakError(Exception):
-    """The base class of all errors whose message is meant for the user."""
+    """The base class of all errors whose message is meant for the user: one line, whatever names it repeats."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(message))
 
 
 class InputError(GradleakError, ValueError):

@@ -9,6 +9,9 @@ import sys
 import threading
 from collections.abc import Iterator
 
+# The pipe into which a watched process writes its exit code, see `gradleak.watched`.
+result: int | None = None
+
 
 def leave_at_once() -> None:
     """Let Ctrl-C end this process with one line, until `listen` is called.
@@ -51,4 +54,6 @@ def caused(error: BaseException) -> bool:
 def _leave(*_: object) -> None:
     sys.stderr.write("gradleak: interrupted; nothing was begun\n")
     sys.stderr.flush()
+    if result is not None:
+        os.write(result, bytes([130]))
     os._exit(130)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import os
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,12 +14,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from gradleak.arguments import check_fields, checked_arguments, shown
 from gradleak.augment import as_probabilities
 from gradleak.devices import differentiable, in_chunks
-from gradleak.errors import InputError, check_count
+from gradleak.errors import ForeignError, InputError, check_count, foreign
 from gradleak.losses import PADDING, CrossEntropy, Loss
 from gradleak.precision import Precision, computing, scaled_gradients
 
+# Why there is no gradient of a weight with a parametrisation.
+COMPUTED = "computed from other parameters, as by weight norm or spectral norm, and only these have gradients"
 Gradients = dict[str, Tensor]
 Defense = Callable[[Gradients], Gradients]
 
@@ -44,7 +49,27 @@ class Leak:
     input_shape: tuple[int, ...] | None = None
     local_steps: int = 1
 
+    def check(self, name: str = "the leak") -> None:
+        """Raise an InputError that begins with `name` unless the fields fit each other, and gradients are finite."""
+        check_fields(self, name)
+        check_count(f"{name}'s batch_size", self.batch_size)
+        check_count(f"{name}'s local_steps", self.local_steps)
+        if self.input_shape is not None and not all(size >= 1 for size in self.input_shape):
+            raise InputError(f"{name}'s input_shape must have whole numbers of at least 1; got {self.input_shape}")
+        _linears(self.model, self.head)
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        for parameter, gradient in self.gradients.items():
+            if parameter not in parameters:
+                raise InputError(f"{name} has a gradient of '{parameter}', which the model does not have")
+            own = parameters[parameter]
+            if gradient.shape != own.shape or not gradient.is_floating_point() or gradient.device != own.device:
+                raise InputError(
+                    f"{name}: the gradient of '{parameter}' must be like the parameter, {shown(own)}; "
+                    f"got {shown(gradient)}"
+                )
+
     @classmethod
+    @checked_arguments()
     def from_update(
         cls,
         model: nn.Module,
@@ -135,6 +160,12 @@ class Leak:
             raise InputError(f"the update has no gradient of the last layer's weight: {self.withheld('weight')}")
         return self.gradients[self.parameter("weight")]
 
+    def gradient(self, parameter: str) -> Tensor:
+        """Return the gradient of a parameter; raise an InputError if the update has no separate gradient of it."""
+        if reason := self.withheld(parameter):
+            raise InputError(f"the update has no separate gradient of a parameter that the attack needs: {reason}")
+        return self.gradients[parameter]
+
     def withheld(self, parameter: str) -> str:
         """Return why the update has no separate gradient of a parameter, or "" if it has one.
 
@@ -145,7 +176,9 @@ class Leak:
         tied = [alias for alias, value in parameters.items() if value is parameters.get(name) and alias != name]
         if tied:
             return f"'{name}' is tied to '{tied[0]}', and the gradient is the sum of both"
-        return "" if name in self.gradients else f"'{name}' is frozen"
+        if name in self.gradients:
+            return ""
+        return f"'{name}' is frozen" if name in parameters else f"'{name}' is {COMPUTED}"
 
     @property
     def bias_gradient(self) -> Tensor | None:
@@ -183,6 +216,12 @@ class HeadLeaks:
     bias_gradients: Tensor | None
     batch_size: int = 1
 
+    def check(self, name: str = "the gradients") -> None:
+        """Raise an InputError that begins with `name` unless the fields fit each other, and gradients are finite."""
+        shapes = {"weight": "C I", "bias": "C", "weight_gradients": "N C I", "bias_gradients": "N C"}
+        check_fields(self, name, shapes)
+        check_count(f"{name}'s batch_size", self.batch_size)
+
     def defended(self, defense: Defense) -> HeadLeaks:
         """Return the gradients that the clients send under a defence that changes each tensor independently."""
         updates = []
@@ -214,6 +253,7 @@ def _check_state(model: nn.Module, which: str, state: Mapping[str, Tensor]) -> N
             raise InputError(f"the state {which}: '{name}' holds NaN or infinite values")
 
 
+@checked_arguments()
 def observe(
     model: nn.Module,
     inputs: Tensor,
@@ -286,8 +326,21 @@ def _observed(
         gradients = _gradients(loss(logits, labels).mean(), named, precision)
     else:
         gradients = _updates(model, named, inputs.split(size), labels.split(size), loss, rate, precision)
-    sent = defense(gradients) if defense else gradients
-    return Leak(model, sent, head, size, tuple(inputs.shape[1:]), local_steps)
+    return Leak(model, defended(gradients, defense), head, size, tuple(inputs.shape[1:]), local_steps)
+
+
+def defended(gradients: Gradients, defense: Defense | None) -> Gradients:
+    """Return what a defence sends in place of gradients; refuse anything but tensors of the same shapes."""
+    if defense is None:
+        return gradients
+    with foreign("the defence failed"):
+        sent = defense(gradients)
+    if not isinstance(sent, dict) or any(
+        name not in gradients or not torch.is_tensor(value) or value.shape != gradients[name].shape
+        for name, value in sent.items()
+    ):
+        raise InputError("a defence must return a dictionary of tensors with the names and shapes of the gradients")
+    return sent
 
 
 def _with_targets(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -308,7 +361,9 @@ def _gradients(loss: Tensor, named: Mapping[str, Tensor], precision: str | Preci
         values = torch.autograd.grad(scaled, list(named.values()), allow_unused=True, retain_graph=retain)
         pairs = zip(named.items(), values, strict=True)
         return {
-            name: torch.zeros_like(parameter) if gradient is None else gradient for (name, parameter), gradient in pairs
+            # The gradient of an Embedding may be sparse.
+            name: torch.zeros_like(parameter) if gradient is None else gradient.to_dense()
+            for (name, parameter), gradient in pairs
         }
 
     return scaled_gradients(precision, take)
@@ -339,6 +394,59 @@ def _updates(
 
 
 @contextlib.contextmanager
+def naming(what: str, *, shapes: bool = False) -> Iterator[None]:
+    """Turn errors of a model's code in this block into errors that begin with `what`.
+
+    They name the module of torch in which an error was raised, if any, and with `shapes` what the module was given. A
+    lack of an accelerator's memory stays torch's own error.
+    """
+    try:
+        with foreign(what):
+            yield
+    except ForeignError as error:
+        if isinstance(error.__cause__, torch.OutOfMemoryError):
+            raise error.__cause__ from None
+        module, given = _failing(error.__cause__)
+        if not module or not str(error).startswith(what):
+            raise
+        raise ForeignError(f"{what}: its {module} fails{f' on {given}' if shapes else ''}") from error.__cause__
+
+
+def _failing(error: BaseException | None) -> tuple[str, str]:
+    """Return which module raised an error of torch, and what it was given; "" if other code raised the error."""
+    frames = [] if error is None else [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if not frames or not frames[-1].f_code.co_filename.startswith(os.path.dirname(torch.__file__)):
+        return "", ""
+    for frame in reversed(frames):
+        module, given = frame.f_locals.get("self"), frame.f_locals.get("args")
+        if isinstance(module, nn.Module) and isinstance(given, tuple):
+            return type(module).__name__, ", ".join(map(shown, given)) or "nothing"
+    return "", ""
+
+
+@contextlib.contextmanager
+def running(model: nn.Module, shape: Sequence[int]) -> Iterator[None]:
+    """Run a model in eval mode in this block, on inputs of a shape, which an error of its code names."""
+    with evaluating(model), naming(f"{type(model).__name__} does not take inputs of shape {tuple(shape)}", shapes=True):
+        yield
+
+
+def check_repeatable(model: nn.Module, inputs: Tensor, classes: int) -> None:
+    """Refuse a model that gives other outputs than logits (B, C), or other logits in a second pass."""
+    with torch.no_grad(), running(model, inputs.shape):
+        first, second = model(inputs), model(inputs)
+    if not torch.is_tensor(first) or first.shape != (len(inputs), classes):
+        raise InputError(f"{type(model).__name__} must return logits {(len(inputs), classes)}; got {shown(first)}")
+    # The kernels of an accelerator may add numbers in another order.
+    alike = torch.equal if inputs.device.type == "cpu" else torch.allclose
+    if not alike(first, second):
+        raise InputError(
+            f"{type(model).__name__} gives other outputs in a second pass on the same inputs: "
+            "it draws random numbers or keeps a state, and its gradient cannot be matched"
+        )
+
+
+@contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Run a model in eval mode, and restore the mode of every module afterwards."""
     modes = {module: module.training for module in model.modules()}
@@ -351,6 +459,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+@checked_arguments()
 def observe_heads(
     model: nn.Module,
     inputs: Tensor,
@@ -376,6 +485,7 @@ def observe_heads(
         chunk: The approximate number of samples in one forward pass.
     """
     _check_inputs(inputs)
+    _check_rows(inputs, targets)
     if batch_size < 1 or len(inputs) % batch_size:
         raise InputError(f"{len(inputs)} samples cannot be shared out to clients with {batch_size} each")
     loss = loss or CrossEntropy()
@@ -386,7 +496,6 @@ def observe_heads(
             _, layer, hidden, logits = _forward(model, inputs[part], head)
         logits = logits.requires_grad_()
         labels = as_probabilities(targets[part], logits.shape[-1], dtype=logits.dtype, device=logits.device)
-        _check_rows(inputs[part], labels)
         (delta,) = torch.autograd.grad(loss(logits, labels).sum() / batch_size, [logits])
         deltas, features = (rows.unflatten(0, (-1, batch_size)) for rows in (delta, hidden))
         return layer, deltas.mT @ features, deltas.sum(dim=1)
@@ -399,6 +508,7 @@ def observe_heads(
     )
 
 
+@checked_arguments()
 def head_inputs(
     model: nn.Module, inputs: Tensor, *, head: str | None = None, chunk: int = 250
 ) -> tuple[Tensor, Tensor]:
@@ -418,32 +528,31 @@ def _forward(
     """
     _check_inputs(inputs)
     linears = _linears(model, head)
-    recorded: dict[str, tuple[Tensor, Tensor]] = {}
+    recorded: dict[str, list[tuple[Tensor, Tensor]]] = {}
 
     def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        return lambda module, args, output: recorded.__setitem__(name, (args[0], output))
+        return lambda module, args, output: recorded.setdefault(name, []).append((args[0], output))
 
     hooks = [layer.register_forward_hook(watch(name)) for name, layer in linears.items()]
     try:
-        with evaluating(model):
+        with running(model, inputs.shape):
             logits = model(inputs)
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, IndexError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"{type(model).__name__} does not take inputs of shape {tuple(inputs.shape)}: {reason}"
-        ) from error
     finally:
         for hook in hooks:
             hook.remove()
-    for name, (hidden, output) in recorded.items():
+    for name, runs in recorded.items():
+        hidden, output = runs[-1]
         # Identify the final layer by its output, which equals the model's; layers may be declared in any order.
         if torch.is_tensor(logits) and output.shape == logits.shape and torch.equal(output, logits):
             if hidden.ndim not in features:
                 raise InputError(
                     f"the final Linear layer '{name}' works on inputs of shape {tuple(hidden.shape)}; "
                     "one feature vector for each sample, (B, I), is expected"
+                )
+            _check_head(name, linears[name])
+            if len(runs) > 1:
+                raise InputError(
+                    f"the last Linear layer '{name}' runs {len(runs)} times in one pass, and its gradient is their sum"
                 )
             return name, linears[name], hidden, logits
     if torch.is_tensor(logits) and not logits.isfinite().all():
@@ -465,17 +574,24 @@ def _linears(model: nn.Module, head: str | None) -> dict[str, nn.Linear]:
         return linears
     if head not in linears:
         raise InputError(f"the model has no Linear layer named '{head}'; it has {', '.join(linears)}")
+    _check_head(head, linears[head])
     return {head: linears[head]}
 
 
+def _check_head(name: str, layer: nn.Linear) -> None:
+    """Refuse a last layer without an own weight, or without inputs."""
+    if "weight" not in layer._parameters:
+        raise InputError(f"the weight of the last Linear layer '{name}' is {COMPUTED}")
+    if 0 in layer.weight.shape:
+        raise InputError(f"the last Linear layer '{name}' has no inputs or no outputs: {tuple(layer.weight.shape)}")
+
+
 def _check_inputs(inputs: Tensor) -> None:
-    if not torch.is_tensor(inputs) or inputs.ndim < 2 or len(inputs) == 0:
-        shape = tuple(inputs.shape) if torch.is_tensor(inputs) else type(inputs).__name__
-        raise InputError(f"inputs must be a batch of at least one sample, (B, …); got {shape}")
-    if not torch.isfinite(inputs).all():
-        raise InputError("inputs hold NaN or infinite values")
+    if inputs.ndim < 2:
+        raise InputError(f"inputs must be a batch of at least one sample, (B, …); got {tuple(inputs.shape)}")
 
 
 def _check_rows(inputs: Tensor, labels: Tensor) -> None:
-    if len(inputs) != len(labels):
-        raise InputError(f"{len(inputs)} inputs but {len(labels)} targets: there must be one target for each sample")
+    count = len(labels) if labels.ndim else 0
+    if len(inputs) != count:
+        raise InputError(f"{len(inputs)} inputs but {count} targets: there must be one target for each sample")

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from filelock import FileLock, Timeout
 
 from gradleak.errors import StorageError
+
+
+def parsed(text: str | bytes) -> Any:
+    """Return the content of a JSON text; raise a ValueError if it is not valid or nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:

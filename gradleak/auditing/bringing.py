@@ -138,12 +138,20 @@ def _folder(place: Path, size: int) -> Samples:
                 warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
                 Image.open(file) as image,
             ):
-                # A palette may have transparent colours, and a direct conversion to RGB would warn about them.
-                rows.append(_square(image.convert("RGBA" if image.mode == "P" else "RGB").convert("RGB"), size))
+                rows.append(_square(_coloured(image), size))
         except (OSError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise InputError(f"'{file.name}' cannot be read as an image: {first_line(error)}") from error
     images = torch.from_numpy(np.stack(rows)).permute(0, 3, 1, 2).float() / 255
     return _shown(images, torch.tensor([names.index(file.parent) for file in chosen]))
+
+
+def _coloured(image: Image.Image) -> Image.Image:
+    """Return an image with three channels of 8 bits."""
+    if image.mode.startswith("I"):
+        # 16 bits of grey: a conversion by Pillow would make everything above 255 white.
+        image = Image.fromarray((np.asarray(image) / 257).round().clip(0, 255).astype(np.uint8))
+    # A palette may have transparent colours, and a direct conversion to RGB would warn about them.
+    return image.convert("RGBA" if image.mode == "P" else "RGB").convert("RGB")
 
 
 def _square(image: Image.Image, size: int) -> np.ndarray[Any, Any]:

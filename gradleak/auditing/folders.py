@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -20,11 +18,13 @@ from typing import Any, BinaryIO
 from pydantic import BaseModel, ConfigDict
 
 from gradleak.errors import InputError
-from gradleak.storage import check_folder, kept_alone, storage_error, write_whole
+from gradleak.storage import check_folder, kept_alone, parsed, storage_error, write_whole
 
 REPORT, PAGE, FIGURES = "report.json", "index.html", "figures"
-# New files are in this folder until all are complete. Only this module creates a folder of this name.
+# New files are in this folder until all are complete. Each is named by its number and the SHA-256 of its content, so
+# that what a killed audit has left can be told from any other file.
 UNFINISHED = ".gradleak-unfinished"
+LEFT = re.compile(r"\.?\d+-[0-9a-f]{64}(\.\w{8})?")
 ELSEWHERE = "move it away or choose another folder"
 
 
@@ -42,7 +42,7 @@ def held(place: Path) -> Iterator[None]:
     """Create a folder and lock it for one audit; refuse a folder that is locked or has other files in the way."""
     check_folder(place)
     with kept_alone(place):
-        _refuse_foreign(place, [PAGE, *([] if (place / FIGURES).is_dir() else [FIGURES])], _listed(place))
+        _refuse_foreign(place, [PAGE], _listed(place))
         yield
 
 
@@ -58,27 +58,41 @@ def replace(place: Path, files: dict[str, bytes], report: Callable[[list[Written
     _refuse_foreign(place, files, earlier)
     new = [Written(name=name, sha256=hashlib.sha256(data).hexdigest()) for name, data in files.items()]
     old = [written for written in earlier if written not in new]
-    unfinished = place / UNFINISHED
     try:
-        if unfinished.exists():  # an earlier audit was killed while it wrote its files
-            shutil.rmtree(unfinished)
-        both, alone = "both.json", "alone.json"
-        texts = {both: report([*new, *old]).encode(), alone: report(new).encode()}
-        for name, data in (files | texts).items():
-            write_whole(unfinished / name, partial(_put, data))
+        _clear(place)  # an earlier audit may have been killed while it wrote its files
+        texts = [report([*new, *old]).encode(), *files.values(), report(new).encode()]
+        both, *unfinished, alone = [_unfinished(place, number, data) for number, data in enumerate(texts)]
         # All new files are complete now, and the following steps need no more disk space.
         (place / FIGURES).mkdir(exist_ok=True)
-        (unfinished / both).replace(place / REPORT)
-        for name in files:
-            (unfinished / name).replace(place / name)
+        both.replace(place / REPORT)
+        for name, file in zip(files, unfinished, strict=True):
+            file.replace(place / name)
         for written in old:
             if written.name not in files and _sha256(place / written.name) == written.sha256:
                 (place / written.name).unlink()
-        (unfinished / alone).replace(place / REPORT)
+        alone.replace(place / REPORT)
     except OSError as error:
         raise storage_error(place / REPORT, error.__cause__ or error) from error
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _clear(place)
+
+
+def _unfinished(place: Path, number: int, data: bytes) -> Path:
+    """Write a new file under the name that it has until all are complete."""
+    file = place / UNFINISHED / f"{number}-{hashlib.sha256(data).hexdigest()}"
+    write_whole(file, partial(_put, data))
+    return file
+
+
+def _clear(place: Path) -> None:
+    """Remove the folder of unfinished files, in which there are no others."""
+    folder = place / UNFINISHED
+    if folder.is_dir():
+        for file in folder.iterdir():
+            if LEFT.fullmatch(file.name):
+                file.unlink()
+        folder.rmdir()
 
 
 def _listed(place: Path) -> list[Written]:
@@ -88,7 +102,7 @@ def _listed(place: Path) -> list[Written]:
         return []
     where = f"{REPORT} in the folder '{place.name}'"
     try:
-        content = json.loads(file.read_bytes())
+        content = parsed(file.read_bytes())
     except (OSError, ValueError):
         content = None
     if not isinstance(content, dict) or not str(content.get("schema")).startswith("gradleak-audit/"):
@@ -102,7 +116,17 @@ def _listed(place: Path) -> list[Written]:
 
 
 def _refuse_foreign(place: Path, names: Iterable[str], listed: list[Written]) -> None:
-    """Refuse to overwrite a file that the report does not list with its present content."""
+    """Refuse to overwrite a file that the report does not list with its present content, and a foreign folder."""
+    unfinished = place / UNFINISHED
+    left = [file.name for file in unfinished.iterdir()] if unfinished.is_dir() else []
+    foreign = [f"{UNFINISHED}/{name}" for name in left if not LEFT.fullmatch(name)]
+    # A link would lead out of the folder.
+    foreign += [
+        name for name in (FIGURES, UNFINISHED)
+        if os.path.lexists(place / name) and ((place / name).is_symlink() or not (place / name).is_dir())
+    ]  # fmt: skip
+    if foreign:
+        raise InputError(f"'{foreign[0]}' in the folder '{place.name}' was not written by an audit: {ELSEWHERE}")
     for name in names:
         file = place / name
         if os.path.lexists(file) and Written(name=name, sha256=_sha256(file)) not in listed:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from gradleak import defenses, devices, reporting
 from gradleak.answers import Answer
+from gradleak.arguments import checked_arguments
 from gradleak.auditing import drawing, sentences
 from gradleak.auditing.costs import undefended
 from gradleak.auditing.findings import Cost, Finding, NotTried, Outcome, Picture, Place
@@ -30,13 +31,14 @@ from gradleak.auditing.outcomes import outcome_of, targets_of
 from gradleak.auditing.private import Private, kind_of, private
 from gradleak.auditing.reach import reach_of
 from gradleak.auditing.report import Report, made
+from gradleak.auditing.steady import state_of, unsteady
 from gradleak.auditing.subject import BROKEN, proofs, subject_of
 from gradleak.cases import Attack, Case, Kind, Reach, Subject
 from gradleak.catalogue import ATTACKS
 from gradleak.errors import ForeignError, GradleakError, GradleakWarning, InputError, first_line, foreign
 from gradleak.labels import Standins
 from gradleak.labels.priors import PRIORS
-from gradleak.leak import Leak, observe
+from gradleak.leak import Gradients, Leak, naming, observe
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import PRECISIONS, precision_of
 
@@ -72,6 +74,7 @@ class _Told:
 
 
 @devices.ieee()
+@checked_arguments()
 def audit(
     model: nn.Module,
     inputs: Tensor,
@@ -141,14 +144,14 @@ def audit(
     if short := [size for size in batch_sizes if size > len(inputs)]:
         raise InputError(f"a batch of {short[0]} cannot be drawn from {len(inputs)} samples")
     prior = labels or ("onehot" if not targets.is_floating_point() else "smoothing")
-    if prior not in PRIORS:
-        raise InputError(f"labels are {', '.join(PRIORS)}; got '{prior}'")
+    _check_prior(prior)
     samples = private(inputs, targets, pixels)
     results, jobs, subject = _Told(), list[_Job](), None
-    costs, proved = [], []
+    costs, proved, notes = [], [], list[str]()
     simulated: list[Standins] = []
     for size in dict.fromkeys(batch_sizes):
         batch = samples.drawn(size, seed)
+        before = state_of(model) if subject is None else {}
         try:
             leaks = {name: _computed(model, batch, loss, head, name) for name in dict.fromkeys((plain_in, *used))}
         except GradleakError as error:
@@ -157,6 +160,8 @@ def audit(
             results.broken.append(f"batch of {size}, nothing is tried: {error}")
             continue
         clean = leaks[plain_in]
+        if subject is None:
+            notes += _unsteady(model, before, clean, batch, loss, results)
         subject = subject or _subject(clean, samples.kind, samples.sequence, results)
         reach = _reach(clean, results)
         if plain_in in used and "none" in defenses:
@@ -187,11 +192,12 @@ def audit(
         "seed": str(seed),
     }
     _run(jobs, results, started, 60 * minutes, memory, images)
-    notes = [samples.shown.note] if samples.shown is not None and samples.shown.note else []
+    notes += [samples.shown.note] if samples.shown is not None and samples.shown.note else []
     return _report(subject, settings, proved, costs, jobs, results, notes, time.monotonic() - started)
 
 
 @devices.ieee()
+@checked_arguments()
 def audit_update(
     seen: Leak,
     *,
@@ -244,6 +250,7 @@ def audit_update(
     if defense != "update" and not re.fullmatch(r"dp-sgd/\d+(\.\d*)?(e[+-]?\d+)?", defense):
         defenses.shown(defense)
     _check_settings((seen.batch_size,), (), minutes, memory, steps)
+    _check_prior(labels)
     used = _precisions(None if precision is None else (precision,), seen.model)
     memory = _memory() if memory is None else memory * GIB
     loss = loss or CrossEntropy()
@@ -450,6 +457,11 @@ def _check_settings(
         defenses.shown(name)
 
 
+def _check_prior(prior: str) -> None:
+    if prior not in PRIORS:
+        raise InputError(f"labels are {', '.join(PRIORS)}; got '{prior}'")
+
+
 def _own(model: nn.Module) -> str:
     """Return the precision of a model's parameters."""
     return "float64" if all(p.dtype == torch.float64 for p in model.parameters()) else "float32"
@@ -491,8 +503,8 @@ def _check_model(model: nn.Module, memory: float, cases: int) -> None:
             raise InputError(f"'{name}' has no values: it lies on the meta device")
         if not torch.isfinite(parameter).all():
             raise InputError(f"'{name}' holds NaN or infinite values")
-    # Memory holds the gradient of every case, and also the undefended gradient and a step along it.
-    needed = (3 + cases) * sum(p.numel() * p.element_size() for p in trained)
+    # Memory holds the gradient of every case, the undefended gradient, a step along it, and the weights of before.
+    needed = (4 + cases) * sum(p.numel() * p.element_size() for p in trained)
     if needed > memory:
         raise InputError(f"gradients alone need about {needed / GIB:.2g} GB, and {memory / GIB:.2g} GB are to be had")
 
@@ -536,16 +548,22 @@ def _computed(model: nn.Module, batch: Private, loss: Loss, head: str | None, pr
     return leak
 
 
+def _unsteady(model: nn.Module, before: Gradients, clean: Leak, batch: Private, loss: Loss, told: _Told) -> list[str]:
+    """Return what changes from one pass of the model to the next, in one line each."""
+
+    def again() -> Gradients | None:
+        with _noted(model, told, "two passes are not compared"):
+            return _computed(model, batch, loss, clean.head, _own(model)).gradients
+        return None
+
+    return unsteady(model, before, clean.gradients, again)
+
+
 @contextlib.contextmanager
 def _running(model: nn.Module) -> Iterator[None]:
     """Turn errors of the user's model into one-line errors."""
-    try:
-        with foreign(f"{type(model).__name__} cannot be run and differentiated on these samples"):
-            yield
-    except InputError as error:
-        if isinstance(error.__cause__, RuntimeError | IndexError):  # from the forward pass, by `observe`
-            raise ForeignError(str(error)) from error
-        raise
+    with naming(f"{type(model).__name__} cannot be run and differentiated on these samples"):
+        yield
 
 
 @contextlib.contextmanager

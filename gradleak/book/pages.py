@@ -22,8 +22,8 @@ from typing import Any
 from gradleak import claims, paths, studies
 from gradleak.book import PATIENCE, beside
 from gradleak.errors import GradleakError, GradleakWarning, InputError
-from gradleak.runs import code, progress, records, runner
-from gradleak.storage import storage_error, write_whole
+from gradleak.runs import cells, code, progress, records, runner
+from gradleak.storage import parsed, storage_error, write_whole
 from gradleak.studies import Parameters, Study
 
 
@@ -88,6 +88,7 @@ def run_page(
 
     out = Path(out).resolve()
     notebook, record = out / f"{study.name}.ipynb", out / f"{study.name}.json"
+    cells.read(study)
     key = page_key(study, parameters)
     _refuse_foreign(notebook, record)
     if not fresh and (done := finished(study, key, out)) is not None:
@@ -133,10 +134,10 @@ def run_page(
 def _refuse_foreign(notebook: Path, record: Path) -> None:
     """Raise an error instead of overwriting a notebook that is not an executed page, or a record without a page."""
     try:
-        ours = bool({"gradleak", "papermill"} & json.loads(notebook.read_text())["metadata"].keys())
+        ours = bool({"gradleak", "papermill"} & parsed(notebook.read_text())["metadata"].keys())
     except FileNotFoundError:
         ours = not record.exists()
-    except (OSError, ValueError, KeyError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return  # a run was killed while it wrote this file
     if not ours:
         file = notebook if notebook.exists() else record
@@ -155,9 +156,9 @@ def finished(study: Study, key: str, out: Path) -> PageRun | None:
     """Return the executed page in the folder `out` if its key is this `page_key`, else None."""
     notebook, record = out / f"{study.name}.ipynb", out / f"{study.name}.json"
     try:
-        facts = json.loads(notebook.read_text())["metadata"]["gradleak"]
+        facts = parsed(notebook.read_text())["metadata"]["gradleak"]
         records.read(record)
-    except (OSError, ValueError, KeyError, InputError):
+    except (OSError, ValueError, KeyError, TypeError, InputError):
         return None
     if facts["key"] != key:
         return None

@@ -15,6 +15,7 @@ from gradleak.errors import InputError, unknown
 from gradleak.hunting.broken import BROKEN
 from gradleak.hunting.families import FAMILIES
 from gradleak.hunting.outcomes import OUTCOMES, Answer
+from gradleak.storage import parsed
 
 # The upper limit of randomly drawn seeds.
 SEEDS = 2**31 - 1
@@ -145,7 +146,7 @@ def _read(
         return done, first_seed
     for text in kept.read_text("utf-8").splitlines():
         try:
-            line = json.loads(text)
+            line = parsed(text)
             pair, number = (line["family"], line["broken"]), int(line["round"])
             first_seed = int(line["first"])
         except (ValueError, KeyError, TypeError):

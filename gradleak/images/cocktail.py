@@ -11,6 +11,7 @@ from sklearn.decomposition import FastICA
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from gradleak.arguments import checked_arguments
 from gradleak.errors import InputError
 from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.single import SoftLabels, recover_soft_labels
@@ -21,6 +22,7 @@ ROUNDS, TOLERANCE = 500, 1e-6
 ROUNDED = 8.0
 
 
+@checked_arguments(weight_gradient="C I")
 def unmix_features(weight_gradient: Tensor, batch_size: int, *, seed: int = 0) -> Tensor:
     """Return the inputs (B, I) of a linear layer, in arbitrary order and scaled to length 1.
 
@@ -41,7 +43,7 @@ def unmix_features(weight_gradient: Tensor, batch_size: int, *, seed: int = 0) -
         >>> bool((cosines.amax(dim=1) > 0.99).all())
         True
     """
-    if weight_gradient.ndim != 2 or not 1 <= batch_size <= min(weight_gradient.shape):
+    if not 1 <= batch_size <= min(weight_gradient.shape):
         shape = tuple(weight_gradient.shape)
         raise InputError(
             f"{batch_size} inputs cannot be unmixed from a gradient of shape {shape}: "
@@ -50,7 +52,7 @@ def unmix_features(weight_gradient: Tensor, batch_size: int, *, seed: int = 0) -
     # On a GPU singular vectors may have other signs, and FastICA would start elsewhere.
     rows = torch.linalg.svd(weight_gradient.double().cpu(), full_matrices=False)[2][:batch_size]
     mixtures = rows.T.numpy() * math.sqrt(rows.shape[1])
-    analysis = FastICA(batch_size, whiten="unit-variance", random_state=seed, max_iter=ROUNDS, tol=TOLERANCE)
+    analysis = FastICA(batch_size, whiten="unit-variance", random_state=seed % 2**32, max_iter=ROUNDS, tol=TOLERANCE)
     with warnings.catch_warnings():
         # Where the data have no independent directions FastICA does not converge; return its last components.
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -64,6 +66,7 @@ def unmix_features(weight_gradient: Tensor, batch_size: int, *, seed: int = 0) -
     return unmixed
 
 
+@checked_arguments(weight_gradient="C I", weight="C I", features="B I", bias="C")
 def certify_features(
     weight_gradient: Tensor,
     weight: Tensor,
@@ -91,8 +94,6 @@ def certify_features(
     Returns:
         The label and the status for each feature.
     """
-    if features.ndim != 2 or features.shape[1:] != weight_gradient.shape[1:]:
-        raise InputError(f"features must be (B, {weight_gradient.shape[1]}); got {tuple(features.shape)}")
     inputs = features.double()
     inverse = torch.linalg.pinv(inputs)
     errors = len(inputs) * (weight_gradient.double() @ inverse).T

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from gradleak.errors import InputError, unknown
+from gradleak.errors import InputError, foreign, unknown
 from gradleak.labels.verdict import KNOWN
 
 
@@ -47,10 +47,23 @@ def named(prior: str) -> LabelPrior:
     return PRIORS[prior]
 
 
+def _checked(score: Score) -> Score:
+    def scores(labels: Tensor) -> Tensor:
+        with foreign("the prior's function failed"):
+            values = score(labels)
+        if not isinstance(values, Tensor) or values.shape != labels.shape[:-1]:
+            raise InputError("a prior's function must return a score for each label: a tensor (…) for labels (…, C)")
+        return values
+
+    return scores
+
+
 def resolve(prior: str | LabelPrior | Score, classes: int) -> LabelPrior | Score:
     """Return the prior that a caller means; refuse a prior that every label fits."""
     found = named(prior) if isinstance(prior, str) else prior
-    if isinstance(found, LabelPrior) and (found.free < 1 or found.equations(classes) < 1):
+    if not isinstance(found, LabelPrior):
+        return _checked(found)
+    if found.free < 1 or found.equations(classes) < 1:
         raise InputError(
             f"a label of {classes} classes with {found.free} free and the others {found.rest} can be any label: "
             "the prior says nothing that the gradient could be compared with"

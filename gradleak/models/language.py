@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gradleak.arguments import checked_arguments
 from gradleak.errors import InputError, unknown
 from gradleak.losses import PADDING
 
@@ -116,6 +117,7 @@ def build_language_model(
         return RecurrentLanguageModel(kind, pieces, width, layers, tied).eval()
 
 
+@checked_arguments()
 def batch_of(
     sentences: Sequence[Sequence[int]], start: int = 1, end: int = 2, *, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
@@ -134,6 +136,10 @@ def batch_of(
         >>> targets.tolist()
         [[7, 8, 9, 2], [7, 12, 2, -100]]
     """
+    try:
+        device = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f"there is no kind of device named '{device}'") from error
     longest = max(map(len, sentences), default=0) + 1
     tokens = torch.full((len(sentences), longest), end)
     targets = torch.full((len(sentences), longest), PADDING)

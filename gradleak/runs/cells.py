@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from gradleak.errors import InputError
 from gradleak.runs.experiments import Parameters as Common
 from gradleak.runs.studies import Study, written_types
+from gradleak.storage import parsed
 
 # The tag by which papermill finds the cell, and the length of a notebook's lines.
 TAG, WIDTH = "parameters", 88
@@ -54,7 +55,7 @@ def _literal(value: Any) -> str:
 
 def source(study: Study) -> str:
     """Return the source of the cell as it stands in the page's notebook."""
-    return "".join(_tagged(study, _content(study))["source"])
+    return "".join(_tagged(study, read(study))["source"])
 
 
 def check(study: Study) -> None:
@@ -76,7 +77,7 @@ def check(study: Study) -> None:
 
 def write(study: Study) -> bool:
     """Write the cell into the page's notebook where it differs, and return whether it did."""
-    content = _content(study)
+    content = read(study)
     tagged, expected = _tagged(study, content), cell(study)
     if "".join(tagged["source"]) == expected:
         return False
@@ -85,12 +86,27 @@ def write(study: Study) -> bool:
     return True
 
 
-def _content(study: Study) -> Any:
-    return json.loads(study.notebook.read_text("utf-8"))
+def read(study: Study) -> Any:
+    """Return the content of a page's notebook.
+
+    Raises:
+        InputError: The file is not a notebook.
+    """
+    try:
+        content = parsed(study.notebook.read_text("utf-8"))
+        _with_tag(content)
+        content["metadata"], content["nbformat"]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(f"{_place(study)} is not a notebook, or was cut off") from error
+    return content
+
+
+def _with_tag(content: Any) -> list[Any]:
+    return [cell for cell in content["cells"] if TAG in cell["metadata"].get("tags", [])]
 
 
 def _tagged(study: Study, content: Any) -> Any:
-    tagged = [cell for cell in content["cells"] if TAG in cell["metadata"].get("tags", [])]
+    tagged = _with_tag(content)
     if len(tagged) != 1:
         raise InputError(f"{_place(study)} must have one cell tagged '{TAG}'; it has {len(tagged)}")
     return tagged[0]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from gradleak.errors import GradleakError, InputError
 from gradleak.runs.fitting import Sees, check
@@ -124,6 +124,16 @@ class Parameters(BaseModel):
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
     seed: int = Field(2023, ge=0, lt=2**32, description="every random choice on this page follows from it")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse True and False for anything but a bool, because pydantic would take them for 1 and 0."""
+        wanted = cls.model_fields[info.field_name or ""].annotation
+        given = value if isinstance(value, list) else [value]
+        if bool not in (wanted, *get_args(wanted)) and any(isinstance(one, bool) for one in given):
+            raise ValueError("True and False are not numbers")
+        return value
 
     @classmethod
     def at(cls, scale: str) -> Columns:

@@ -22,7 +22,7 @@ from gradleak.runs.plain import Columns, restored, worded
 from gradleak.runs.records import Record, Trial
 from gradleak.runs.studies import Study
 from gradleak.runs.trials import known, without_device
-from gradleak.storage import storage_error
+from gradleak.storage import parsed, storage_error
 
 # `record` writes the record after a trial if at least this time (s) has passed since the last time. Until then the
 # finished trials are in the cache.
@@ -211,7 +211,7 @@ def trials_in(file: Path) -> Iterator[tuple[str, Trial]]:
         raise StorageError(f"cannot read the trials in {file.name}: {error.strerror or error}") from error
     for number, line in enumerate(lines, 1):
         try:
-            content = restored(json.loads(line))
+            content = restored(parsed(line))
             yield content["study"], Trial.model_validate(content["trial"])
         except (ValidationError, ValueError, KeyError, TypeError) as error:
             if number == len(lines):

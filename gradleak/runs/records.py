@@ -21,7 +21,7 @@ from gradleak import devices, paths
 from gradleak.errors import GradleakError, InputError, MissingData, StorageError, first_line
 from gradleak.runs import studies
 from gradleak.runs.plain import Columns, restored, worded
-from gradleak.storage import write_whole
+from gradleak.storage import parsed, write_whole
 from gradleak.wording import counted
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ def read(path: Path) -> Record:
 def _read(path: Path, state: tuple[int, ...]) -> Record:
     """Read a record from a file in this state; an error is raised again at every call."""
     try:
-        content = json.loads(path.read_text("utf-8"))
+        content = parsed(path.read_text("utf-8"))
         machines = content.pop("machines", [])
         for trial in content.get("trials", ()):
             trial["machine"] = machines[trial.pop("machine")]

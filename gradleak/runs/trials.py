@@ -12,7 +12,7 @@ from gradleak.errors import StorageError
 from gradleak.runs import progress
 from gradleak.runs.plain import Columns, restored, worded
 from gradleak.runs.records import Trial
-from gradleak.storage import storage_error, write_whole
+from gradleak.storage import parsed, storage_error, write_whole
 
 
 class Trials:
@@ -41,7 +41,7 @@ class Trials:
         """Return a finished trial, or None; a damaged file causes a warning and counts as missing."""
         file = self._file(inputs)
         try:
-            stored = json.loads(file.read_text("utf-8"))
+            stored = parsed(file.read_text("utf-8"))
             return Trial.model_validate({**restored(stored), "inputs": inputs})
         except FileNotFoundError:
             return None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from gradleak.arguments import checked_arguments
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.leak import Leak
@@ -48,6 +49,7 @@ class _Read:
     fit: float
 
 
+@checked_arguments()
 def read_defended(
     leak: Leak, start: int = START, *, steps: int | None = None, vocabulary: Vocabulary | None = None
 ) -> Transcripts:
@@ -76,7 +78,7 @@ def read_defended(
     if steps is not None and steps < 1:
         raise InputError(f"the decoder makes at least one step; got {steps}")
     # Cast to float64, so that the rounding limit does not depend on the type in which the gradient was sent.
-    leak = replace(leak, gradients={name: leak.gradients[name].double() for name in FIRST})
+    leak = replace(leak, gradients={name: leak.gradient(name).double() for name in FIRST})
     gradient = first_layer(leak)
     values, vectors = torch.linalg.eigh(gradient.T @ gradient)
     energies, directions = values.flip(0).clamp(min=0), vectors.flip(1)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from gradleak import reporting
 from gradleak.answers import Answer
+from gradleak.arguments import check_fields, checked_arguments
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
@@ -57,6 +58,9 @@ class Search:
     rate: float
     weight: float = 0.0
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 # The search of dang2021, equation (8), except for the number of steps.
 PRINTED = Search("free", contexts=1.0, steps=2000, rate=0.05, weight=1.0)
@@ -89,6 +93,7 @@ class Matched:
         return (Answer("searched", "the nearest of all starts: nothing certifies it", sentences=[self.tokens]),)
 
 
+@checked_arguments()
 def match_transcript(
     leak: Leak,
     search: Search = OURS,
@@ -201,6 +206,8 @@ class _Decoder:
         self.count = classes_span(leak.weight_gradient).rank
         if self.count == 0 or bag == []:
             raise InputError("there are no words to find: the gradient is zero, or the bag is empty")
+        if not {start, *(bag or ())} <= set(range(min(len(leak.weight), model.embedding.num_embeddings))):
+            raise InputError(f"start and bag must be some of the recogniser's {len(leak.weight)} tokens")
         self.bag = None if bag is None else torch.tensor(bag, device=leak.weight.device)
         embedding = model.embedding.weight.detach()
         self.first = embedding[start]
@@ -274,5 +281,5 @@ def _with_one(vectors: Tensor) -> Tensor:
 
 def _joined(leak: Leak, layer: str, kinds: tuple[str, ...]) -> Tensor:
     """Return a layer's gradients side by side, (N, K)."""
-    parts = [leak.gradients[f"{layer}.{kind}"] for kind in kinds]
+    parts = [leak.gradient(f"{layer}.{kind}") for kind in kinds]
     return torch.cat([part.reshape(len(part), -1) for part in parts], dim=1)

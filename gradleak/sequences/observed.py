@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from gradleak.arguments import checked_arguments
 from gradleak.errors import InputError
-from gradleak.leak import Defense, Gradients, Leak, evaluating
+from gradleak.leak import Defense, Gradients, Leak, defended, evaluating, naming
 from gradleak.models.recogniser import START, Recogniser
 
 HEAD = "head"
@@ -18,6 +19,7 @@ HEAD = "head"
 FIRST = ("cells.0.weight_ih", "cells.0.weight_hh", "cells.0.bias_ih")
 
 
+@checked_arguments()
 def observe_speech(
     model: Recogniser,
     speech: Sequence[Tensor],
@@ -58,11 +60,16 @@ def observe_speech(
         raise InputError(
             f"{len(speech)} utterances and {len(tokens)} transcripts: each needs its own, of at least one token"
         )
+    classes = model.head.out_features
+    if not all(0 <= token < classes for token in (start, *(word for transcript in tokens for word in transcript))):
+        raise InputError(f"start and tokens must be some of the recogniser's {classes} tokens")
     if local_steps < 1 or len(speech) % local_steps:
         raise InputError(f"{len(speech)} utterances cannot be divided evenly among {local_steps} local steps")
     named = dict(model.named_parameters())
     if missing := [name for name in only or () if name not in named]:
         raise InputError(f"the recogniser has no parameter '{missing[0]}'")
+    if only is not None and not only:
+        raise InputError("`only` must name at least one parameter whose gradient is sent")
     wanted = list(named) if only is None else list(only)
     size = len(speech) // local_steps
     # Over several steps all parameters are updated, even if the gradients of only some are sent.
@@ -72,7 +79,8 @@ def observe_speech(
         for step in range(local_steps):
             learned = list(named) if local_steps > 1 else wanted
             part = slice(step * size, (step + 1) * size)
-            gradients = _step(model, weights, learned, speech[part], tokens[part], start)
+            with naming("the recogniser does not take these utterances"):
+                gradients = _step(model, weights, learned, speech[part], tokens[part], start)
             total = {name: total[name] + gradients[name] if total else gradients[name] for name in wanted}
             if local_steps > 1:
                 weights = {name: weights[name] - rate * gradients[name] for name in weights}
@@ -80,8 +88,7 @@ def observe_speech(
         if local_steps == 1:
             weights = weights | {name: weights[name] - rate * total[name] for name in wanted}
         total = {name: (named[name].detach() - weights[name]) / rate for name in wanted}
-    sent = defense(total) if defense else total
-    return Leak(model, sent, HEAD, size, None, local_steps)
+    return Leak(model, defended(total, defense), HEAD, size, None, local_steps)
 
 
 def _step(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gradleak.answers import Answer
 from gradleak.answers import ReadingStatus as Status
+from gradleak.arguments import checked_arguments
 from gradleak.data.text import Vocabulary
 from gradleak.devices import least_squares
 from gradleak.errors import InputError
@@ -60,6 +61,7 @@ class Ordered:
         return (Answer(self.status, self.reason, sentences=[self.tokens]),)
 
 
+@checked_arguments()
 def read_output(leak: Leak, start: int = START, *, end: int = END, vocabulary: Vocabulary | None = None) -> Ordered:
     """Return one utterance's transcript, with its end mark, from the gradient of a recogniser's last layer alone.
 

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 
 import torch
 
+from gradleak.arguments import checked_arguments
 from gradleak.leak import Leak
 from gradleak.sequences.read import MOST
-from gradleak.sequences.recognised import recognise
+from gradleak.sequences.recognised import recognise, tokens_of
 
 
+@checked_arguments()
 def read_prefixes(
     leak: Leak, start: int = 1, *, words: Sequence[int] | None = None, most: int = MOST
 ) -> list[list[int]]:
@@ -40,8 +42,8 @@ def read_prefixes(
     """
     leak.check_one_step("reading sentences")
     model = recognise(leak.model, leak.head)
-    tried = torch.arange(len(model.embedding)) if words is None else torch.as_tensor(list(words)).unique()
-    tried = tried.to(model.embedding.device)
+    every = torch.arange(len(model.embedding), device=model.embedding.device)
+    tried = every if words is None else tokens_of(model, words)
     trees = [model.grow(leak.gradients, tried, start, equalise=equalise, most=most).tree for equalise in (True, False)]
     # With rounding errors alone, scaling rows to one length gives more prefixes; added noise hides the short rows.
     tree = max((tree for tree in trees if tree is not None), key=len, default=None)

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from gradleak.answers import Answer
 from gradleak.answers import ReadingStatus as Status
+from gradleak.arguments import checked_arguments
 from gradleak.cases import Attack, Case
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of
 from gradleak.sequences.counts import Counts, Head, count
-from gradleak.sequences.recognised import Model, recognise
+from gradleak.sequences.recognised import Model, recognise, tokens_of
 from gradleak.sequences.tree import Tree
 
 # Most prefixes that are searched, because their counts are a linear system with as many unknowns.
@@ -74,6 +75,7 @@ class Sentences:
         return sorted(sentence for sentence, times in zip(self.tokens, self.counts, strict=True) for _ in range(times))
 
 
+@checked_arguments()
 def read_sentences(
     leak: Leak,
     start: int = 1,
@@ -120,9 +122,6 @@ def read_sentences(
             raise InputError(
                 f"the gradient of '{parameter}' is not sent: counts are read from it (read_prefixes asks none)"
             )
-    for name, gradient in leak.gradients.items():
-        if gradient.numel() and not torch.stack(gradient.aminmax()).isfinite().all():
-            raise InputError(f"the gradient of '{name}' holds NaN or infinite values")
     failed = Sentences([], [], "failed", "")
     for tried in _tried(leak, model, words):
         # Rounding errors are proportional to a row's length; added noise is not.
@@ -141,7 +140,7 @@ def _tried(leak: Leak, model: Model, words: Sequence[int] | None) -> list[Tensor
     """Return the sets of words to try, in this order."""
     everything = torch.arange(len(model.embedding), device=model.embedding.device)
     if words is not None:
-        return [torch.as_tensor(list(words), device=model.embedding.device).unique()]
+        return [tokens_of(model, words)]
     if model.tied or model.embedding_name not in leak.gradients:
         return [everything]
     present = (leak.gradients[model.embedding_name] != 0).any(dim=1).nonzero()[:, 0]

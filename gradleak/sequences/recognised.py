@@ -59,9 +59,9 @@ class Model:
         return self.embedding_name == self.head_weight
 
     def head_span(self, gradients: Gradients, least: int, *, equalise: bool) -> Span:
-        """Return the span of the last layer's inputs; the whole space if its gradient is not sent, or is tied."""
+        """Return the span of the last layer's inputs; the whole space if its gradients are not sent, or are tied."""
         gradient = gradients.get(self.head_weight)
-        if self.tied or gradient is None:
+        if self.tied or gradient is None or (self.head_bias is not None and self.head_bias not in gradients):
             return everything(self.embedding.new_empty(0, self.features))
         if self.head_bias is not None:
             gradient = torch.cat([gradient, gradients[self.head_bias][:, None]], dim=1)
@@ -109,6 +109,13 @@ class Attention(Model):
         ]
         later.append(self.head_span(gradients, first.rank, equalise=equalise))
         return _grown(attention.grow(self.network, first, later, words, start, most=most), first, most)
+
+
+def tokens_of(model: Model, words: Sequence[int]) -> Tensor:
+    """Return the different tokens among `words`; refuse tokens that the model does not have."""
+    if not words or not 0 <= min(words) <= max(words) < len(model.embedding):
+        raise InputError(f"words must be some of the model's {len(model.embedding)} tokens")
+    return torch.tensor(words, device=model.embedding.device).unique()
 
 
 def _check_sent(gradients: Gradients, names: Sequence[str]) -> None:

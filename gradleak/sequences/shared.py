@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gradleak.answers import ReadingStatus as Status
+from gradleak.arguments import checked_arguments
 from gradleak.data.text import Vocabulary
 from gradleak.leak import Leak
 from gradleak.models.recogniser import END, START
@@ -50,6 +51,7 @@ class _Prefix:
     other: float
 
 
+@checked_arguments()
 def read_sharing(
     leak: Leak, start: int = START, *, end: int = END, vocabulary: Vocabulary | None = None
 ) -> Transcripts:

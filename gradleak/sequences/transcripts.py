@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gradleak.answers import Answer
 from gradleak.answers import ReadingStatus as Status
+from gradleak.arguments import checked_arguments
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.leak import Leak
@@ -67,6 +68,7 @@ class Transcripts:
         return [1] * len(self.tokens)
 
 
+@checked_arguments()
 def read_transcripts(
     leak: Leak, start: int = START, *, end: int = END, vocabulary: Vocabulary | None = None
 ) -> Transcripts:
@@ -349,7 +351,7 @@ def _nothing(reason: str, inputs: int, vocabulary: Vocabulary | None) -> Transcr
 
 def first_layer(leak: Leak) -> Tensor:
     """Return the gradient (4H, K) of a decoder's first layer: its weights, and its bias as a last column."""
-    return torch.cat([leak.gradients[name].reshape(len(leak.gradients[name]), -1) for name in FIRST], dim=1)
+    return torch.cat([leak.gradient(name).reshape(len(leak.gradients[name]), -1) for name in FIRST], dim=1)
 
 
 def _parts(model: nn.Module) -> tuple[Recogniser, nn.Embedding, nn.LSTMCell]:

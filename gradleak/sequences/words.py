@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gradleak.answers import Answer
 from gradleak.answers import ReadingStatus as Status
+from gradleak.arguments import checked_arguments
 from gradleak.cases import LABELS, Attack, Case
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
@@ -50,6 +51,7 @@ class Words:
         return (Answer(self.status[0], "the words, not their order", words=set(self.tokens[0])),)
 
 
+@checked_arguments()
 def reveal_words(leak: Leak, start: int = 1, *, vocabulary: Vocabulary | None = None) -> Words:
     """Return the bag of words of a text, with its end mark, by RLG (dang2021).
 
@@ -118,6 +120,7 @@ def rounded_rank(difference: Tensor, weight: Tensor, rate: float, steps: int = 1
     return int((singular > NOISE * largest).sum())
 
 
+@checked_arguments(gradient="C I")
 def outlying_words(gradient: Tensor) -> set[int]:
     """Return the classes whose rows of a gradient (C, I) point away from the common direction of the rows.
 
@@ -125,8 +128,6 @@ def outlying_words(gradient: Tensor) -> set[int]:
     at every step, the rows of absent words are similar and the rows of present words point the other way. The cut is
     the widest gap in the cosine similarity to the common direction, among the least similar rows.
     """
-    if gradient.ndim != 2:
-        raise InputError(f"the gradient must be of shape (C, I); got {tuple(gradient.shape)}")
     rows = torch.nn.functional.normalize(gradient, dim=1)
     cosines = rows @ torch.nn.functional.normalize(rows.sum(dim=0), dim=0)
     order = cosines.argsort(stable=True)[: APART + 1]

@@ -338,7 +338,7 @@ class Raising(Two):
         ({"model": mlp().requires_grad_(False)}, "needs a gradient"),
         ({"model": nn.Flatten()}, "needs a gradient"),
         ({"model": "lenet"}, "nn.Module"),
-        ({"inputs": torch.zeros(0, 40)}, "at least one sample"),
+        ({"inputs": torch.zeros(0, 40)}, "must not be empty"),
         ({"inputs": torch.full((12, 40), math.nan)}, "NaN"),
         ({"inputs": torch.zeros(12, 40, dtype=torch.complex64)}, "complex"),
         ({"inputs": torch.zeros(12, 40, 3, dtype=torch.long)}, "tokens"),

@@ -355,6 +355,17 @@ FOLDERS: dict[str, tuple[Callable[[], object], str]] = {
     "with a report linked to nothing": (
         lambda: (Path("report").mkdir(), Path("report/report.json").symlink_to("gone")), "is not the report",
     ),
+    "with a foreign folder for unfinished files": (
+        put("report/.gradleak-unfinished/precious.txt", "mine"), "'.gradleak-unfinished/precious.txt' in the folder",
+    ),
+    "with a link for unfinished files": (
+        lambda: (put("elsewhere/1-" + 64 * "a", "mine")(), Path("report").mkdir(),
+                 Path("report/.gradleak-unfinished").symlink_to("../elsewhere")), "'.gradleak-unfinished' in the",
+    ),
+    "with figures linked elsewhere": (
+        lambda: (put("elsewhere/mine.png", "mine")(), Path("report").mkdir(),
+                 Path("report/figures").symlink_to("../elsewhere")), "'figures' in the folder 'report' was not written",
+    ),
     "with figures linked to nothing": (
         lambda: (Path("report").mkdir(), Path("report/figures").symlink_to("gone")), "'figures' in the folder 'report'",
     ),
@@ -452,10 +463,9 @@ def dying(write: Callable[[], object], moment: int) -> Callable[[], None]:
 
             return change
 
-        for name in ("replace", "unlink", "mkdir"):
+        for name in ("replace", "unlink", "mkdir", "rmdir"):
             setattr(Path, name, counted(getattr(Path, name)))
         os.fsync = counted(os.fsync)  # type: ignore[assignment]
-        folders.shutil.rmtree = counted(folders.shutil.rmtree)  # type: ignore[assignment]
         write()
 
     return work

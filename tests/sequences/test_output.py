@@ -12,7 +12,7 @@ from torch import nn
 from gradleak.data.speech import pseudo_speech
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
-from gradleak.leak import Leak
+from gradleak.leak import Leak, observe
 from gradleak.models.recogniser import Recogniser, recogniser
 from gradleak.sequences import observe_speech, read_output
 from gradleak.sequences.output import Ordered
@@ -107,6 +107,5 @@ def test_more_steps_than_states_are_refused() -> None:
 
 @readers
 def test_other_networks_are_refused(read: Callable[..., Ordered]) -> None:
-    leak = leaked(recogniser("small", CLASSES, seed=2), [5, 2])
     with pytest.raises(InputError, match="Recogniser's last layer; got Linear"):
-        read(replace(leak, model=nn.Linear(3, 4)))
+        read(observe(nn.Linear(3, 4), torch.ones(1, 3), torch.tensor([1])))

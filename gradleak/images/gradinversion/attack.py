@@ -11,6 +11,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from gradleak.answers import Answer
+from gradleak.arguments import checked_arguments
 from gradleak.augment import as_probabilities, one_hot
 from gradleak.cases import Attack, Case
 from gradleak.devices import Replayed
@@ -30,7 +31,7 @@ from gradleak.images.matching.objective import Distance, ImagePrior, Objective, 
 from gradleak.images.matching.optimizers import Moments, Track
 from gradleak.labels import recover_batch
 from gradleak.labels.hard.gradinversion import gradinversion as lowest_rows
-from gradleak.leak import Gradients, Leak
+from gradleak.leak import Gradients, Leak, naming
 
 # How labels are obtained if none are given.
 MODES = ("counted", "recovered")
@@ -53,6 +54,7 @@ class Known:
     there: Tensor
 
 
+@checked_arguments()
 def restore_batches(
     leaks: Leak | Sequence[Leak],
     labels: Tensor | str = "counted",
@@ -102,7 +104,8 @@ def restore_batches(
     track = Track.start(places, settings.steps, watcher)
     interrupted = False
     try:
-        descend(settings, target, places, owners, seeds, track, generator)
+        with naming(f"the search cannot run and differentiate {type(all_leaks[0].model).__name__}"):
+            descend(settings, target, places, owners, seeds, track, generator)
     except KeyboardInterrupt:
         interrupted = True
     everyone = torch.arange(len(places), device=places.device)
@@ -120,8 +123,10 @@ def known_of(leaks: list[Leak], labels: Tensor | str) -> Known:
             raise unknown("kind of label", labels, MODES)
         counts = lowest_rows(torch.stack([leak.weight_gradient for leak in leaks]), size)
         labels = one_hot(counts.nonzero()[:, 1], classes)
-    if len(labels) != len(leaks) * size:
-        raise InputError(f"labels must have one entry per private sample, {len(leaks) * size}; got {len(labels)}")
+    if labels.shape[:1] != (len(leaks) * size,):
+        raise InputError(
+            f"labels must have one entry per private sample, {len(leaks) * size}; got {tuple(labels.shape)}"
+        )
     given_labels = (
         as_probabilities(labels, classes, dtype=like.dtype, device=like.device).reshape(-1, size, classes).clone()
     )

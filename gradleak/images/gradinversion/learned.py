@@ -12,13 +12,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from gradleak.errors import InputError
+from gradleak.arguments import checked_arguments
+from gradleak.errors import InputError, check_count
 from gradleak.images.gradinversion.attack import Known, Target, descend, known_of
 from gradleak.images.gradinversion.settings import OURS, GradInversion
 from gradleak.images.gradinversion.statistics import Statistics, stacked
 from gradleak.images.matching.engine import Reconstruction, check_leaks, gathered
 from gradleak.images.matching.optimizers import Track
-from gradleak.leak import Leak
+from gradleak.leak import Leak, naming
 
 # The cosine distance is the only term; Adam starts from latents of the distribution that the generator was trained on.
 PROJECTION = replace(OURS, variation=0.0, statistics=0.0, levels=1, signed=False, rate=0.3, spread=1.0)
@@ -68,6 +69,7 @@ class Denoised(Target):
         return super().losses(places, owners) + self.weight / 2 * (images - denoised).square().flatten(1).mean(dim=1)
 
 
+@checked_arguments()
 def project_batches(
     leaks: Leak | Sequence[Leak],
     labels: Tensor | str = "counted",
@@ -93,6 +95,7 @@ def project_batches(
     """
     all_leaks = [leaks] if isinstance(leaks, Leak) else list(leaks)
     check_leaks(all_leaks, seeds, None)
+    check_count("width", width)
     if settings.statistics or settings.feature:
         raise InputError("latent projection uses the gradient alone: the weights of statistics and features must be 0")
     return _searched(
@@ -100,6 +103,7 @@ def project_batches(
     )
 
 
+@checked_arguments()
 def restore_denoised(
     leaks: Leak | Sequence[Leak],
     labels: Tensor | str = "counted",
@@ -141,7 +145,8 @@ def _searched(target: Projection | Denoised, seeds: int, seed: int) -> Reconstru
     track = Track.start(places, target.settings.steps, None)
     interrupted = False
     try:
-        descend(target.settings, target, places, owners, seeds, track, generator)
+        with naming(f"the search cannot run and differentiate {type(target.model).__name__} and its prior"):
+            descend(target.settings, target, places, owners, seeds, track, generator)
     except KeyboardInterrupt:
         interrupted = True
     return gathered(target, places, owners, [(torch.arange(len(places)), track)], interrupted, seeds)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from gradleak.arguments import check_fields
 from gradleak.errors import InputError, unknown
 
 Distance = Literal["norms", "l2", "cosine"]
@@ -63,6 +64,7 @@ class GradInversion:
     spread: float = 1.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         choices = (("distance", self.distance, Distance), ("group", self.group, Group), ("scale", self.scale, Scale))
         for name, value, known in choices:
             if value not in get_args(known):

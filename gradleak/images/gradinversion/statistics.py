@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from gradleak.arguments import checked_arguments
 from gradleak.errors import InputError
-from gradleak.leak import evaluating
+from gradleak.leak import running
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -35,12 +36,13 @@ def stacked(many: Sequence[Statistics]) -> Statistics:
     )
 
 
+@checked_arguments()
 def observe_statistics(model: nn.Module, inputs: Tensor) -> Statistics:
     """Return the exact statistics of a private batch, for a client that sends them with its gradient.
 
     The model runs in eval mode, as in `observe`. Variances are biased (divided by n), as batch norm computes them.
     """
-    with torch.no_grad(), evaluating(model), watched(model) as seen:
+    with torch.no_grad(), running(model, inputs.shape), watched(model) as seen:
         model(inputs)
         return statistics_of(seen)
 
@@ -51,7 +53,7 @@ def running_statistics(model: nn.Module, inputs: Tensor) -> Statistics:
         raise InputError(f"{type(model).__name__} has no batch norm, so it has no running statistics")
     order: list[nn.Module] = []
     hooks = [layer.register_forward_hook(lambda module, *_: order.append(module)) for layer in batch_norms(model)]
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), running(model, inputs.shape):
         model(inputs)
     for hook in hooks:
         hook.remove()

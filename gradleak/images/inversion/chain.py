@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradleak.errors import InputError
+from gradleak.leak import Leak, running
 
 
 @dataclass(frozen=True)
@@ -98,17 +99,39 @@ def layers(model: nn.Module, kinds: tuple[type[nn.Module], ...], shape: tuple[in
     return chain
 
 
+def check_sent(leak: Leak, found: list[Layer]) -> None:
+    """Refuse an update that lacks the gradient of a layer's weight, or whose last layer is not that of the chain."""
+    if leak.head != found[-1].name:
+        raise InputError(f"the update's last layer is '{leak.head}', but the network ends in '{found[-1].name}'")
+    for layer in found:
+        leak.gradient(f"{layer.name}.weight".lstrip("."))
+
+
+def in_front(model: nn.Module) -> str:
+    """Return what changes a network's inputs before its first layer in train mode, "" if no module does."""
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+            return (
+                f"these are the inputs of the first layer: {type(module).__name__} '{name}' in front of it changes the "
+                "network's inputs in train mode"
+            )
+        if next(module.parameters(recurse=False), None) is not None:
+            return ""
+    return ""
+
+
 def _check_order(model: nn.Module, found: list[Layer], shape: tuple[int, ...]) -> None:
     weight = found[0].module.weight
     example = torch.rand(1, *shape, generator=torch.Generator().manual_seed(0)).to(weight)
     value = example
-    with torch.no_grad():
+    with torch.no_grad(), running(model, example.shape):
+        expected = model(example)
         for layer in found:
             if isinstance(layer.module, nn.Linear):
                 value = value.flatten(1)
             value = layer.activation_module(layer.module(value))
-        expected = model(example)
-    if value.shape != expected.shape or not torch.allclose(value, expected, rtol=1e-3, atol=1e-5, equal_nan=True):
+    same = torch.is_tensor(expected) and value.shape == expected.shape
+    if not same or not torch.allclose(value, expected.to(value), rtol=1e-3, atol=1e-5, equal_nan=True):
         raise InputError(
             f"{type(model).__name__} is not a plain chain: applying its layers one after the other gives other logits"
         )

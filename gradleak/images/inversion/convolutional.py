@@ -22,8 +22,9 @@ from torch.nn import functional as F
 from torch.nn.grad import conv2d_input
 
 from gradleak.answers import Answer, InversionStatus
+from gradleak.arguments import checked_arguments
 from gradleak.cases import DOUBLE, Attack, Case
-from gradleak.errors import InputError
+from gradleak.errors import InputError, check_count
 from gradleak.images.inversion import chain
 from gradleak.images.inversion.again import observed_again
 from gradleak.images.inversion.chain import Layer
@@ -72,6 +73,7 @@ class Known:
     drift: Tensor
 
 
+@checked_arguments(labels="B C")
 def invert_convolutional(
     leak: Leak, labels: Tensor | None = None, *, precision: str | Precision | None = None
 ) -> Tensor:
@@ -83,6 +85,7 @@ def invert_convolutional(
     return told(trace_convolutional(leak, labels, precision=precision)).inputs
 
 
+@checked_arguments(labels="B C")
 def trace_convolutional(
     leak: Leak,
     labels: Tensor | None = None,
@@ -103,7 +106,8 @@ def trace_convolutional(
         precision: The precision in which the client computes, if the attacker knows it.
 
     Returns:
-        The image, "exact" if all pixels are determined and their claimed relative error is at most a hundredth.
+        The image, "exact" if all pixels are determined and their claimed relative error is at most a hundredth. It is
+        the input of the first layer, see `Inversion.in_front`.
 
     Examples:
         >>> from gradleak import observe
@@ -114,19 +118,22 @@ def trace_convolutional(
         >>> inversion.status, torch.allclose(inversion.inputs.float(), image, atol=1e-4)
         ('exact', True)
     """
+    check_count("image_size", image_size)
     leak.check_one_step("an inversion")
     first = next((module for module in leak.model.modules() if isinstance(module, nn.Conv2d)), None)
     if first is None:
         raise InputError("this network has no convolution; use `invert_fully_connected` for networks of Linear layers")
     shape = _image_shape(leak, first, image_size)
     layers = chain.layers(leak.model, (nn.Conv2d, nn.Linear), shape)
+    chain.check_sent(leak, layers)
     for layer in layers[:-1]:
         _check(layer)
     shapes = _shapes(layers, shape)
     if leak.batch_size != 1:
         return _refused(leak, layers, shapes)
     with torch.no_grad():
-        return _inverted(leak, layers, shapes, labels, prior, noise, precision)
+        found = _inverted(leak, layers, shapes, labels, prior, noise, precision)
+    return replace(found, in_front=chain.in_front(leak.model))
 
 
 def _image_shape(leak: Leak, first: nn.Conv2d, image_size: int | None) -> tuple[int, int, int]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gradleak.answers import Answer, InversionStatus
+from gradleak.arguments import checked_arguments
 from gradleak.cases import DOUBLE, NOISE, Attack, Case
 from gradleak.devices import least_squares
 from gradleak.errors import GradleakWarning, InputError, unknown
@@ -98,7 +99,7 @@ class Inversion:
     weights. The gradient of another loss may equal that of other inputs exactly.
 
     Attributes:
-        inputs: The inputs (B, …) in float64, NaN where they could not be recovered.
+        inputs: The inputs of the first layer (B, …) in float64, NaN where they could not be recovered.
         labels: The labels (B, C) in float64, NaN where they could not be recovered.
         layers: A report for each layer below the last, from the top down.
         status: "exact" if every layer's inputs are determined and the batch has the gradient that was sent; "partial"
@@ -107,6 +108,8 @@ class Inversion:
         residual: The largest relative error, over all parameters, of the gradient that the batch gives.
         claimed: The largest relative error of a sample's inputs, estimated without the truth and exceeded in fewer than
             one of a thousand batches; inf without an estimate.
+        in_front: What changes the network's inputs before the first layer in train mode, "" if nothing is known to do
+            so. The gradient shows only what the first layer sees.
     """
 
     inputs: Tensor
@@ -116,13 +119,16 @@ class Inversion:
     reason: str = ""
     residual: float = math.inf
     claimed: float = math.inf
+    in_front: str = ""
 
     @property
     def answers(self) -> tuple[Answer, ...]:
         """The answer for the batch."""
-        return (Answer(self.status, self.reason, claimed=self.claimed, labels=self.labels, inputs=self.inputs),)
+        reason = "; ".join(part for part in (self.reason, self.in_front) if part)
+        return (Answer(self.status, reason, claimed=self.claimed, labels=self.labels, inputs=self.inputs),)
 
 
+@checked_arguments(labels="B C")
 def invert_fully_connected(
     leak: Leak, labels: Tensor | None = None, *, precision: str | Precision | None = None
 ) -> Tensor:
@@ -141,6 +147,7 @@ def told(found: Inversion) -> Inversion:
     return found
 
 
+@checked_arguments(labels="B C")
 def trace_fully_connected(
     leak: Leak,
     labels: Tensor | None = None,
@@ -177,12 +184,15 @@ def trace_fully_connected(
     leak.check_one_step("an inversion")
     first = next((module for module in leak.model.modules() if isinstance(module, nn.Linear)), None)
     layers = chain.layers(leak.model, (nn.Linear,), (first.in_features if first is not None else 1,))
+    chain.check_sent(leak, layers)
+    if rule != "least-squares" and precision is not None:
+        raise InputError(f"the rule '{rule}' takes no precision; \"least-squares\" does")
     with torch.no_grad():
-        if rule != "least-squares":
-            if precision is not None:
-                raise InputError(f"the rule '{rule}' takes no precision; \"least-squares\" does")
-            return _mean(leak, layers, prior, "exact" if rule == "mean" else "lbfgs")
-        return _least_squares(leak, layers, labels, prior, noise, precision)
+        if rule == "least-squares":
+            found = _least_squares(leak, layers, labels, prior, noise, precision)
+        else:
+            found = _mean(leak, layers, prior, "exact" if rule == "mean" else "lbfgs")
+    return replace(found, in_front=chain.in_front(leak.model))
 
 
 @dataclass(frozen=True)
@@ -346,11 +356,12 @@ def _mean(leak: Leak, layers: list[Layer], prior: str | LabelPrior, solver: Solv
     return Inversion(inputs.double()[None], soft_labels.labels, (), status, reason, check.worst, claimed)
 
 
+@checked_arguments()
 def bias_attack(leak: Leak) -> Tensor:
     """Return for every unit of the first layer the gradient of its weight divided by that of its bias, (O, D).
 
-    For a unit that is active for a single sample, the quotient is that sample. For several samples it is a weighted
-    mean of them, and for none it is NaN.
+    For a unit that is active for a single sample, the quotient is that sample, as the first layer sees it. For several
+    samples it is a weighted mean of them, and for none it is NaN.
 
     Examples:
         >>> from gradleak import observe
@@ -360,13 +371,24 @@ def bias_attack(leak: Leak) -> Tensor:
         >>> bias_attack(leak).nanmean(dim=0)
         tensor([0.1000, 0.2000, 0.3000, 0.4000], dtype=torch.float64)
     """
-    name = next(
-        (parameter.removesuffix(".weight") for parameter, gradient in leak.gradients.items() if gradient.ndim == 2), ""
-    )
-    weight, bias = leak.gradients.get(f"{name}.weight"), leak.gradients.get(f"{name}.bias")
-    if weight is None or bias is None:
-        raise InputError("the bias attack needs a first Linear layer with a bias")
-    return weight.double() / torch.where(bias == 0, torch.nan, bias.double())[:, None]
+    name, reason = _first_layer(leak)
+    if reason:
+        raise InputError(f"the bias attack needs the gradient of a first layer that is Linear: {reason}")
+    weight, bias = (leak.gradients[f"{name}.{kind}".lstrip(".")].double() for kind in ("weight", "bias"))
+    return weight / torch.where(bias == 0, torch.nan, bias)[:, None]
+
+
+def _first_layer(leak: Leak) -> tuple[str, str]:
+    """Return the name of a network's first layer, and why the bias attack cannot be used on it, "" if it can."""
+    owners = (own for own in leak.model.named_modules() if next(own[1].parameters(recurse=False), None) is not None)
+    name, layer = next(owners)
+    if not isinstance(layer, nn.Linear):
+        return name, f"the first layer is {type(layer).__name__} '{name}'"
+    if leak.input_shape is not None and layer.in_features != math.prod(leak.input_shape):
+        return name, f"'{name}' does not see the whole input"
+    if layer.bias is None:
+        return name, "the first layer has no bias"
+    return name, leak.withheld(f"{name}.weight".lstrip(".")) or leak.withheld(f"{name}.bias".lstrip("."))
 
 
 def _slopes(layer: Layer, outputs: Tensor) -> Tensor:
@@ -502,14 +524,8 @@ ATTACK = Attack(
 
 
 def _why_not_first(case: Case) -> str:
-    layer = next(
-        (module for module in case.leak.model.modules() if isinstance(module, nn.Linear | nn.Conv2d | nn.Embedding)),
-        None,
-    )
-    if not isinstance(layer, nn.Linear) or layer.in_features != math.prod(case.subject.input_shape):
-        return "the first layer is not a Linear one that sees the whole input"
-    if getattr(layer, "bias", None) is None:
-        return "the first layer has no bias"
+    if reason := _first_layer(case.leak)[1]:
+        return reason
     if case.size * case.leak.local_steps > 1:
         return "with several samples each unit holds a mixture"
     return ""
@@ -537,7 +553,9 @@ def _attack_first(case: Case) -> Answer:
     reason = check.beyond(FITS, case.noise or 0.0, case.leak)
     if not reason and not claimed <= SURE:
         reason = f"it is known to {claimed:.1e} only"
-    return Answer("partial" if reason else "exact", reason, claimed=claimed, inputs=inputs)
+    status: InversionStatus = "partial" if reason else "exact"
+    told_reason = "; ".join(part for part in (reason, chain.in_front(case.leak.model)) if part)
+    return Answer(status, told_reason, claimed=claimed, inputs=inputs)
 
 
 BIAS_ATTACK = Attack(

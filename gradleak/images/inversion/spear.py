@@ -16,7 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradleak.arguments import checked_arguments
 from gradleak.devices import least_squares
+from gradleak.errors import InputError, check_count
 
 CHUNK = 4096
 # Entries below the share ZERO of the largest count as zero. A direction is independent of others if more than the share
@@ -39,6 +41,7 @@ class Spear:
     draws: int
 
 
+@checked_arguments(weight="O I", bias="O", weight_gradient="O I", bias_gradient="O")
 def spear(
     weight: Tensor,
     bias: Tensor,
@@ -60,6 +63,9 @@ def spear(
         draws: The largest number of random selections of rows to try.
         seed: The seed of these selections.
     """
+    check_count("draws", draws)
+    if not 1 <= batch_size <= min(weight.shape):
+        raise InputError(f"{batch_size} inputs cannot be found from a gradient of shape {tuple(weight.shape)}")
     generator = torch.Generator().manual_seed(seed)
     left, values, right = torch.linalg.svd(weight_gradient.double(), full_matrices=False)
     factor, remainder = left[:, :batch_size], values[:batch_size, None] * right[:batch_size]
@@ -77,7 +83,9 @@ def spear(
         candidates, counts = candidates[chosen], counts[chosen]
         if len(candidates) == batch_size:
             lengths = least_squares(factor @ candidates.T, bias_gradient.double()[:, None])[:, 0]
-            inputs = torch.linalg.solve(candidates.T * lengths, remainder)
+            inputs, singular = torch.linalg.solve_ex(candidates.T * lengths, remainder)
+            if singular:
+                continue
             delta = (factor @ candidates.T).abs()
             inactive = inputs @ weight.detach().double().T + bias.detach().double() <= 0
             if float(((delta < ZERO * delta.amax(dim=0)) == inactive.T).double().mean()) > AGREE:

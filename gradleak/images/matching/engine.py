@@ -13,6 +13,7 @@ from torch import Tensor
 from gradleak import reporting
 from gradleak.answers import Answer, SearchStatus
 from gradleak.answers import LabelStatus as Status
+from gradleak.arguments import checked_arguments
 from gradleak.augment import as_probabilities, one_hot
 from gradleak.cases import Attack, Case
 from gradleak.devices import Replayed, entries_at_once, in_chunks
@@ -21,7 +22,7 @@ from gradleak.images.matching.levenberg import LevenbergMarquardt, Misfit, leven
 from gradleak.images.matching.objective import Distance, ImagePrior, Kind, Objective
 from gradleak.images.matching.optimizers import LBFGS, Adam, Track, adam, lbfgs
 from gradleak.labels import idlg, recover_batch, recover_soft_labels
-from gradleak.leak import Leak
+from gradleak.leak import Leak, check_repeatable, naming
 
 Optimizer = Adam | LBFGS | LevenbergMarquardt
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
@@ -80,6 +81,7 @@ class Reconstruction:
         )
 
 
+@checked_arguments()
 def match(
     leaks: Leak | Sequence[Leak],
     labels: Tensor | str = "recovered",
@@ -147,7 +149,7 @@ def match(
         places, misfit = places.double(), Misfit(all_leaks, known.labels, objective.shape)
     owners = torch.arange(len(all_leaks), device=places.device).repeat_interleave(restarts)
     runnable = known.there[owners].nonzero()[:, 0]
-    interrupted = False
+    interrupted, name = False, type(all_leaks[0].model).__name__
 
     def run(chosen: slice) -> tuple[Tensor, Track]:
         nonlocal interrupted
@@ -156,7 +158,7 @@ def match(
         track = Track.start(places[attacks], settings.steps, watcher)
         if not interrupted:
             try:
-                with objective.kernels():
+                with objective.kernels(), naming(f"the search cannot run and differentiate {name}"):
                     _run(settings, objective, misfit, places[attacks], owners[attacks], track, enough)
             except KeyboardInterrupt:
                 interrupted = True
@@ -212,6 +214,10 @@ def check_leaks(leaks: list[Leak], restarts: int, chunk: int | None) -> None:
     if restarts < 1 or (chunk is not None and chunk < 1):
         raise InputError(f"restarts and chunk must be at least 1; got {restarts} and {chunk}")
     first = leaks[0]
+    if first.input_shape is not None:
+        shape = (first.batch_size, *first.input_shape)
+        example = torch.rand(shape, generator=torch.Generator().manual_seed(0)).to(first.weight)
+        check_repeatable(first.model, example, len(first.weight))
     for number, leak in enumerate(leaks):
         leak.check_one_step("matching")
         if leak.model is not first.model or leak.batch_size != first.batch_size:
@@ -222,18 +228,12 @@ def check_leaks(leaks: list[Leak], restarts: int, chunk: int | None) -> None:
             raise InputError(
                 f"leak {number} must have the input shape of the first, {first.input_shape}; got {leak.input_shape}"
             )
-        parameters = dict(leak.model.named_parameters())
-        if set(leak.gradients) - set(parameters) or set(leak.gradients) != set(first.gradients):
-            wrong = ", ".join(sorted(set(leak.gradients) ^ set(parameters)))
-            raise InputError(f"leak {number} holds gradients that do not fit the model's parameters: {wrong}")
+        parameters = dict(first.model.named_parameters(remove_duplicate=False))
         for name, value in leak.gradients.items():
-            if value.shape != parameters[name].shape:
-                raise InputError(
-                    f"leak {number}: the gradient of '{name}' has shape {tuple(value.shape)}, "
-                    f"the model's parameter {tuple(parameters[name].shape)}"
-                )
-            if not torch.isfinite(value).all():
-                raise InputError(f"leak {number}: the gradient of '{name}' holds NaN or infinite values")
+            if value.dtype != (own := parameters[name].dtype):
+                raise InputError(f"leak {number}: the gradient of '{name}' must be of {own}; got {value.dtype}")
+        if differing := sorted(set(leak.gradients) ^ set(first.gradients)):
+            raise InputError(f"leak {number} must have gradients of the same parameters as the first: {differing[0]}")
 
 
 def _check_second_order(known: _Known, distance: Distance, prior: ImagePrior) -> None:
@@ -261,8 +261,10 @@ def _labels(leaks: list[Leak], labels: Tensor | str, label_prior: str, trust: tu
     like = first.weight_gradient
     everywhere = torch.ones(count, dtype=torch.bool, device=like.device)
     if isinstance(labels, Tensor):
-        if len(labels) != count * size:
-            raise InputError(f"labels must have one entry per private sample, {count * size}; got {len(labels)}")
+        if labels.shape[:1] != (count * size,):
+            raise InputError(
+                f"labels must have one entry per private sample, {count * size}; got {tuple(labels.shape)}"
+            )
         given = as_probabilities(labels, classes, dtype=like.dtype, device=like.device)
         return _Known(given.reshape(count, size, classes), False, everywhere)
     if labels not in MODES:

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
+from gradleak.arguments import check_fields, checked_arguments
 from gradleak.devices import differentiable
+from gradleak.errors import InputError
 from gradleak.images.matching.optimizers import Track
-from gradleak.leak import Gradients, Leak
+from gradleak.leak import Gradients, Leak, check_repeatable, naming
 
 # The number of columns of the Jacobians that are computed at a time, on a CPU and on a GPU.
 CHUNK, GPU_CHUNK = 64, 4096
@@ -54,6 +56,9 @@ class LevenbergMarquardt:
     bent: bool = False
     spread: float = 0.1
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclass(frozen=True)
 class Polished:
@@ -67,6 +72,7 @@ class Polished:
 POLISH = LevenbergMarquardt(steps=12, damping=1e-8, bent=True)
 
 
+@checked_arguments()
 def polished(leak: Leak, inputs: Tensor, labels: Tensor, *, steps: int = POLISH.steps) -> Polished:
     """Refine one sample's inputs (1, …) until their gradient matches the observed gradient within rounding.
 
@@ -77,11 +83,15 @@ def polished(leak: Leak, inputs: Tensor, labels: Tensor, *, steps: int = POLISH.
         steps: The number of Jacobians.
     """
     leak.check_one_step("matching")
+    if leak.batch_size != 1 or labels.shape != (1, len(leak.weight)):
+        raise InputError(f"one sample and its label (1, {len(leak.weight)}) are refined; got {tuple(labels.shape)}")
+    check_repeatable(leak.model, inputs.to(leak.weight), len(leak.weight))
     misfit = Misfit([leak], labels.double().unsqueeze(0), inputs.shape)
     places = inputs.double().reshape(1, -1)
     track = Track.start(places, steps)
     owners = torch.zeros(1, dtype=torch.long, device=places.device)
-    levenberg(replace(POLISH, steps=steps), misfit, places, owners, track)
+    with naming(f"the search cannot run and differentiate {type(leak.model).__name__}"):
+        levenberg(replace(POLISH, steps=steps), misfit, places, owners, track)
     return Polished(track.best.reshape(inputs.shape), tuple(float(losses) for _, losses in track.history))
 
 
@@ -100,7 +110,7 @@ class Misfit:
         self.single = first.batch_size == 1
         observed = {name: torch.stack([leak.gradients[name] for leak in leaks]).double() for name in first.gradients}
         self.scales = {name: self._scale(value) for name, value in observed.items()}
-        head_gradients = observed[self.weight]
+        head_gradients = torch.stack([leak.weight_gradient for leak in leaks]).double()
         left = torch.einsum("nci,ni->nc", head_gradients, head_gradients.sum(dim=1))
         left = left / left.norm(dim=1, keepdim=True)
         right = torch.einsum("nci,nc->ni", head_gradients, left)

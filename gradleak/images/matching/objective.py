@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
+from gradleak.arguments import check_fields, checked_arguments
 from gradleak.devices import accelerated, differentiable
 from gradleak.errors import InputError, unknown
 from gradleak.images.matching.patches import patched
@@ -40,6 +41,7 @@ class Distance:
     feature: float = 0.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.kind not in get_args(Kind):
             raise unknown("distance", self.kind, get_args(Kind))
         if not (self.head >= 0 and self.feature >= 0):
@@ -102,6 +104,7 @@ class ImagePrior:
     box: tuple[Tensor, Tensor] | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.definition not in get_args(Definition):
             raise unknown("definition of total variation", self.definition, get_args(Definition))
 
@@ -115,6 +118,7 @@ class ImagePrior:
         return value
 
 
+@checked_arguments()
 def total_variation(images: Tensor, definition: Definition = "sum") -> Tensor:
     """Return the anisotropic total variation (A,) of images (A, …, H, W).
 
@@ -122,6 +126,10 @@ def total_variation(images: Tensor, definition: Definition = "sum") -> Tensor:
         >>> total_variation(torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]))
         tensor([1.])
     """
+    if images.ndim < 3 or not images.is_floating_point():
+        raise InputError(f"images must be (A, …, H, W), floating point; got {tuple(images.shape)} of {images.dtype}")
+    if definition not in get_args(Definition):
+        raise unknown("definition of total variation", definition, get_args(Definition))
     across = images.diff(dim=-1).abs().flatten(1).mean(dim=1)
     down = images.diff(dim=-2).abs().flatten(1).mean(dim=1)
     return (across + down) * (1.0 if definition == "sum" else 0.5)

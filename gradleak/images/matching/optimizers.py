@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gradleak import reporting
+from gradleak.arguments import check_fields
 from gradleak.devices import accelerated, steps_a_read
 from gradleak.errors import InputError
 
@@ -46,6 +47,9 @@ class Adam:
     decay: tuple[float, ...] = DECAY
     spread: float = 1.0
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
 
 @dataclass(frozen=True)
 class LBFGS:
@@ -69,6 +73,9 @@ class LBFGS:
     search: bool = True
     decay: tuple[float, ...] = ()
     spread: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass

@@ -21,8 +21,10 @@ from torch import Tensor, nn
 
 from gradleak.answers import Answer
 from gradleak.answers import LabelStatus as Status
+from gradleak.arguments import checked_arguments
 from gradleak.cases import Attack, Case
 from gradleak.errors import InputError
+from gradleak.images.inversion.chain import in_front
 from gradleak.images.inversion.fully_connected import BOUND, LayerReport
 from gradleak.images.peeling.front import Fronts, matched
 from gradleak.images.peeling.joints import shown
@@ -70,6 +72,7 @@ class Peeled:
         status: "unique" if the batch explains the gradient and has errors of at most 1e-3; "found" if some images are
             missing or less accurate; or "failed".
         reason: Why the batch is not "unique", "" if it is.
+        in_front: As of an `Inversion`: the images are the inputs of the first layer.
     """
 
     images: Tensor
@@ -82,6 +85,7 @@ class Peeled:
     residual: float
     status: Status
     reason: str = ""
+    in_front: str = ""
 
     @property
     def answers(self) -> tuple[Answer, ...]:
@@ -90,7 +94,7 @@ class Peeled:
         return (
             Answer(
                 self.status,
-                "; ".join(part for part in (followed, self.reason) if part),
+                "; ".join(part for part in (followed, self.reason, self.in_front) if part),
                 claimed=float(self.relative.max()),
                 labels=self.labels if bool(self.labels.isfinite().all()) else None,
                 inputs=self.images.nan_to_num(0.0),
@@ -117,6 +121,7 @@ class Count:
     reason: str = ""
 
 
+@checked_arguments()
 def counts(model: nn.Module, shape: tuple[int, ...], batch_size: int) -> tuple[Count, ...]:
     """Return the numbers of equations and unknowns from the last layer to the first, without any gradient.
 
@@ -156,6 +161,7 @@ def counts_of(network: Network, batch_size: int) -> tuple[Count, ...]:
     return tuple(layer_counts)
 
 
+@checked_arguments()
 def peel(
     leak: Leak,
     *,
@@ -228,7 +234,10 @@ def peel(
         status = "found" if bool(good.any()) else "failed"
         which = f" ({int((~good).sum())} of {len(good)} samples)" if len(good) > 1 else ""
         reason = f"the final search for the image did not reproduce the maps at '{name}'{which}"
-    peeled = Peeled(images, fronts.images, top.labels, layers, name, fronts.misfit, claimed, residual, status, reason)
+    peeled = Peeled(
+        images, fronts.images, top.labels, layers, name, fronts.misfit, claimed, residual, status, reason,
+        in_front(leak.model),
+    )  # fmt: skip
     worst = float(peeled.relative.max())
     if status == "unique" and not worst <= SURE:
         return replace(peeled, status="found", reason=f"an image is known to {worst:.0e} only")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from gradleak.errors import InputError
+from gradleak.errors import ForeignError, InputError
 from gradleak.images.inversion.chain import Activation, activation_of
 
 Kind = Literal["input", "affine", "reshaped", "activation", "other"]
@@ -112,6 +112,8 @@ class Network:
             graph = fx.Tracer().trace(self.model)
         except Exception as error:  # tracing runs the model's own code
             raise InputError(f"{type(model).__name__} is not a fixed sequence of operations: {error}") from error
+        if next(self.model.parameters(), None) is None:
+            raise InputError(f"{type(model).__name__} has no parameters")
         self.device = next(self.model.parameters()).device
         self.modules = dict(self.model.named_modules(remove_duplicate=False))
         self.steps: dict[str, Step] = {}
@@ -122,11 +124,15 @@ class Network:
             if node.op in ("output", "get_attr"):
                 continue
             step = self._step(node)
-            values[node.name] = (
-                torch.zeros(1, *shape, dtype=dtype, device=self.device)
-                if step.kind == "input"
-                else step.run(*(values[source] for source in step.inputs))
-            )
+            try:
+                values[node.name] = (
+                    torch.zeros(1, *shape, dtype=dtype, device=self.device)
+                    if step.kind == "input"
+                    else step.run(*(values[source] for source in step.inputs))
+                )
+            except Exception as error:  # from the model's own code or its modules
+                what = f"{type(model).__name__} does not take inputs of shape {tuple(shape)}"
+                raise ForeignError(f"{what}: {step.says} cannot be run") from error
             if not torch.is_tensor(values[node.name]):
                 raise InputError(f"{step.says} does not return a tensor; peeling supports only fixed shapes")
             self.steps[node.name] = replace(step, shape=tuple(values[node.name].shape[1:]))
@@ -137,6 +143,11 @@ class Network:
         return next(step for step in self.steps.values() if step.kind == "input")
 
     def _step(self, node: fx.Node) -> Step:
+        if node.op == "call_module" and any(
+            step.parameter == node.target and next(self.modules[step.parameter].parameters(), None) is not None
+            for step in self.steps.values()
+        ):
+            raise InputError(f"'{node.target}' runs more than once in one pass, and its gradient is the sum")
         fixed = {
             neighbour.name: self._constant(neighbour)
             for neighbour in node.all_input_nodes

@@ -106,7 +106,7 @@ class Sweep:
         for path in self.network.below(step.name) if levels else []:
             layer, size = self.network.steps[path[-1]], self.network.steps[self.network.steps[path[-1]].inputs[0]].shape
             assert layer.layer is not None
-            reason = refused(layer.layer, layer.shape, self.count)
+            reason = refused(layer.layer, layer.shape, self.count) or self.leak.withheld(f"{layer.parameter}.weight")
             if not reason and levels and isinstance(layer.layer, nn.Conv2d):
                 layer_delta = self._down(path, delta)
                 result = opened(layer.layer, self._gradient(layer), layer_delta, size[1:], levels, self.unit)
@@ -133,7 +133,7 @@ class Sweep:
         return [
             (user, Equations(layer, delta, self._gradient(user)))
             for user, delta, layer in known
-            if layer is not None and delta is not None
+            if layer is not None and delta is not None and not self.leak.withheld(f"{user.parameter}.weight")
         ]
 
     def unsolved(self) -> list[tuple[str, Equations]]:

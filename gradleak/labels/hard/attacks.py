@@ -9,6 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from gradleak.arguments import check_fields, checked_arguments
+from gradleak.augment import one_hot
 from gradleak.errors import InputError, check_count, unknown
 from gradleak.labels.hard.gradinversion import gradinversion
 from gradleak.labels.hard.idlg import idlg
@@ -59,13 +61,16 @@ class Knowledge:
     seed: int = 0
     chunk: int = 250
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     @cached_property
     def others(self) -> tuple[Tensor, Tensor, Tensor]:
         """Last-layer inputs (M, I), logits (M, C) and classes (M,) of the auxiliary samples."""
         if self.model is None or self.auxiliary is None:
             raise InputError("this attack needs samples of the same kind: auxiliary=(inputs, classes)")
         features, scores = head_inputs(self.model, self.auxiliary[0], chunk=self.chunk)
-        return features, scores, self.auxiliary[1].to(features.device)
+        return features, scores, check_auxiliary(self.auxiliary, scores.shape[1]).to(features.device)
 
     @cached_property
     def dummies(self) -> tuple[Tensor, Tensor]:
@@ -80,6 +85,15 @@ class Knowledge:
         if self.dummy == "random":
             inputs = torch.rand(shape, generator=torch.Generator().manual_seed(self.seed))
         return head_inputs(self.model, inputs.to(parameter), chunk=self.chunk)
+
+
+def check_auxiliary(auxiliary: tuple[Tensor, Tensor], classes: int) -> Tensor:
+    """Return the classes of auxiliary samples; refuse labels that are not one class for each input."""
+    inputs, labels = auxiliary
+    if labels.shape != inputs.shape[:1]:
+        raise InputError(f"auxiliary samples need one class each, ({len(inputs)},); got {tuple(labels.shape)}")
+    one_hot(labels, classes)
+    return labels.long()
 
 
 @dataclass(frozen=True)
@@ -111,6 +125,7 @@ def _auxiliary_llg(heads: HeadLeaks, known: Knowledge) -> Tensor:
 
 
 def _estimated(heads: HeadLeaks, known: Knowledge, features: Tensor, scores: Tensor, labels: Tensor | None) -> Tensor:
+    _check_classes(heads, scores)
     size = heads.batch_size
     return _llg(heads, known, llg_estimate(scores, features, labels, size, loss=known.loss, epsilon=known.epsilon))
 
@@ -120,6 +135,7 @@ def _shadow(heads: HeadLeaks, known: Knowledge) -> Tensor:
     if known.model is None or known.auxiliary is None:
         raise InputError("the shadow attack needs samples of the same kind: auxiliary=(inputs, classes)")
     features, scores, labels = known.others
+    _check_classes(heads, scores)
     samples = known.auxiliary[0], labels
     return shadow(heads, known.model, samples, (features, scores), defense=known.defense, seed=known.seed)
 
@@ -139,10 +155,18 @@ def _posterior(heads: HeadLeaks, known: Knowledge) -> Tensor:
         raise InputError("the posterior attack reads the bias's gradient: the last layer must have a bias")
     _one_step(known, "the posterior attack")
     _, scores, labels = known.others
+    _check_classes(heads, scores)
     estimate = posteriors(scores, labels, known.loss)
     size = heads.batch_size
     values = posterior_values(heads.bias_gradients, size, estimate, loss=known.loss, epsilon=known.epsilon)
     return rounded(values, size)
+
+
+def _check_classes(heads: HeadLeaks, scores: Tensor) -> None:
+    if scores.shape[1] != len(heads.weight):
+        raise InputError(
+            f"the gradient is of a layer with {len(heads.weight)} outputs, but the model has {scores.shape[1]} logits"
+        )
 
 
 def _one_step(known: Knowledge, name: str) -> None:
@@ -206,6 +230,7 @@ METHODS: dict[str, Method] = {
 }
 
 
+@checked_arguments()
 def count_labels(
     leak: Leak,
     method: str,
@@ -241,16 +266,13 @@ def count_labels(
     >>> count_labels(leak, "ilrg")
     tensor([1, 0, 2, 0, 1])
     """
-    check_count("a leak's batch_size", leak.batch_size)
-    check_count("a leak's local_steps", leak.local_steps)
     if not 0 <= epsilon <= 1:
         raise InputError(f"epsilon is the labels' smoothing, from 0 to 1; got {epsilon:g}")
-    if not leak.weight_gradient.isfinite().all():
-        raise InputError("the gradient holds NaN or infinite values")
     known = Knowledge(leak.model, auxiliary, leak.input_shape, dummy, loss, epsilon, leak.local_steps, defense, seed)
     return count_heads(leak.heads, method, known)[0]
 
 
+@checked_arguments()
 def count_heads(
     heads: HeadLeaks, method: str, known: Knowledge | None = None, *, whatever_holds: bool = False
 ) -> Tensor:
@@ -278,6 +300,7 @@ def count_heads(
     return METHODS[method].count(heads, known or Knowledge())
 
 
+@checked_arguments(weight_gradient="C I")
 def reveal_labels(weight_gradient: Tensor, method: str = "rlg", rank: int | None = None) -> set[int]:
     """Return the classes that occur in a batch, given its last-layer gradient.
 
@@ -301,8 +324,6 @@ def reveal_labels(weight_gradient: Tensor, method: str = "rlg", rank: int | None
     if method != "rlg":
         raise unknown("method", method, ["rlg"])
     check_count("rank", rank)
-    if not weight_gradient.isfinite().all():
-        raise InputError("the gradient holds NaN or infinite values")
     classes = rlg(weight_gradient, rank)
     if rank is None and weight_gradient.dtype == torch.float64:
         # In float64 the decomposition's own rounding may look like additional samples.

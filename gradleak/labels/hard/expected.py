@@ -7,11 +7,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gradleak.answers import Expected
+from gradleak.arguments import checked_arguments
 from gradleak.augment import one_hot
 from gradleak.cases import Standins
 from gradleak.defenses import Each
 from gradleak.errors import InputError
-from gradleak.labels.hard.attacks import Knowledge, count_heads
+from gradleak.labels.hard.attacks import Knowledge, check_auxiliary, count_heads
 from gradleak.leak import Defense, HeadLeaks, Leak, head_inputs
 from gradleak.losses import CrossEntropy, Loss
 
@@ -23,6 +24,7 @@ SIDES, CONTRAST = (2, 4, 8), 2.0
 ENTRIES = 20_000_000
 
 
+@checked_arguments()
 def standins_of(
     leak: Leak,
     *,
@@ -46,7 +48,7 @@ def standins_of(
     """
     if auxiliary is not None:
         features, logits = head_inputs(leak.model, auxiliary[0], head=leak.head or None)
-        return Standins(features.cpu(), logits.cpu(), auxiliary[1].cpu())
+        return Standins(features.cpu(), logits.cpu(), check_auxiliary(auxiliary, logits.shape[1]).cpu())
     if inputs is None:
         if leak.input_shape is None:
             raise InputError("the leak does not say what shape one input has: give inputs or auxiliary samples")
@@ -66,6 +68,7 @@ def _noise(shape: tuple[int, ...], count: int, generator: torch.Generator) -> Te
     return torch.cat([torch.randn(share, *shape, generator=generator), *smooth])
 
 
+@checked_arguments()
 def expected_share(
     leak: Leak,
     method: str,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from gradleak.arguments import checked_arguments
 
+
+@checked_arguments(weight_gradient="C I | N C I")
 def idlg(weight_gradient: Tensor) -> Tensor:
     """Return the class (N,) whose row of the gradients (N, C, I) has the least sum.
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradleak.arguments import checked_arguments
+from gradleak.errors import InputError, check_count
+
 STEPS, RATE = 1000, 0.1
 
 
@@ -19,6 +22,7 @@ class Matched:
     losses: Tensor
 
 
+@checked_arguments(weight_gradient="C I | N C I", weight="C I")
 def dlg(weight_gradient: Tensor, weight: Tensor, *, seed: int = 0, steps: int = STEPS, rate: float = RATE) -> Matched:
     """Search for a feature and a soft label for each single sample, whose gradient matches the observed one (N, C, I).
 
@@ -27,6 +31,9 @@ def dlg(weight_gradient: Tensor, weight: Tensor, *, seed: int = 0, steps: int = 
     wang2024 many pairs of label and feature give the same gradient. A perfect match is one of these pairs, and rarely
     the client's.
     """
+    check_count("steps", steps)
+    if not rate > 0:
+        raise InputError(f"rate must be above 0; got {rate:g}")
     gradients = (weight_gradient.unsqueeze(0) if weight_gradient.ndim == 2 else weight_gradient).detach()
     generator = torch.Generator().manual_seed(seed)
     count, classes, width = gradients.shape

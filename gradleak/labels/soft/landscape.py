@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gradleak.arguments import checked_arguments
 from gradleak.errors import InputError, unknown
 from gradleak.labels.priors import named
 from gradleak.labels.soft.path import LabelPath, golden
@@ -26,6 +27,7 @@ GRID_SPAN = 1e4
 NARROWEST_UNITS = 1e4
 
 
+@checked_arguments()
 def label_loss(labels: Tensor, prior: str = "smoothing", kind: Kind = "variance") -> Tensor:
     """Return how far labels (…, C) are from the shape that the prior allows, (…).
 
@@ -38,6 +40,12 @@ def label_loss(labels: Tensor, prior: str = "smoothing", kind: Kind = "variance"
     Returns:
         The loss (…), 0 for a label of the right shape.
     """
+    if not labels.is_floating_point() or labels.ndim == 0:
+        raise InputError(f"labels must be (…, C), floating point; got {tuple(labels.shape)} of {labels.dtype}")
+    return _loss(labels, prior, kind)
+
+
+def _loss(labels: Tensor, prior: str, kind: Kind) -> Tensor:
     if kind not in KINDS:
         raise unknown("label loss", kind, KINDS)
     free, classes = named(prior).free, labels.shape[-1]
@@ -75,6 +83,7 @@ class Minima:
         return float(self.scalars[self.losses.argmin()]) if len(self.losses) else math.nan
 
 
+@checked_arguments()
 def find_minima(
     path: LabelPath,
     prior: str = "smoothing",
@@ -99,8 +108,10 @@ def find_minima(
         The minima of each sample.
     """
 
+    _check_range(start, span)
+
     def loss(part: LabelPath, scalars: Tensor) -> Tensor:
-        return label_loss(part.labels(scalars), prior, kind)
+        return _loss(part.labels(scalars), prior, kind)
 
     grid = _grid(path, start, span)
     found: list[Minima] = []
@@ -125,6 +136,7 @@ def find_minima(
     return found
 
 
+@checked_arguments()
 def nonnegative_intervals(path: LabelPath, *, span: float = GRID_SPAN) -> list[list[tuple[float, float]]]:
     """Return, for each sample, every interval of λ in which no entry of ŷ(λ) is negative.
 
@@ -132,6 +144,7 @@ def nonnegative_intervals(path: LabelPath, *, span: float = GRID_SPAN) -> list[l
     found by bisection down to rounding, and are ±inf where an interval does not end. Intervals no wider than rounding
     are dropped; for an exact one-hot label the only valid scalar is such a single point.
     """
+    _check_range(1.0, span)
     result: list[list[tuple[float, float]]] = [[] for _ in range(len(path))]
     offset = 0
     for part in path.parts(_grid(path, 1.0, span).numel()):
@@ -210,6 +223,11 @@ def _with_narrow_intervals(path: LabelPath, scalars: Tensor) -> tuple[Tensor, Te
 def _slack(path: LabelPath, scalars: Tensor) -> Tensor:
     """Return the least entry (N, K) of each label, which is negative where the label is not valid."""
     return path.labels(scalars).amin(dim=-1)
+
+
+def _check_range(start: float, span: float) -> None:
+    if not 0 < start < span:
+        raise InputError(f"|λ| is searched from start to span, with 0 < start < span; got {start:g} and {span:g}")
 
 
 def _grid(path: LabelPath, start: float, span: float) -> Tensor:

@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
+from gradleak.arguments import checked_arguments
 from gradleak.devices import entries_at_once
 from gradleak.errors import InputError
 
@@ -109,6 +110,7 @@ class LabelPath(ScalarPath):
         return scalars.unsqueeze(-1) * self.direction.unsqueeze(1)
 
 
+@checked_arguments(weight_gradients="C I | N C I", weight="C I", bias="C")
 def label_path(
     weight_gradients: Tensor,
     weight: Tensor,
@@ -131,13 +133,6 @@ def label_path(
         The label of each sample as a function of its scalar.
     """
     gradients = weight_gradients.unsqueeze(0) if weight_gradients.ndim == 2 else weight_gradients
-    if gradients.ndim != 3 or gradients.shape[1:] != weight.shape:
-        raise InputError(
-            f"weight gradients must be (C, I) or (N, C, I) with weight's (C, I) = {tuple(weight.shape)}; "
-            f"got {tuple(weight_gradients.shape)}"
-        )
-    if not torch.isfinite(gradients).all():
-        raise InputError("weight gradients hold NaN or infinite values")
     gradients = gradients.to(dtype) if dtype else gradients
     weight = weight.to(gradients)
     row = gradients.sum(dim=2).abs().argmax(dim=1)

@@ -13,6 +13,7 @@ from torch.linalg import vector_norm as norm
 
 from gradleak.answers import Answer
 from gradleak.answers import LabelStatus as Status
+from gradleak.arguments import checked_arguments
 from gradleak.cases import NOISE, Attack, Case
 from gradleak.errors import InputError, unknown
 from gradleak.labels.priors import LabelPrior, Score, resolve
@@ -120,6 +121,7 @@ class SoftLabels:
         ]
 
 
+@checked_arguments(weight_gradient="C I | N C I", weight="C I", bias="C", bias_gradient="C | N C")
 def recover_soft_labels(
     weight_gradient: Tensor,
     weight: Tensor,
@@ -259,16 +261,8 @@ def _check(
     noise: float | None,
     scale: float | None,
 ) -> None:
-    if weight.ndim != 2 or weight.shape[0] < 2:
+    if weight.shape[0] < 2:
         raise InputError(f"weight must be (C, I) with at least two classes; got {tuple(weight.shape)}")
-    if not gradients.is_floating_point() or not weight.is_floating_point():
-        raise InputError(f"gradients and weight must be floating point; got {gradients.dtype} and {weight.dtype}")
-    if len(gradients) == 0:
-        raise InputError("weight gradients hold no sample")
-    if not math.isfinite(weight.sum()) and not weight.isfinite().all():
-        raise InputError("weight holds NaN or infinite values")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise InputError(f"bias must be (C,) = ({weight.shape[0]},); got {tuple(bias.shape)}")
     if bias_gradient is not None and (bias is None or bias_gradient.numel() != len(gradients) * weight.shape[0]):
         raise InputError("a bias gradient needs the bias as well, and one row of C entries a sample")
     check_noise(noise)

@@ -138,7 +138,7 @@ def test_the_bias_attack_gives_a_single_sample_and_mixes_a_batch() -> None:
     assert (told - inputs).abs().max() < 1e-10
     mixed = bias_attack(sent(model, 3, 30, 10)[0])
     assert torch.cdist(inputs, mixed[~mixed[:, 0].isnan()]).median() > 0.1
-    with pytest.raises(InputError, match="with a bias"):
+    with pytest.raises(InputError, match="the first layer has no bias"):
         bias_attack(sent(network([30, 50, 10], "relu", False, 0, torch.float64), 1, 30, 10)[0])
 
 

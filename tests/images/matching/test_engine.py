@@ -182,7 +182,7 @@ class Observed:
 
 REFUSED: dict[str, tuple[type[Exception], str, Callable[[Observed], object]]] = {
     "a label too few": (
-        InputError, "one entry per private sample, 2; got 1",
+        InputError, r"one entry per private sample, 2; got \(1, 3\)",
         lambda it: match(it.leaks, it.labels[:1], optimizer=it.short),
     ),
     "labels of more classes": (
@@ -199,13 +199,13 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Observed], object]]] = 
         UnknownName, "optimizer", lambda it: match(it.leaks, it.labels, optimizer="sgd"),
     ),
     "a gradient that is NaN": (
-        InputError, r"leak 1: the gradient of '0\.weight' holds NaN",
+        InputError, r"leaks\[1\]'s gradients\['0\.weight'\] holds NaN",
         lambda it: match(
             [it.leaks[1], it.changed(it.leaks[0].gradients["0.weight"] * torch.nan)], it.labels, optimizer=it.short
         ),
     ),
     "a gradient of another shape": (
-        InputError, r"'0\.weight' has shape",
+        InputError, r"the gradient of '0\.weight' must be like the parameter",
         lambda it: match(it.changed(torch.zeros(1)), it.labels[:1], optimizer=it.short),
     ),
     "a gradient of another model": (

@@ -225,7 +225,7 @@ def test_what_is_asked_wrongly_is_one_line() -> None:
     for message, call in {
         "must be \\(C, I\\)": lambda: recover_batch(gradient[None], weight),
         "a bias comes with its gradient": lambda: recover_batch(gradient, weight, bias=weight[:, 0]),
-        "known labels must be": lambda: recover_batch(gradient, weight, labels=torch.ones(3, 4)),
+        "labels must be \\(B, C\\) = \\(B, 20\\)": lambda: recover_batch(gradient, weight, labels=torch.ones(3, 4)),
         "NaN or infinite": lambda: recover_batch(gradient * math.nan, weight),
         "one-hot, smoothed, or mixtures": lambda: recover_batch(gradient, weight, prior=Prior(3, "zero")),
         "too many to try": lambda: recover_batch(torch.ones(300, 4), torch.ones(300, 4), prior="mixup", batch_size=1),

@@ -185,7 +185,7 @@ def test_a_side_without_minimum() -> None:
 
 def test_bad_input_is_said_clearly() -> None:
     gradients, weight, _, _, _ = leaks(2, 5, 10, 1.0, "smoothing", 0)
-    with pytest.raises(InputError, match=r"\(C, I\) = \(5, 9\); got \(2, 5, 10\)"):
+    with pytest.raises(InputError, match=r"\(C, I\) = \(5, 9\) or .* got \(2, 5, 10\)"):
         label_path(gradients, weight[:, :9])
     with pytest.raises(InputError, match="NaN or infinite"):
         label_path(gradients * math.nan, weight)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from gradleak.answers import Answer
 from gradleak.answers import LabelStatus as Status
+from gradleak.arguments import checked_arguments
 from gradleak.cases import NOISE, Attack, Case
 from gradleak.errors import InputError, check_count, unknown
 from gradleak.labels.priors import PRIORS
@@ -47,6 +48,7 @@ SWAPS = 2
 STARTS = 64
 
 
+@checked_arguments(weight_gradient="C I", weight="C I")
 def recover_jointly(
     weight_gradient: Tensor,
     weight: Tensor,
@@ -93,12 +95,7 @@ def recover_jointly(
         raise InputError("samples with mixed labels are found together where the two classes of each are told, (B, 2)")
     if prior != "mixup" and classes is not None and classes.ndim != 1:
         raise InputError(f"classes must be (B,), one of each sample; got {tuple(classes.shape)}")
-    if weight.ndim != 2 or weight_gradient.shape != weight.shape:
-        raise InputError(
-            f"a batch's weight gradient must be (C, I), as its weight: got {tuple(weight_gradient.shape)} and "
-            f"{tuple(weight.shape)}"
-        )
-    _check_numbers(weight_gradient, weight, classes, batch_size)
+    _check_classes(weight, classes, batch_size)
     for name, value in (("starts", starts), ("steps", steps), ("multisets", multisets)):
         check_count(name, value)
     with torch.no_grad():
@@ -126,18 +123,16 @@ def recover_jointly(
             per_set if len(sets) == 1 or index >= len(sets) // 10 else LIKELY * per_set for index in range(len(sets))
         ]
         answers = problem.answers(
-            torch.stack([combination.cpu() for combination in sets]), start_counts, steps, generator
+            torch.stack([combination.cpu().long() for combination in sets]), start_counts, steps, generator
         )
         return _summarised(problem, answers, sum(start_counts), empty)
 
 
-def _check_numbers(gradient: Tensor, weight: Tensor, classes: Tensor | None, batch_size: int | None) -> None:
+def _check_classes(weight: Tensor, classes: Tensor | None, batch_size: int | None) -> None:
     check_count("batch_size", batch_size)
-    if not gradient.is_floating_point() or not gradient.isfinite().all() or not weight.isfinite().all():
-        raise InputError("weight and gradient must be floating point, and hold no NaN or infinite values")
     if classes is None:
         return
-    if not bool(((classes >= 0) & (classes < len(weight))).all()):
+    if classes.is_floating_point() or not bool(((classes >= 0) & (classes < len(weight))).all()):
         raise InputError(f"classes are whole numbers from 0 to {len(weight) - 1}; got {classes.tolist()}")
     if batch_size is not None and len(classes) != batch_size:
         raise InputError(f"{len(classes)} samples' classes were given for a batch_size of {batch_size}")

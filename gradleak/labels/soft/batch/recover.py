@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gradleak.answers import Answer
 from gradleak.answers import LabelStatus as Status
+from gradleak.arguments import checked_arguments
 from gradleak.cases import NOISE, Attack, Case
 from gradleak.errors import InputError, check_count
 from gradleak.labels.priors import LabelPrior
@@ -135,6 +136,7 @@ class Settings:
     scale: float | None
 
 
+@checked_arguments(weight_gradient="C I", weight="C I", labels="B C", bias="C", bias_gradient="C")
 def recover_batch(
     weight_gradient: Tensor,
     weight: Tensor,
@@ -184,8 +186,6 @@ def recover_batch(
     check_noise(noise)
     check_count("batch_size", batch_size)
     check_count("rounds", rounds)
-    if labels is not None and not labels.isfinite().all():
-        raise InputError("known labels hold NaN or infinite values")
     sent = _sent(weight_gradient, weight, bias, bias_gradient, precision)
     with torch.no_grad():
         result = _recover(sent, Settings(batch_size, prior, labels, nonnegative, noise, rounds, seed, scale))
@@ -215,19 +215,12 @@ def _sent(
     bias_gradient: Tensor | None,
     precision: str | Precision | None,
 ) -> Sent:
-    if weight.ndim != 2 or weight_gradient.shape != weight.shape:
-        raise InputError(
-            f"a batch's weight gradient must be (C, I), as its weight: got {tuple(weight_gradient.shape)} and "
-            f"{tuple(weight.shape)}"
-        )
     if (bias is None) != (bias_gradient is None):
         raise InputError("a bias comes with its gradient, and the gradient with its bias")
     gradient, matrix = weight_gradient.double(), weight.detach().double()
     if bias is not None and bias_gradient is not None:
         gradient = torch.cat([gradient, bias_gradient.double().reshape(-1, 1)], dim=1)
         matrix = torch.cat([matrix, bias.detach().double().reshape(-1, 1)], dim=1)
-    if not gradient.isfinite().all() or not matrix.isfinite().all():
-        raise InputError("weight and gradient must not hold NaN or infinite values")
     # Singular vectors are computed in float64, and are accurate to a few of its rounding units.
     info = torch.finfo(weight_gradient.dtype)
     unit, grain = max(rounding_unit(precision, weight_gradient.dtype), FINEST), info.smallest_normal * info.eps
