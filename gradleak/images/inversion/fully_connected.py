@@ -279,7 +279,7 @@ def _least_squares(
         )
         reports.append(report)
         reasons += [f"layer '{layer.name}': {report.reason}"] if report.reason else []
-    claimed = reports[-1].claimed if reports else _claimed(inputs, loose)
+    claimed = _claimed(inputs, loose)
     # The first layer, if it has a bias, gives a single sample's input without the other layers, which then confirm it.
     bias_suffices = leak.batch_size == 1 and len(layers) > 1 and f"{layers[0].name}.bias" in leak.gradients
     if not (top.certain or bias_suffices) or any(report.reason for report in reports):

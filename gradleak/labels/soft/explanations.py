@@ -90,9 +90,9 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
     if weights is None and wide:
         # If another feature explains the gradient as well as the true one may, it is not determined.
         beside, sign = best[:, None] * best.new_tensor([1 / APART, APART]), best.sign()[:, None]
-        own = replace(problem, logits=sign * problem.logits, ratios=sign * problem.ratios)
+        signed = replace(problem, logits=sign * problem.logits, ratios=sign * problem.ratios)
         scalars = torch.cat([scalars, beside], dim=1)
-        kept = torch.cat([kept, explains(own, beside.abs(), prior, TRUE)], dim=1)
+        kept = torch.cat([kept, explains(signed, beside.abs(), prior, TRUE)], dim=1)
     by = None if weights is None else weights[:, :most, None]
     probability, pull = problem.sides(scalars.unsqueeze(2), by)
     labels = shaped(probability - pull, prior)

@@ -133,7 +133,8 @@ def _spread(
     inside = _by_sample(search, covariance.diagonal().clamp(min=0), shares)[:, : span.rank].sum(dim=1)
     # A larger misfit than expected shows that the assumed errors are too small.
     larger = max(1.0, misfit / float(deviations.norm()))
-    return BOUND * (larger**2 * inside + outside.square()).sqrt() / places.norm(dim=1).clamp(min=TINY)
+    spread: Tensor = BOUND * (larger**2 * inside + outside.square()).sqrt() / places.norm(dim=1).clamp(min=TINY)
+    return spread
 
 
 def _undetermined_by(
