@@ -276,23 +276,43 @@ def _relative(found: Tensor, truth: Tensor) -> float:
     return float(((found[metrics.match_batch(found, expected)] - expected).norm(dim=1) / expected.norm(dim=1)).max())
 
 
-def _of_inversion(found: Inversion, one: Client) -> list[Answer]:
-    error = _relative(found.inputs, one.inputs)
+def _told(draw: Draw, client: Client) -> tuple[Leak, float]:
+    """Return a client's leak and the noise in it, which the client states; in half of all cases there is none."""
+    if draw.chance() < 0.5:
+        return client.leak, 0.0
+    deviation = 10 ** (-9 + 7 * draw.chance())
+    noisy = defenses.gaussian(deviation, draw.generator)
+    return replace(client.leak, gradients=noisy(client.leak.gradients)), deviation
+
+
+def _of_inversion(found: Inversion, one: Client, noise: float) -> list[Answer]:
+    """Return the outcome of an inversion, whose certificate also guarantees the error that it claims."""
     outcome = answer(
-        certain=found.status == "exact", failed=found.status == "failed", error=error, promised=EXACT, open_=EXACT,
-        setting=one.setting,
+        certain=found.status == "exact", failed=found.status == "failed", error=_relative(found.inputs, one.inputs),
+        promised=min(EXACT, found.claimed), open_=max(EXACT, found.claimed),
+        setting=f"{one.setting}, noise of {noise:.0e} stated" if noise else one.setting,
     )  # fmt: skip
     return [outcome]
 
 
+def _scaled(draw: Draw, model: nn.Module) -> nn.Module:
+    """Return a network whose layers are multiplied by random factors in a third of all cases."""
+    if draw.chance() < 0.3:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(10 ** (2 * draw.chance() - 0.5))
+    return model
+
+
 def _connected(seed: int, broken: Broken) -> list[Answer]:
-    """Return the outcome for the inversion of a fully connected network."""
+    """Return the outcome for the inversion of a fully connected network, which may be too narrow for the batch."""
     draw = Draw(seed)
-    size = draw.of((1, 1, 2, 4))
+    size, kind = draw.of((1, 1, 2, 4)), draw.of(KINDS[:2])
     rule: Rule = draw.of(("least-squares", "least-squares", "mean")) if size == 1 else "least-squares"
-    activation, width = draw.of(tuple(ACTIVATIONS)), draw.of((6, 20, 64))
-    classes = draw.of(tuple(count for count in (3, 10, 40) if count > size + 1))
-    widths = [width, *(draw.of((16, 60, 100)) for _ in range(draw.number(1, 3))), classes]
+    activation, width = draw.of(tuple(ACTIVATIONS)), draw.of((1, 2, 3, 6, 20, 64))
+    classes = draw.of(tuple(count for count in (3, 4, 5, 10, 40) if count > size + 1))
+    hidden = draw.of(((1, 2, 3, 4, 8), (16, 60, 100)))
+    widths = [width, *(draw.of(hidden) for _ in range(draw.number(0, 3))), classes]
     bias = draw.chance() < 0.5 and rule != "mean"
 
     def build() -> nn.Module:
@@ -301,26 +321,40 @@ def _connected(seed: int, broken: Broken) -> list[Answer]:
             layers += [nn.Linear(inputs, outputs, bias=bias), ACTIVATIONS[activation]()]
         return nn.Sequential(*layers[:-1])
 
-    client = _client(draw, broken, draw.network(build), draw.inputs(size, width), "smoothing", classes, apart=True)
+    model = _scaled(draw, draw.network(build))
+    client = _client(draw, broken, model, draw.inputs(size, width), kind, classes, apart=True)
     labels = client.labels if draw.chance() < 0.3 and size == client.leak.batch_size and rule != "mean" else None
-    return _of_inversion(trace_fully_connected(client.leak, labels, prior=client.prior, rule=rule), client)
+    leak, noise = (client.leak, 0.0) if rule == "mean" else _told(draw, client)
+    found = trace_fully_connected(leak, labels, prior=client.prior, rule=rule, noise=noise)
+    return _of_inversion(found, client, noise)
 
 
 def _convolutional(seed: int, broken: Broken) -> list[Answer]:
-    """Return the outcome for the inversion of a chain of convolutions."""
+    """Return the outcome for the inversion of a chain of convolutions, which may not determine all pixels."""
     draw = Draw(seed)
-    activation, side, channels, width = draw.of(SMOOTH), draw.of((6, 8)), draw.of((1, 3)), draw.of((6, 12))
-    stride, second, bias, classes = draw.of((1, 2)), draw.chance() < 0.5, draw.chance() < 0.5, draw.of((4, 10, 20))
+    activation, side, channels = draw.of(SMOOTH), draw.of((3, 5, 8, 16)), draw.of((1, 3))
+    kind, bias, classes, depth = draw.of(KINDS[:2]), draw.chance() < 0.5, draw.of((3, 4, 10, 20)), draw.of((1, 1, 2, 3))
+    alike = 10 ** (-1 - 4 * draw.chance()) if draw.chance() < 0.2 else 0.0
 
     def build() -> nn.Module:
-        layers: list[nn.Module] = [nn.Conv2d(channels, width, 3, stride, 1, bias=bias), ACTIVATIONS[activation]()]
-        if second:
-            layers += [nn.Conv2d(width, width, 3, 1, 1, bias=bias), ACTIVATIONS[activation]()]
-        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(width * (side // stride) ** 2, classes))
+        layers: list[nn.Module] = []
+        inputs, length = channels, side
+        for _ in range(depth):
+            kernel, stride, outputs = draw.of((1, 2, 3, 5)), draw.of((1, 1, 2, 3)), draw.of((2, 4, 6, 12))
+            padding = kernel // 2
+            convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=bias)
+            if alike:
+                # Channels that hardly differ.
+                weight = convolution.weight.data
+                weight.copy_(weight[:1] + alike * weight)
+            layers += [convolution, ACTIVATIONS[activation]()]
+            inputs, length = outputs, (length + 2 * padding - kernel) // stride + 1
+        return nn.Sequential(*layers, nn.Flatten(), nn.Linear(inputs * length**2, classes))
 
-    inputs = draw.inputs(1, channels, side, side)
-    client = _client(draw, broken, draw.network(build), inputs, "smoothing", classes)
-    return _of_inversion(trace_convolutional(client.leak, prior=client.prior), client)
+    model = _scaled(draw, draw.network(build))
+    client = _client(draw, broken, model, draw.inputs(1, channels, side, side), kind, classes)
+    leak, noise = _told(draw, client)
+    return _of_inversion(trace_convolutional(leak, prior=client.prior, noise=noise), client, noise)
 
 
 class _Block(nn.Module):
@@ -341,9 +375,9 @@ class _Block(nn.Module):
 
 
 def _peeled(seed: int, broken: Broken) -> list[Answer]:
-    """Return the outcome for the peeling of a small residual network."""
+    """Return the outcome for the peeling of a small residual network, which may be too narrow."""
     draw = Draw(seed)
-    size, classes, width = draw.of((1, 1, 2, 3)), 12, draw.of((24, 40))
+    size, classes, width, side = draw.of((1, 1, 2, 3)), draw.of((5, 12)), draw.of((4, 8, 24, 40)), draw.of((3, 4, 6))
 
     def build() -> nn.Module:
         front = nn.Conv2d(3, width, 3, padding=1, bias=False)
@@ -362,11 +396,12 @@ def _peeled(seed: int, broken: Broken) -> list[Answer]:
         return network
 
     kind = draw.of(("smoothing", "onehot"))
-    client = _client(draw, broken, draw.network(build), draw.inputs(size, 3, 6, 6), kind, classes, apart=True)
+    client = _client(draw, broken, draw.network(build), draw.inputs(size, 3, side, side), kind, classes, apart=True)
     result = peel(client.leak, prior=client.prior, steps=STEPS, seed=seed)
     error = _relative(result.images, client.inputs)
     outcome = answer(
-        certain=result.status == "unique", failed=result.status == "failed", error=error, promised=PEELED, open_=0.1,
+        certain=result.status == "unique", failed=result.status == "failed", error=error,
+        promised=min(PEELED, float(result.relative.max())), open_=0.1,
         setting=client.setting,
     )  # fmt: skip
     return [outcome]
@@ -432,8 +467,8 @@ def _updates(seed: int, broken: Broken) -> list[Answer]:
     traced = trace_fully_connected(leak, prior=prior, noise=None)
     distance = _relative(traced.inputs, inputs)
     image = answer(
-        certain=traced.status == "exact", failed=traced.status == "failed", error=distance, promised=EXACT, open_=EXACT,
-        setting=setting,
+        certain=traced.status == "exact", failed=traced.status == "failed", error=distance,
+        promised=min(EXACT, traced.claimed), open_=max(EXACT, traced.claimed), setting=setting,
     )  # fmt: skip
     return [label, image]
 
@@ -592,11 +627,11 @@ FAMILIES: dict[str, Family] = {
         "labels of unmixed features", "the label of a sample to 0.001 (L1)", _features,
         ("lower layers clipped", "signs of lower layers"),
     ),
-    "connected": Family("inputs of fully connected layers", "every input to 1 %", _connected),
+    "connected": Family("inputs of fully connected layers", "every input to 1 %, and to the error that is claimed", _connected),
     "convolutional": Family(
-        "image, from convolutions", "the image to 1 %", _convolutional, ("another batch size",)
+        "image, from convolutions", "the image to 1 %, and to the error that is claimed", _convolutional, ("another batch size",)
     ),
-    "peeling": Family("images, by peeling", "every image to 0.1 %", _peeled),
+    "peeling": Family("images, by peeling", "every image to 0.1 %, and to the error that is claimed", _peeled),
     "updates": Family(
         "label and input of one sample, from its client's weights", "the label to 0.001 (L1), the input to 1 %",
         _updates,
