@@ -31,16 +31,22 @@ class Whole:
     Attributes:
         labels: (n, C).
         places: Coordinates q of the features in the span (n, B).
-        open: Uncertainty of each label (n,), L1.
-        loose: Uncertainty of each feature relative to its length (n,).
+        open: Uncertainty of each label (n,), L1, that a given residual does not show.
+        loose: Uncertainty of each feature relative to its length (n,), that a given residual does not show.
         scale: The factor on the gradient.
+        deviation: Standard deviation of the residuals.
+        shares: The L1 error of each label (n,) by residuals with a standard deviation of 1.
+        scatter: The error of each feature (n,) by such residuals.
     """
 
     labels: Tensor
     places: Tensor
     open: Tensor
     loose: Tensor
-    scale: float = 1.0
+    scale: float
+    deviation: float
+    shares: Tensor
+    scatter: Tensor
 
 
 def fitted(search: Search) -> Whole:
@@ -49,7 +55,7 @@ def fitted(search: Search) -> Whole:
     base, step = search.families.parts(search.found.family)
     if len(shares) != search.span.rank:
         unbounded = torch.full_like(shares, math.inf)
-        return Whole(base + shares[:, None] * step, places, unbounded, unbounded)
+        return Whole(base + shares[:, None] * step, places, unbounded, unbounded, 1.0, math.inf, unbounded, unbounded)
     scale = search.scale or search.estimated()
     best = _normal(search, places, shares, base, step, scale)
     damping = 1e-14
@@ -73,14 +79,16 @@ def fitted(search: Search) -> Whole:
             break
         else:
             damping = max(100 * damping, 1e-6)
-    uncertainty = torch.zeros_like(shares)
-    if search.families.free and best.square.isfinite().all():
-        spare = max(1, search.reduced.numel() - len(best.slope))
-        variance = torch.linalg.pinv(best.square, hermitian=True).diagonal().clamp(min=0) * best.misfit**2 / spare
-        variance = variance[: len(variance) - (search.scale is None)]
-        uncertainty = 3 * variance.reshape(len(shares), -1)[:, -1].sqrt() * step.abs().sum(dim=1)
+    variance = torch.full_like(places, math.inf)
+    if best.square.isfinite().all():
+        inverse = torch.linalg.pinv(best.square, hermitian=True).diagonal().clamp(min=0)
+        variance = inverse[: len(inverse) - (search.scale is None)].reshape(len(shares), -1)
+    apart = variance[:, -1].sqrt() * step.abs().sum(dim=1) if search.families.free else torch.zeros_like(shares)
+    scatter = variance[:, : search.span.rank].sum(dim=1).sqrt()
+    deviation = best.misfit / math.sqrt(max(1, search.reduced.numel() - len(best.slope)))
     hidden, loose = _undetermined_by(search, places, shares, base, step, scale, best)
-    return Whole(base + shares[:, None] * step, places, torch.where(hidden > KNOWN, hidden, uncertainty), loose, scale)
+    labels = base + shares[:, None] * step
+    return Whole(labels, places, hidden.where(hidden > KNOWN, 0), loose, scale, deviation, apart, scatter)
 
 
 def _undetermined_by(
