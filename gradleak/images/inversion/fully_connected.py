@@ -26,7 +26,6 @@ from gradleak.images.inversion.again import TINY, observed_again
 from gradleak.images.inversion.chain import Layer
 from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.batch.recover import recover_batch
-from gradleak.labels.soft.batch.whole import softmax_moved
 from gradleak.labels.soft.single import Solver, recover_soft_labels
 from gradleak.labels.verdict import check_noise
 from gradleak.leak import Leak
@@ -306,7 +305,8 @@ def _top_delta(top: Top, leak: Leak, unit: float) -> Known:
     if len(p) > 1:
         # An error of several samples' features mixes them, and so changes p.
         reach = (leak.weight.double() @ torch.linalg.qr(top.features.T).Q).norm(dim=1)
-        moved = (top.loose * top.features.norm(dim=1) / BOUND)[:, None] * softmax_moved(p, reach)
+        turned = p * ((1 - 2 * p) * reach + (p @ reach)[:, None])
+        moved = (top.loose * top.features.norm(dim=1) / BOUND)[:, None] * turned
         error = (error.square() + moved.square()).sqrt()
     return Known(top.errors, error)
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from scipy.special import gammaincinv
 from torch import Tensor
 
 from gradleak.devices import entries_at_once
@@ -18,6 +19,8 @@ CHUNK_ELEMENTS = 2**20
 COPIES = 4
 # Gradients are scaled to a largest entry of 1, so only zero gradients have shorter vectors than this.
 LEAST = 1e-12
+# The probability that an upper bound on unknown noise is too low.
+UNLIKELY = 1e-5
 
 
 @dataclass(frozen=True)
@@ -84,3 +87,13 @@ def _reduce(gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     rest = torch.linalg.vector_norm(gradients.addcmul(errors, direction.mT, value=-1), dim=(1, 2))
     misfit = rest.div_(size.clamp(min=LEAST))
     return direction.squeeze(2), (errors * scale).squeeze(2), size * scale.flatten(), misfit
+
+
+def noise_bound(residual: Tensor, entries: int) -> Tensor:
+    """Return an upper bound on the standard deviation of noise from the norm of what a fit leaves of a gradient.
+
+    `entries`: the degrees of freedom that the fit leaves; the square of the norm has a χ² distribution with so many.
+    """
+    if entries < 1:
+        raise InputError("noise cannot be estimated where a fit of the gradient leaves nothing: state the noise")
+    return residual / math.sqrt(2 * float(gammaincinv(entries / 2, UNLIKELY)))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 import torch
-from scipy.special import gammaincinv
 from torch import Tensor
 from torch.linalg import vector_norm as norm
 
@@ -22,7 +21,7 @@ from gradleak.labels.soft.candidates import Candidates, checked, merged
 from gradleak.labels.soft.explanations import Explanation, explanations, reason_of, shaped
 from gradleak.labels.soft.path import label_path
 from gradleak.labels.soft.problem import ACCEPT, Problem
-from gradleak.labels.soft.rank_one import RankOne, reduce_gradients
+from gradleak.labels.soft.rank_one import RankOne, noise_bound, reduce_gradients
 from gradleak.labels.soft.scores import conditions
 from gradleak.labels.verdict import Verdict, check_noise, check_scale
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit, shown_rounding
@@ -39,8 +38,6 @@ RANK_ONE_COARSE = 2
 ROWS_EXAMINED = 4
 # Lengths are at least this, so that their squares do not underflow.
 LEAST = 1e-150
-# The probability that an upper bound on unknown noise is too low.
-UNLIKELY = 1e-5
 # Two rows of the weight differ by at most twice, and usually by √2 times, the length of the longest row after the mean
 # row is subtracted.
 SPREAD = math.sqrt(2)
@@ -438,15 +435,10 @@ def _reason_with_rounding(reason: str, unit: float) -> str:
 
 
 def _noise(reduced: RankOne, entries: int, noise: float | None) -> Tensor:
-    """Return the standard deviation of the noise on each sample's entries (N,), or an upper bound on it if unknown.
-
-    `entries`: the degrees of freedom that the fit leaves.
-    """
+    """Return the standard deviation of the noise (N,), or an upper bound if a fit leaves this number of entries."""
     if noise is not None:
         return torch.full_like(reduced.size, noise)
-    if entries < 1:
-        raise InputError("noise cannot be estimated from the gradient of a layer with a single feature: state it")
-    return reduced.misfit * reduced.size / math.sqrt(2 * float(gammaincinv(entries / 2, UNLIKELY)))
+    return noise_bound(reduced.misfit * reduced.size, entries)
 
 
 def problem_of(

@@ -29,9 +29,11 @@ from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.batch.families import families_of
 from gradleak.labels.soft.batch.rounds import Search
 from gradleak.labels.soft.batch.span import TINY, Span
-from gradleak.labels.soft.batch.whole import Whole, errors_of, fitted
+from gradleak.labels.soft.batch.whole import Whole, fitted
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
-from gradleak.labels.soft.single import recover_soft_labels
+from gradleak.labels.soft.problem import ACCEPT, LARGEST
+from gradleak.labels.soft.rank_one import noise_bound
+from gradleak.labels.soft.single import SPREAD, recover_soft_labels
 from gradleak.labels.verdict import KNOWN, Verdict, check_noise, check_scale
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit
 from gradleak.wording import counted
@@ -46,6 +48,8 @@ REBUILT = 16.0
 UNDETERMINED_RESIDUAL = 1e-3
 # If the samples' rounding exceeds this share of the gradient, they would explain any gradient.
 HIDDEN_SHARE = 0.1
+# Standard deviations by which a label or a feature may be off.
+SURE = 4.0
 # With this many spare equations a further explanation would be a coincidence of many digits.
 MANY_SPARE = 3
 # Times that an audit starts the search for a batch.
@@ -266,19 +270,20 @@ def _recover(sent: Sent, settings: Settings) -> BatchLabels:
     if len(search.found.shares) == 0:
         which = "the sample was not" if count == 1 else f"none of the {count} samples was"
         return not_recovered(f"{which} found in {settings.rounds} rounds of the search")
-    return _certified(search, sent, basis, not_recovered)
+    return _certified(search, sent, basis, values[:count], not_recovered)
 
 
-def _certified(search: Search, sent: Sent, basis: Tensor, lost: _NotRecovered) -> BatchLabels:
+def _certified(search: Search, sent: Sent, basis: Tensor, values: Tensor, lost: _NotRecovered) -> BatchLabels:
     """Recompute the gradient from the samples found, and assign a status."""
-    reach = (sent.weight - sent.weight.mean(dim=0)).norm(dim=1) / math.sqrt(sent.weight.shape[1])
-    whole, count, found_count = fitted(search, reach), search.span.rank, len(search.found.shares)
+    whole, count, found_count = fitted(search), search.span.rank, len(search.found.shares)
     hidden = whole.places @ basis.T
     logits = hidden @ sent.weight.T
     rest = sent.gradient - (logits.softmax(dim=1) - whole.labels).T @ hidden * whole.scale / count
-    allowed = REBUILT * _rounding(search, whole, hidden, logits)
+    errors = _errors(whole, logits)
+    allowed = REBUILT * _rounding(search, whole, errors)
+    whole = _less_sure(search, sent, whole, logits, errors, values)
     if sent.coarse and search.families.free:
-        whole = replace(whole, open=whole.open + 2 * search.unit * errors_of(logits, whole.labels).sum(dim=1))
+        whole = replace(whole, open=whole.open + 2 * search.unit * errors.sum(dim=1))
     fits = float((search.span.rows[:, None] * rest).norm()) <= allowed
     residual = float(rest.norm() / sent.gradient.norm()) if found_count == count else math.inf
     status: Status = "ambiguous"
@@ -322,20 +327,51 @@ def _no_bias(sent: Sent, hidden: Tensor) -> str:
     return f"a sample found has a bias of {float(bias_feature[wrong][0]):.1e} where it is 1" if wrong.any() else ""
 
 
-def _rounding(search: Search, whole: Whole, hidden: Tensor, logits: Tensor) -> float:
+def _less_sure(search: Search, sent: Sent, whole: Whole, logits: Tensor, errors: Tensor, values: Tensor) -> Whole:
+    """Add the errors of labels and features by rounding and noise of the gradient."""
+    lengths, width = whole.places.norm(dim=1).clamp(min=TINY), sent.gradient.shape[1]
+    # Noise turns the singular vectors, the more the smaller their singular values are.
+    turned = search.unit * (whole.places / values).norm(dim=1)
+    apart = SPREAD * (sent.weight - sent.weight.mean(dim=0)).norm(dim=1).amax()
+    # A few residuals may be small by chance, so their deviation is at least that of rounding and noise.
+    usual = _rounding(search, whole, errors) * search.span.rank / whole.scale / math.sqrt(search.reduced.numel())
+    deviation = max(whole.deviation, usual)
+    sway = apart * torch.hypot(turned / math.sqrt(width), deviation * whole.scatter)
+    p = logits.softmax(dim=1)
+    moved = p * (1 - p) * (sway * (ACCEPT * sway).clamp(max=LARGEST).exp())[:, None]
+    flipped = ACCEPT * moved.topk(2, dim=1).values.sum(dim=1) > 1
+    opened = whole.open + SURE * deviation * whole.shares
+    if search.families.kind != "known":
+        opened = opened.masked_fill(flipped, 2.0)
+    loose = whole.loose + (SURE * deviation * whole.scatter + turned * (1 + ACCEPT / math.sqrt(width))) / lengths
+    return replace(whole, open=opened, loose=loose)
+
+
+def _rounding(search: Search, whole: Whole, errors: Tensor) -> float:
     """Return by how much rounding lets these samples miss the gradient, with weighted rows."""
-    errors = errors_of(logits, whole.labels)
-    per_class = (errors * hidden.norm(dim=1, keepdim=True)).square().sum(dim=0).sqrt() * whole.scale / len(hidden)
+    lengths = whole.places.norm(dim=1, keepdim=True)
+    per_class = (errors * lengths).square().sum(dim=0).sqrt() * whole.scale / len(lengths)
     return search.unit * float((search.span.rows * per_class).norm()) + search.unit * search.size
 
 
+def _errors(whole: Whole, logits: Tensor) -> Tensor:
+    """Return the rounding error of the samples' p − y (n, C), in rounding units.
+
+    Softmax turns the rounding error of the logits into a relative error of as many units as the largest |logit|, except
+    for a class that has all or none of the probability.
+    """
+    p = logits.softmax(dim=1)
+    largest = logits.abs().amax(dim=1, keepdim=True)
+    return p * (1 + (1 - p) * largest) + whole.labels.abs()
+
+
 def _tail(gradient: Tensor, batch_size: int | None) -> float:
-    """Estimate the standard deviation of the noise from the singular values beyond the batch's rank."""
+    """Return an upper bound on the standard deviation of the noise from the singular values beyond the batch's rank."""
     if batch_size is None:
         raise InputError("noise can be estimated only where the batch size is known")
     values = torch.linalg.svdvals(gradient)[batch_size:]
     entries = (gradient.shape[0] - batch_size) * (gradient.shape[1] - batch_size)
-    return float((values.square().sum() / max(1, entries)).sqrt())
+    return float(noise_bound(values.norm(), entries))
 
 
 class _NotRecovered:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,8 +20,6 @@ FAR_OFF, PATIENT = 1e3, 30
 WEAK = 1e-9
 # A movement cannot be excluded if it changes the gradient by fewer rounding errors than this.
 HIDDEN = 6.0
-# The claimed error of a feature in standard deviations; the covariance is that of linearised equations.
-BOUND = 6.0
 # An unknown whose derivative is shorter than this has no effect on the gradient.
 LEAST = 1e-100
 
@@ -34,28 +31,31 @@ class Whole:
     Attributes:
         labels: (n, C).
         places: Coordinates q of the features in the span (n, B).
-        open: Uncertainty of each label (n,), L1.
-        loose: Uncertainty of each feature relative to its length (n,).
+        open: Uncertainty of each label (n,), L1, that a given residual does not show.
+        loose: Uncertainty of each feature relative to its length (n,), that a given residual does not show.
         scale: The factor on the gradient.
+        deviation: Standard deviation of the residuals.
+        shares: The L1 error of each label (n,) by residuals with a standard deviation of 1.
+        scatter: The error of each feature (n,) by such residuals.
     """
 
     labels: Tensor
     places: Tensor
     open: Tensor
     loose: Tensor
-    scale: float = 1.0
+    scale: float
+    deviation: float
+    shares: Tensor
+    scatter: Tensor
 
 
-def fitted(search: Search, reach: Tensor) -> Whole:
-    """Fit all samples to the gradient together; if some are missing, return the others as they were found.
-
-    `reach` (C,): how far a unit error of a feature in a random direction moves the logits.
-    """
+def fitted(search: Search) -> Whole:
+    """Fit all samples to the gradient together; if some are missing, return the others as they were found."""
     places, shares = search.found.places, search.found.shares
     base, step = search.families.parts(search.found.family)
     if len(shares) != search.span.rank:
         unbounded = torch.full_like(shares, math.inf)
-        return Whole(base + shares[:, None] * step, places, unbounded, unbounded)
+        return Whole(base + shares[:, None] * step, places, unbounded, unbounded, 1.0, math.inf, unbounded, unbounded)
     scale = search.scale or search.estimated()
     best = _normal(search, places, shares, base, step, scale)
     damping = 1e-14
@@ -79,62 +79,16 @@ def fitted(search: Search, reach: Tensor) -> Whole:
             break
         else:
             damping = max(100 * damping, 1e-6)
-    uncertainty, spread = torch.zeros_like(shares), torch.full_like(shares, math.inf)
+    variance = torch.full_like(places, math.inf)
     if best.square.isfinite().all():
-        inverse = torch.linalg.pinv(best.square, hermitian=True)
-        if search.families.free:
-            spare = max(1, search.reduced.numel() - len(best.slope))
-            variance = inverse.diagonal().clamp(min=0) * best.misfit**2 / spare
-            uncertainty = 3 * _by_sample(search, variance, shares)[:, -1].sqrt() * step.abs().sum(dim=1)
-        spread = _spread(search, places, shares, base, step, scale, inverse, best.misfit, reach)
+        inverse = torch.linalg.pinv(best.square, hermitian=True).diagonal().clamp(min=0)
+        variance = inverse[: len(inverse) - (search.scale is None)].reshape(len(shares), -1)
+    apart = variance[:, -1].sqrt() * step.abs().sum(dim=1) if search.families.free else torch.zeros_like(shares)
+    scatter = variance[:, : search.span.rank].sum(dim=1).sqrt()
+    deviation = best.misfit / math.sqrt(max(1, search.reduced.numel() - len(best.slope)))
     hidden, loose = _undetermined_by(search, places, shares, base, step, scale, best)
-    opened = torch.where(hidden > KNOWN, hidden, uncertainty)
-    return Whole(base + shares[:, None] * step, places, opened, torch.maximum(loose, spread), scale)
-
-
-def _least_misfit(search: Search, fit: _Fit, scale: float) -> float:
-    """Return the misfit that cannot be told from that of the truth: a fit's misfit, and at least its rounding."""
-    return max(fit.misfit, search.unit * search.size * search.span.rank / scale)
-
-
-def _by_sample(search: Search, values: Tensor, shares: Tensor) -> Tensor:
-    """Return a value for each unknown as values for each sample's unknowns (n, J), without that of the scale."""
-    return values[: len(values) - (search.scale is None)].reshape(len(shares), -1)
-
-
-def _spread(
-    search: Search,
-    places: Tensor,
-    shares: Tensor,
-    base: Tensor,
-    step: Tensor,
-    scale: float,
-    inverse: Tensor,
-    misfit: float,
-    reach: Tensor,
-) -> Tensor:
-    """Return the claimed error of each feature, relative to its length (n,).
-
-    The error inside the span follows from that of the equations of each class: the rounding of the sums and their
-    noise, the client's rounding of p − y, and the effect on p of the features' error outside the span, by `reach` (C,)
-    for each unit of this error.
-    """
-    span, count = search.span, len(shares)
-    weighted = _parts(search, places, shares, base, step)[0]
-    outside = search.unit * count / scale * torch.linalg.pinv(weighted).norm(dim=0)
-    logits = places @ span.logits.T
-    swayed = softmax_moved(logits.softmax(dim=1), reach) * outside[:, None]
-    errors = search.unit * errors_of(logits, base + shares[:, None] * step) + swayed
-    by_class = (errors * places.norm(dim=1, keepdim=True)).norm(dim=0)
-    deviations = ((search.unit * count / scale) ** 2 + (span.rows * by_class).square()).sqrt()
-    scattered = copy.copy(search)
-    scattered.span = replace(span, rows=span.rows * deviations)
-    covariance = inverse @ _normal(scattered, places, shares, base, step, scale).square @ inverse
-    inside = _by_sample(search, covariance.diagonal().clamp(min=0), shares)[:, : span.rank].sum(dim=1)
-    # A larger misfit than expected shows that the assumed errors are too small.
-    larger = max(1.0, misfit / float(deviations.norm()))
-    spread: Tensor = BOUND * (larger**2 * inside + outside.square()).sqrt() / places.norm(dim=1).clamp(min=TINY)
-    return spread
+    labels = base + shares[:, None] * step
+    return Whole(labels, places, hidden.where(hidden > KNOWN, 0), loose, scale, deviation, apart, scatter)
 
 
 def _undetermined_by(
@@ -162,7 +116,7 @@ def _undetermined_by(
         effects = effects + moves[:, -1, None, None] * (search.span.rows[:, None] * search.reduced * rank / scale)
     left, singular, _ = torch.linalg.svd(effects.flatten(1), full_matrices=False)
     # A change of the gradient is hidden below the misfit of the fit, and always below the gradient's rounding.
-    threshold = _least_misfit(search, fit, scale)
+    threshold = max(fit.misfit, search.unit * search.size * rank / scale)
     rotated = torch.einsum("wk,wbj->kbj", left, sample_moves)
     reach = HIDDEN * threshold / singular.clamp(min=TINY)
     feature_moves = (reach[:, None] * rotated[:, :, :rank].norm(dim=2)).norm(dim=0) / places.norm(dim=1).clamp(min=TINY)
@@ -170,22 +124,6 @@ def _undetermined_by(
         return zeros, feature_moves
     label_moves = (reach[:, None] * rotated[:, :, -1]).norm(dim=0) * step.abs().sum(dim=1)
     return label_moves.clamp(max=2), feature_moves
-
-
-def softmax_moved(p: Tensor, reach: Tensor) -> Tensor:
-    """Return how far probabilities (n, C) move if each logit moves by up to `reach` (C,), for small movements."""
-    return p * ((1 - 2 * p) * reach + (p @ reach)[:, None])
-
-
-def errors_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the rounding error of p − y (n, C), in rounding units.
-
-    Softmax turns the rounding error of the logits into a relative error of as many units as the largest |logit|, except
-    for a class that has all or none of the probability.
-    """
-    p = logits.softmax(dim=1)
-    largest = logits.abs().amax(dim=1, keepdim=True)
-    return p * (1 + (1 - p) * largest) + labels.abs()
 
 
 @dataclass(frozen=True)
