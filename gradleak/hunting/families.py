@@ -627,9 +627,12 @@ FAMILIES: dict[str, Family] = {
         "labels of unmixed features", "the label of a sample to 0.001 (L1)", _features,
         ("lower layers clipped", "signs of lower layers"),
     ),
-    "connected": Family("inputs of fully connected layers", "every input to 1 %, and to the error that is claimed", _connected),
+    "connected": Family(
+        "inputs of fully connected layers", "every input to 1 %, and to the error that is claimed", _connected
+    ),
     "convolutional": Family(
-        "image, from convolutions", "the image to 1 %, and to the error that is claimed", _convolutional, ("another batch size",)
+        "image, from convolutions", "the image to 1 %, and to the error that is claimed", _convolutional,
+        ("another batch size",)
     ),
     "peeling": Family("images, by peeling", "every image to 0.1 %, and to the error that is claimed", _peeled),
     "updates": Family(

@@ -283,9 +283,8 @@ def errors_of(leak: Leak, top: BatchLabels, unit: float) -> tuple[Tensor, Tensor
     solved_error = count * inverse.norm(dim=0)[:, None] * noise
     share = exact_error.square() / (exact_error.square() + solved_error.square()).clamp(min=TINY)
     errors = torch.lerp(exact, solved, share)
-    # Scaling a feature up and its error down gives the same gradient. Only p, which is rounded, determines the scale.
-    scaling = (exact_error / (1 + largest)).norm(dim=1)
-    return errors, ((share.sqrt() * solved_error).norm(dim=1).square() + scaling.square()).sqrt() / errors.norm(dim=1)
+    # Scaling a feature up and its error down gives the same gradient, which shows in the features' error.
+    return errors, (share.sqrt() * solved_error).norm(dim=1) / errors.norm(dim=1) + top.loose / BOUND
 
 
 def _in_front(leak: Leak, network: Network, sweep: Sweep, names: list[str], steps: int, seed: int) -> Fronts:

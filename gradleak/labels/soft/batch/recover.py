@@ -333,11 +333,13 @@ def _less_sure(search: Search, sent: Sent, whole: Whole, logits: Tensor, errors:
     # Noise turns the singular vectors, the more the smaller their singular values are.
     turned = search.unit * (whole.places / values).norm(dim=1)
     apart = SPREAD * (sent.weight - sent.weight.mean(dim=0)).norm(dim=1).amax()
-    # A few residuals may be small by chance, so their deviation is at least that of rounding and noise.
-    usual = _rounding(search, whole, errors) * search.span.rank / whole.scale / math.sqrt(search.reduced.numel())
+    # A few residuals may be small by chance, so their deviation is at least that of rounding and noise, and of p where
+    # the features' turned direction moves it.
+    p = logits.softmax(dim=1)
+    swayed = p * (1 - p) * (apart * turned / math.sqrt(width) / search.unit)[:, None]
+    usual = _rounding(search, whole, errors + swayed) * search.span.rank / whole.scale / math.sqrt(search.reduced.numel())
     deviation = max(whole.deviation, usual)
     sway = apart * torch.hypot(turned / math.sqrt(width), deviation * whole.scatter)
-    p = logits.softmax(dim=1)
     moved = p * (1 - p) * (sway * (ACCEPT * sway).clamp(max=LARGEST).exp())[:, None]
     flipped = ACCEPT * moved.topk(2, dim=1).values.sum(dim=1) > 1
     opened = whole.open + SURE * deviation * whole.shares
