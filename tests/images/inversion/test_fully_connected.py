@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -218,3 +219,38 @@ class Twisted(nn.Module):
 def test_a_network_that_is_no_chain_is_found_out() -> None:
     with pytest.raises(InputError, match="Twisted is not a plain chain"):
         trace_fully_connected(sent(Twisted(), 1, 4, 3)[0])
+
+
+@pytest.mark.parametrize("deviation", [0.0, 1e-7, 1e-5])
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_claimed_error_covers_the_true_one(layers: int, deviation: float) -> None:
+    """One layer, and narrow layers whose equations are met exactly, so that their residuals show nothing."""
+    generator = torch.Generator().manual_seed(layers)
+    exact = 0
+    for seed in range(40):
+        torch.manual_seed(seed)
+        widths = [3, *[1 + seed % 3] * (layers - 1), 10]
+        parts = [part for size in itertools.pairwise(widths) for part in (nn.Linear(*size), nn.Tanh())]
+        model = nn.Sequential(*parts[:-1]).double()
+        inputs = torch.rand(1, 3, generator=generator, dtype=torch.float64)
+        leak = observe(model, inputs, torch.tensor([seed % 10]))
+        noisy = {
+            name: value + deviation * torch.randn(value.shape, generator=generator, dtype=value.dtype)
+            for name, value in leak.gradients.items()
+        }
+        found = trace_fully_connected(replace(leak, gradients=noisy), prior="onehot", noise=deviation)
+        if found.status == "exact":
+            exact += 1
+            error = float((found.inputs - inputs).norm() / inputs.norm())
+            assert error < found.claimed <= 0.01
+            assert found.answers[0].claimed == found.claimed
+    assert exact > 10
+
+
+def test_the_papers_mean_claims_its_distance_from_least_squares() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 30, bias=False), nn.Sigmoid(), nn.Linear(30, 10, bias=False))
+    inputs = torch.rand(1, 20)
+    found = trace_fully_connected(observe(model, inputs, torch.tensor([3])), prior="onehot", rule="mean")
+    assert found.status == "exact", found.reason
+    assert float((found.inputs - inputs).norm() / inputs.norm()) < found.claimed < 1e-2

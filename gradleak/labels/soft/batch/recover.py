@@ -337,7 +337,8 @@ def _less_sure(search: Search, sent: Sent, whole: Whole, logits: Tensor, errors:
     # the features' turned direction moves it.
     p = logits.softmax(dim=1)
     swayed = p * (1 - p) * (apart * turned / math.sqrt(width) / search.unit)[:, None]
-    usual = _rounding(search, whole, errors + swayed) * search.span.rank / whole.scale / math.sqrt(search.reduced.numel())
+    total = _rounding(search, whole, errors + swayed) * search.span.rank / whole.scale
+    usual = total / math.sqrt(search.reduced.numel())
     deviation = max(whole.deviation, usual)
     sway = apart * torch.hypot(turned / math.sqrt(width), deviation * whole.scatter)
     moved = p * (1 - p) * (sway * (ACCEPT * sway).clamp(max=LARGEST).exp())[:, None]
