@@ -245,12 +245,3 @@ def test_a_claimed_error_covers_the_true_one(layers: int, deviation: float) -> N
             assert error < found.claimed <= 0.01
             assert found.answers[0].claimed == found.claimed
     assert exact > 10
-
-
-def test_the_papers_mean_claims_its_distance_from_least_squares() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(20, 30, bias=False), nn.Sigmoid(), nn.Linear(30, 10, bias=False))
-    inputs = torch.rand(1, 20)
-    found = trace_fully_connected(observe(model, inputs, torch.tensor([3])), prior="onehot", rule="mean")
-    assert found.status == "exact", found.reason
-    assert float((found.inputs - inputs).norm() / inputs.norm()) < found.claimed < 1e-2
