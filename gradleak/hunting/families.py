@@ -22,7 +22,17 @@ from gradleak.images import certify_features, peel, trace_convolutional, trace_f
 from gradleak.images.inversion.fully_connected import SURE as EXACT
 from gradleak.images.inversion.fully_connected import Inversion, Rule
 from gradleak.images.peeling.attack import SURE as PEELED
-from gradleak.labels import count_labels, recover_batch, recover_jointly, recover_soft_labels, reveal_labels
+from gradleak.labels import (
+    PRIORS,
+    BatchLabels,
+    count_labels,
+    recover_batch,
+    recover_jointly,
+    recover_soft_labels,
+    reveal_labels,
+)
+from gradleak.labels.priors import Score
+from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.labels.verdict import KNOWN
 from gradleak.leak import Leak, observe
 from gradleak.losses import PADDING
@@ -43,6 +53,13 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 # A convolutional chain with ReLU cannot be inverted.
 SMOOTH = tuple(name for name in ACTIVATIONS if name != "ReLU")
 KINDS = ("smoothing", "onehot", "mixup")
+# Priors that are functions, by the kind of label that each of them allows.
+SCORES: dict[str, Score] = {
+    "one entry zero": lambda labels: labels.abs().amin(dim=-1),
+    "two entries equal": lambda labels: labels.sort(dim=-1).values.diff(dim=-1).amin(dim=-1),
+    "two entries zero": lambda labels: labels.square().sort(dim=-1).values[..., :2].sum(dim=-1),
+    "an entry above one half": lambda labels: (0.5 - labels.amax(dim=-1)).clamp(min=0),
+}
 # The options of the attack on single labels, in words.
 VARIANTS = {
     "plain": "default options",
@@ -92,10 +109,29 @@ class Draw:
             torch.manual_seed(self.number(0, 2**31 - 1))
             return build().eval().to(self.of((torch.float32, torch.float64)))
 
-    def labels(self, kind: str, count: int, classes: int, *, apart: bool = False) -> Tensor:
-        """Return labels (N, C) of one kind in float64; with `apart`, no two samples have the same main class."""
+    def noise(self) -> float:
+        """Return the standard deviation of noise that the attacker knows: none, or from 1e-9 to 1e-2."""
+        level = 10 ** (-9 + 7 * self.chance())
+        return level if self.chance() < 0.5 else 0.0
+
+    def noisy(self, gradient: Tensor, noise: float) -> Tensor:
+        """Return a gradient with normal noise."""
+        return gradient + noise * torch.randn(gradient.shape, generator=self.generator, dtype=torch.float64).to(
+            gradient
+        )
+
+    def labels(
+        self, kind: str, count: int, classes: int, *, apart: bool = False, likely: Tensor | None = None
+    ) -> Tensor:
+        """Return labels (N, C) of one kind in float64.
+
+        With `apart`, no two samples have the same main class. With `likely` (N,), these are the main classes.
+        """
         order = torch.randperm(classes, generator=self.generator)
         first = order[:count] if apart else torch.randint(classes, (count,), generator=self.generator)
+        first = first if likely is None else likely
+        if kind in SCORES:
+            return self._scored(kind, first, classes)
         share = torch.rand(count, generator=self.generator, dtype=torch.float64)
         if kind == "smoothing":
             return augment.smooth(first, classes, share / 2)
@@ -104,6 +140,18 @@ class Draw:
             return hot
         second = (first + torch.randint(1, classes, (count,), generator=self.generator)) % classes
         return share[:, None] * hot + (1 - share[:, None]) * augment.one_hot(second, classes).double()
+
+    def _scored(self, kind: str, first: Tensor, classes: int) -> Tensor:
+        """Return labels (N, C) that a function allows."""
+        label = 0.02 + torch.rand(len(first), classes, generator=self.generator, dtype=torch.float64)
+        others = (first[:, None] + torch.arange(1, 3)) % classes
+        if kind == "an entry above one half":
+            label.scatter_(1, first[:, None], 1.2 * classes)
+        elif kind == "two entries equal":
+            label.scatter_(1, others[:, :1], label.gather(1, others[:, 1:]))
+        else:
+            label.scatter_(1, others[:, : 1 + (kind == "two entries zero")], 0.0)
+        return label / label.sum(dim=1, keepdim=True)
 
 
 @dataclass(frozen=True)
@@ -118,11 +166,24 @@ class Client:
 
 
 def _client(
-    draw: Draw, broken: Broken, model: nn.Module, inputs: Tensor, kind: str, classes: int, *, apart: bool = False
+    draw: Draw,
+    broken: Broken,
+    model: nn.Module,
+    inputs: Tensor,
+    kind: str,
+    classes: int,
+    *,
+    apart: bool = False,
+    confident: bool = False,
 ) -> Client:
-    """Return a client with this network, these inputs and this kind of label, in the network's precision."""
+    """Return a client with this network, these inputs and this kind of label, in the network's precision.
+
+    With `confident`, the main classes of its labels are those that the network predicts.
+    """
     dtype = next(model.parameters()).dtype
-    labels = draw.labels(kind, len(inputs), classes, apart=apart)
+    with torch.no_grad():
+        likely = model(inputs.to(dtype)).argmax(dim=1) if confident else None
+    labels = draw.labels(kind, len(inputs), classes, apart=apart, likely=likely)
 
     def look(own: nn.Module) -> Leak:
         return observe(own, inputs.to(dtype), labels.to(dtype), **options(broken))
@@ -140,29 +201,33 @@ def _client(
 def _labels(seed: int, broken: Broken) -> list[Answer]:
     """Return the outcomes for single samples that share a random last layer."""
     draw = Draw(seed)
-    kind, classes = draw.of(KINDS), draw.of((3, 4, 5, 10, 30, 100))
-    kind = "smoothing" if classes == 3 and kind == "mixup" else kind
-    width, bias = draw.of((1, 2, 8, 64, 256)), draw.chance() < 0.3
-    spread = 10 ** (4 * draw.chance() - 2)
+    kind, classes = draw.of((*KINDS, *KINDS, *SCORES)), draw.of((2, 3, 4, 5, 10, 30, 100))
+    if classes < (5 if kind in SCORES else PRIORS[kind].free + 2):
+        kind = "onehot" if classes == 2 else "smoothing"
+    width, bias = draw.of((1, 2, 3, 5, 8, 64, 256)), draw.chance() < 0.4
+    spread, confident, noise = 10 ** (4.5 * draw.chance() - 2), draw.chance() < 0.4, draw.noise()
     model = draw.network(lambda: nn.Linear(width, classes, bias=bias))
     with torch.no_grad():
         model.get_parameter("weight").mul_(spread * math.sqrt(3))
+    draws = [Draw(seed + 7919 * (index + 1)) for index in range(TOGETHER)]
     clients = [
-        _client(Draw(seed + 7919 * (index + 1)), broken, model, draw.inputs(1, width).abs(), kind, classes)
-        for index in range(TOGETHER)
+        _client(own, broken, model, draw.inputs(1, width).abs(), kind, classes, confident=confident) for own in draws
     ]
     gradients = torch.stack([client.leak.weight_gradient for client in clients])
-    leak = clients[0].leak
-    known: dict[str, Any] = {"prior": clients[0].prior, "bias": leak.bias}
+    leak, prior = clients[0].leak, clients[0].prior
+    known: dict[str, Any] = {"prior": SCORES.get(prior, prior), "bias": leak.bias, "noise": noise}
     variant = draw.of(("plain", "plain", "scale", "proof", "bias", "bias"))
+    variant = "plain" if kind in SCORES and variant in ("scale", "proof") else variant
     if variant == "bias" and bias:
-        known["bias_gradient"] = torch.stack([client.leak.gradients["bias"] for client in clients])
-        known["prior"] = None if draw.chance() < 0.5 else clients[0].prior
+        errors = torch.stack([client.leak.gradients["bias"] for client in clients])
+        known["bias_gradient"] = draw.noisy(errors, noise)
+        known["prior"] = None if draw.chance() < 0.3 else known["prior"]
     elif variant in ("scale", "proof"):
         known |= {"scale": None} if variant == "scale" else {"certify": "proof"}
-    result = recover_soft_labels(gradients, leak.weight, **known)
+    result = recover_soft_labels(draw.noisy(gradients, noise), leak.weight, **known)
     sizes = f"{classes} classes, {counted(width, 'feature')}"
     setting = f"{sizes}, {label_kind(kind)}, {VARIANTS[variant]}, logits with SD {spread:.2g}"
+    setting += f", known noise of {noise:.0e}" if noise else ""
     answers = []
     for index, client in enumerate(clients):
         error = float((result.labels[index] - client.labels[0]).abs().sum())
@@ -171,11 +236,18 @@ def _labels(seed: int, broken: Broken) -> list[Answer]:
         least = error if status != "ambiguous" else min([error, *distances])
         answers.append(
             answer(
-                certain=status == "unique", failed=status == "failed", error=least if status != "unique" else error,
+                certain=status == "unique", failed=status == "failed",
+                error=least if status != "unique" else _of_both(error, result.features[index], client.inputs[0]),
                 promised=KNOWN, open_=max(KNOWN, bound), setting=setting,
             )
         )  # fmt: skip
     return answers
+
+
+def _of_both(error: float, feature: Tensor, truth: Tensor) -> float:
+    """Return a label's error, or that of the feature (I,) relative to the true one if it breaks the promise."""
+    apart = float((feature - truth).norm() / truth.norm())
+    return error if apart <= KNOWN_FEATURE else max(error, apart)
 
 
 def _apart(found: Tensor, truth: Tensor) -> float:
@@ -186,45 +258,51 @@ def _apart(found: Tensor, truth: Tensor) -> float:
 def _batches(seed: int, broken: Broken) -> list[Answer]:
     """Return the outcome for one batch at a random last layer."""
     draw = Draw(seed)
-    kind, classes, width = draw.of(("smoothing", "onehot", "mixup")), draw.of((8, 20, 50)), draw.of((16, 64))
+    kind, classes, width = draw.of(KINDS), draw.of((6, 8, 20, 50)), draw.of((4, 16, 64))
     size = draw.number(2, 4 if kind != "mixup" else 2)
     model = draw.network(lambda: nn.Linear(width, classes, bias=draw.chance() < 0.5))
+    noise, confident = draw.noise(), draw.chance() < 0.2
     with torch.no_grad():
-        model.get_parameter("weight").mul_(10 ** (1.5 * draw.chance() - 0.5))
-    client = _client(draw, broken, model, draw.inputs(size, width).abs(), kind, classes)
+        model.get_parameter("weight").mul_(10 ** (2.5 * draw.chance() - 1))
+    client = _client(draw, broken, model, draw.inputs(size, width).abs(), kind, classes, confident=confident)
     leak = client.leak
     result = recover_batch(
-        leak.weight_gradient, leak.weight, batch_size=leak.batch_size, prior=client.prior, bias=leak.bias,
-        bias_gradient=leak.bias_gradient, seed=seed, rounds=40 if broken == BROKEN["none"] else STARTS,
+        draw.noisy(leak.weight_gradient, noise), leak.weight, batch_size=leak.batch_size, prior=client.prior,
+        bias=leak.bias, bias_gradient=None if leak.bias_gradient is None else draw.noisy(leak.bias_gradient, noise),
+        noise=noise, seed=seed, rounds=40 if broken == BROKEN["none"] else STARTS,
     )  # fmt: skip
-    return [_of_batch(result.status, result.labels, result.open, client)]
+    return [_of_batch(result, replace(client, setting=client.setting + f", known noise of {noise:.0e}" * (noise > 0)))]
 
 
-def _of_batch(status: str, labels: Tensor, left: Tensor, one: Client) -> Answer:
+def _of_batch(result: BatchLabels, one: Client) -> Answer:
+    certain, error = result.status == "unique", _apart(result.labels, one.labels)
+    apart = _relative(result.features, one.inputs) if certain else 0.0
     return answer(
-        certain=status == "unique", failed=status == "failed", error=_apart(labels, one.labels), promised=KNOWN,
-        open_=max(KNOWN, float(left.max())), setting=one.setting,
+        certain=certain, failed=result.status == "failed", error=error if apart <= KNOWN_FEATURE else max(error, apart),
+        promised=KNOWN, open_=max(KNOWN, float(result.open.max())), setting=one.setting,
     )  # fmt: skip
 
 
 def _joint(seed: int, broken: Broken) -> list[Answer]:
     """Return the outcome for a batch with about as many samples as classes."""
     draw = Draw(seed)
-    kind, classes = draw.of(("smoothing", "onehot")), draw.of((5, 6))
+    kind, classes, width = draw.of(("smoothing", "onehot")), draw.of((4, 5, 6)), draw.of((4, 8, 32))
     size = draw.number(2, classes - 2)
-    model = draw.network(lambda: nn.Linear(32, classes, bias=False))
-    client = _client(draw, broken, model, draw.inputs(size, 32).abs(), kind, classes)
+    model = draw.network(lambda: nn.Linear(width, classes, bias=False))
+    with torch.no_grad():
+        model.get_parameter("weight").mul_(10 ** (2 * draw.chance() - 1))
+    client = _client(draw, broken, model, draw.inputs(size, width).abs(), kind, classes)
     result = recover_jointly(
         client.leak.weight_gradient, client.leak.weight, batch_size=client.leak.batch_size, prior=client.prior,
         seed=seed, starts=16, multisets=40,
     )  # fmt: skip
-    return [_of_batch(result.status, result.labels, result.open, client)]
+    return [_of_batch(result, client)]
 
 
 def _counts(seed: int, broken: Broken) -> list[Answer]:
     """Return the outcome for the set of classes in a batch, or for their counts."""
     draw = Draw(seed)
-    classes, width, size = draw.of((5, 10, 40)), draw.of((16, 64)), draw.number(1, 6)
+    classes, width, size = draw.of((2, 3, 4, 5, 10, 40)), draw.of((1, 2, 5, 8, 16, 64)), draw.number(1, 6)
     model = draw.network(lambda: nn.Linear(width, classes, bias=draw.chance() < 0.5))
     client = _client(draw, broken, model, draw.inputs(size, width).abs(), "onehot", classes)
     truth = client.labels.sum(dim=0).long()
@@ -243,8 +321,11 @@ def _counts(seed: int, broken: Broken) -> list[Answer]:
 def _features(seed: int, broken: Broken) -> list[Answer]:
     """Return the outcomes for proposed features of a batch: true, slightly mixed, or unmixed by FastICA."""
     draw = Draw(seed)
-    kind, classes, width, size = draw.of(("smoothing", "onehot")), draw.of((8, 12, 20)), 60, draw.number(2, 4)
+    kind, classes, width = draw.of(("smoothing", "onehot")), draw.of((4, 5, 8, 12, 20)), draw.of((8, 60))
+    size = draw.number(2, min(4, classes - 1))
     model = draw.network(lambda: nn.Linear(width, classes, bias=draw.chance() < 0.5))
+    with torch.no_grad():
+        model.get_parameter("weight").mul_(10 ** (2 * draw.chance() - 0.5))
     client = _client(draw, broken, model, draw.inputs(size, width).abs() ** 3, kind, classes, apart=draw.chance() < 0.7)
     variant = draw.of(("true", "mixed", "unmixed"))
     proposed = client.inputs
@@ -257,13 +338,18 @@ def _features(seed: int, broken: Broken) -> list[Answer]:
         client.leak.weight_gradient, client.leak.weight, proposed, bias=client.leak.bias, prior=client.prior
     )  # fmt: skip
     distances = torch.cdist(result.labels.nan_to_num(nan=9.0), client.labels, p=1).amin(dim=1)
-    return [
-        answer(
-            certain=status == "unique", failed=status == "failed", error=float(distance), promised=KNOWN,
-            open_=max(KNOWN, float(bound)), setting=f"{variant}, {client.setting}",
-        )
-        for status, distance, bound in zip(result.status, distances, result.open, strict=True)
-    ]  # fmt: skip
+    answers = []
+    for n, status in enumerate(result.status):
+        error = float(distances[n])
+        if status == "unique":
+            error = min(_of_both(error, result.features[n], truth) for truth in client.inputs)
+        answers.append(
+            answer(
+                certain=status == "unique", failed=status == "failed", error=error, promised=KNOWN,
+                open_=max(KNOWN, float(result.open[n])), setting=f"{variant}, {client.setting}",
+            )
+        )  # fmt: skip
+    return answers
 
 
 # ------------------------------------------------------------------------------------------------------------- images
@@ -609,11 +695,12 @@ class Family(NamedTuple):
 _NO_LABELS = ("another loss", "another prior")
 FAMILIES: dict[str, Family] = {
     "labels": Family(
-        "soft label of one sample", "the label to 0.001 (L1)", _labels, ("another batch size", "lower layers clipped",
-        "signs of lower layers"),
+        "soft label of one sample", "the label to 0.001 (L1), and the feature to 10 %", _labels,
+        ("another batch size", "lower layers clipped", "signs of lower layers"),
     ),
     "batches": Family(
-        "labels of a batch", "every label to 0.001 (L1)", _batches, ("lower layers clipped", "signs of lower layers")
+        "labels of a batch", "every label to 0.001 (L1), and every feature to 10 %", _batches,
+        ("lower layers clipped", "signs of lower layers"),
     ),
     "joint": Family(
         "labels of a batch, all at once", "none: no answer is certified", _joint,
@@ -624,7 +711,7 @@ FAMILIES: dict[str, Family] = {
         ("another prior", "lower layers clipped", "signs of lower layers"),
     ),
     "features": Family(
-        "labels of unmixed features", "the label of a sample to 0.001 (L1)", _features,
+        "labels of unmixed features", "the label of a sample to 0.001 (L1), and its feature to 10 %", _features,
         ("lower layers clipped", "signs of lower layers"),
     ),
     "connected": Family(

@@ -87,12 +87,15 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
         accepted = accepted & (~ends | first)
         scalars = torch.cat([value[:, :most] for value in (at_all, low, high)], dim=1)
         kept = torch.cat([mask[:, :most] for mask in (accepted, ends, ends)], dim=1)
+    loose = torch.zeros_like(best)
     if weights is None and wide:
-        # If another feature explains the gradient as well as the true one may, it is not determined.
-        beside, sign = best[:, None] * best.new_tensor([1 / APART, APART]), best.sign()[:, None]
+        # If another feature explains the gradient as well as the true one does, or if this one does not, it is unknown.
+        beside, sign = best[:, None] * best.new_tensor([1 / APART, 1, APART]), best.sign()[:, None]
         signed = replace(problem, logits=sign * problem.logits, ratios=sign * problem.ratios)
-        scalars = torch.cat([scalars, beside], dim=1)
-        kept = torch.cat([kept, explains(signed, beside.abs(), prior, TRUE)], dim=1)
+        near = explains(signed, beside.abs(), prior, TRUE)
+        scalars = torch.cat([scalars, beside[:, ::2]], dim=1)
+        kept = torch.cat([kept, near[:, ::2]], dim=1)
+        loose.masked_fill_(~near[:, 1], math.inf)
     by = None if weights is None else weights[:, :most, None]
     probability, pull = problem.sides(scalars.unsqueeze(2), by)
     labels = shaped(probability - pull, prior)
@@ -123,8 +126,8 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
         reach = torch.maximum(high / best - 1, 1 - low / best)
         # The range ends where the root mean square of the residuals does not fit; independent errors leave less open.
         equations = prior.equations(problem.classes) if isinstance(prior, LabelPrior) else 1
-        none, length = torch.zeros_like(best), reach * misfit.clamp(min=1) * BOUND / ACCEPT / math.sqrt(equations)
-        return Explanation(best, best.reciprocal(), labels[:, 0], widest, none, length, spread, checked, tuple(found))
+        length = reach * misfit.clamp(min=1) * BOUND / ACCEPT / math.sqrt(equations)
+        return Explanation(best, best.reciprocal(), labels[:, 0], widest, loose, length, spread, checked, tuple(found))
     loose, checked = with_scale[1].where(accepted, 0).amax(dim=1), (with_scale[2][:, 0] > 0) & accepted[:, 0]
     # No equation checks such a label, so its error is only bounded by the largest L1 distance of two labels, 2.
     opened = torch.where(checked, widest, 2)

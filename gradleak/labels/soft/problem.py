@@ -95,7 +95,9 @@ class Problem(ScalarPath):
         rest = rest.addcdiv(pulled, at) if weights is None else rest.addcmul(pulled, weights)
         growth = (at * self.rate).clamp_(max=LARGEST)
         sway = growth.exp().mul_(growth).mul_(share)
-        own = torch.lerp(unit + sway, torch.add(unit, sway, alpha=UNIT), probability)
+        # What 1 − p is where p is rounded to 1.
+        hidden = (self.apart - at * self.gap).exp_().clamp_(max=UNIT)
+        own = torch.lerp(unit + sway, torch.addcmul(unit, sway, hidden), probability)
         return rest.add_(own.mul_(probability).clamp_(max=1 / ACCEPT))
 
     def error(self, probability: Tensor, scalars: Tensor, weights: Tensor, labels: Tensor) -> Tensor:
@@ -109,6 +111,17 @@ class Problem(ScalarPath):
     def rate(self) -> Tensor:
         """The logarithm of the factor by which errors of the logits may change odds, per unit of t (N, 1, 1)."""
         return torch.addcmul(ACCEPT * self.sway, self.unit, self.scale, value=WORST)[:, None, None]
+
+    @cached_property
+    def gap(self) -> Tensor:
+        """How far the second largest of the logits without their bias is below the largest, per unit of t (N, 1, 1)."""
+        most = self.logits.topk(2, dim=1).values
+        return (most[:, 0] - most[:, 1])[:, None, None]
+
+    @cached_property
+    def apart(self) -> float:
+        """How far the bias can bring two logits together."""
+        return 0.0 if self.bias is None else float(self.bias.max() - self.bias.min())
 
     @cached_property
     def _levels(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -353,7 +353,13 @@ def _as_labels(
     at, weights = found.scalars[:, None], found.weights[:, None]
     probability = problem.probabilities(at)[:, 0]
     error = problem.error(probability, found.scalars, found.weights, found.labels).nan_to_num_(nan=0.0)
-    found = replace(found, open=_open(error, found.open, prior))
+    opened = _open(error, found.open, prior)
+    if prior == LabelPrior(1, "zero"):
+        # No probability is negative, so p − y is negative for the label's class alone, whatever the errors of p are.
+        own = (found.scalars.sign() * problem.ratios.gather(1, found.labels.argmax(dim=1, keepdim=True))[:, 0]).neg()
+        signed = own > ACCEPT * (problem.noise + problem.unit * own + problem.floor * found.scalars.abs())
+        opened = opened.where(~signed | (found.open >= 2), 0)
+    found = replace(found, open=opened)
     # Label and feature give the gradient t κ (p − y) along the direction, and t κ = 1 / w.
     missed = torch.addcdiv(problem.ratios, probability - found.labels, weights, value=-1)
     residuals = norm(missed, dim=1) / norm(problem.ratios, dim=1).clamp_(min=LEAST)

@@ -21,6 +21,7 @@ from gradleak.labels import (
     recover_soft_labels,
     reveal_labels,
 )
+from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.labels.verdict import KNOWN
 from gradleak.leak import Leak, observe
 from tests.labels.soft.test_single import sent, wrong
@@ -225,3 +226,137 @@ def test_a_number_that_is_none_is_refused_by_name(name: str) -> None:
     call, message = REFUSED[name]
     with pytest.raises(InputError, match=message):
         call()
+
+
+def confident(
+    classes: int, features: int, factor: float, dtype: torch.dtype, seed: int, count: int = 60
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return weights (C, I), a bias (C,), features (N, I) and the one-hot labels that the network predicts (N, C)."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = factor * torch.randn(classes, features, generator=generator, dtype=torch.float64) / math.sqrt(features)
+    hidden = torch.rand(count, features, generator=generator, dtype=torch.float64)
+    bias = 0.3 * torch.randn(classes, generator=generator, dtype=torch.float64)
+    weight, hidden, bias = weight.to(dtype), hidden.to(dtype), bias.to(dtype)
+    label = torch.eye(classes, dtype=dtype)[(hidden @ weight.T + bias).argmax(dim=1)]
+    return weight, bias, hidden, label
+
+
+def disturbed(values: Tensor, noise: float, seed: int) -> Tensor:
+    draws = torch.randn(values.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return values + (noise * draws).to(values)
+
+
+def features_off(found: SoftLabels, hidden: Tensor) -> Tensor:
+    """Samples that are said to be known and whose features are off by more than the promise."""
+    apart = (found.features - hidden.double()).norm(dim=1) / hidden.double().norm(dim=1)
+    return found.where("unique") & ~(apart <= KNOWN_FEATURE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("classes", "features", "factor", "noise"),
+    [(10, 64, 240.0, 1e-8), (4, 1, 100.0, 1e-8), (4, 1, 100.0, 1e-4), (10, 8, 30.0, 1e-6), (2, 2, 30.0, 1e-7)],
+)
+def test_noise_may_give_a_saturated_probability_to_another_class(
+    classes: int, features: int, factor: float, noise: float, dtype: torch.dtype
+) -> None:
+    certain = 0
+    for seed in range(4):
+        weight, bias, hidden, label = confident(classes, features, factor, dtype, seed)
+        own, delta = gradients(weight, hidden, label, bias)
+        sent_bias = disturbed(delta, noise, seed + 100)
+        for level in (noise, None):
+            found = recover_soft_labels(
+                disturbed(own, noise, seed), weight, bias=bias, bias_gradient=sent_bias, prior="onehot", noise=level
+            )
+            assert not wrong(found, label.double()).any()
+            assert not features_off(found, hidden).any()
+            certain += int(found.where("unique").sum())
+    # Samples whose errors p − y exceed the noise by far are known.
+    assert certain >= 10
+
+
+@pytest.mark.parametrize("prior", ["smoothing", "mixup", "onehot", None])
+@pytest.mark.parametrize("noise", [1e-7, 1e-5, 1e-4])
+def test_a_label_by_its_bias_is_as_near_as_it_says(prior: str | None, noise: float) -> None:
+    for classes, spread in ((3, 1.0), (5, 10.0), (10, 3.0)):
+        if prior == "mixup" and classes == 3:
+            continue
+        made = sent(classes, 8, spread, prior or "smoothing", "float64", 5, 200, bias=True)
+        found = recover_soft_labels(
+            disturbed(made["gradients"], noise, 1),
+            made["weight"],
+            bias=made["bias"],
+            bias_gradient=disturbed(made["delta"], noise, 2),
+            prior=prior,
+            noise=noise,
+        )
+        off = (found.labels - made["label"]).abs().sum(dim=1)
+        assert (off <= found.open + 1e-12).all()
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_class_is_not_certified_with_another_feature(signed: bool) -> None:
+    """Rounding to eight digits leaves the class of a confident sample, and not always its feature."""
+    for factor in (30.0, 100.0):
+        for seed in range(6):
+            weight, bias, hidden, label = confident(40, 6, factor, torch.bfloat16, seed, 200)
+            hidden = hidden - 0.5 if signed else hidden
+            label = torch.eye(40, dtype=torch.bfloat16)[(hidden @ weight.T + bias).argmax(dim=1)]
+            own, _ = gradients(weight, hidden, label, bias)
+            leaks = own.flatten(1).any(dim=1)
+            found = recover_soft_labels(
+                own[leaks].float(), weight.float(), bias=bias.float(), prior="onehot", precision="bfloat16",
+                nonnegative=not signed,
+            )  # fmt: skip
+            assert not wrong(found, label[leaks].double()).any()
+            assert not features_off(found, hidden[leaks]).any()
+
+
+def one_zero(labels: Tensor) -> Tensor:
+    return labels.abs().amin(dim=-1)
+
+
+def two_equal(labels: Tensor) -> Tensor:
+    return labels.sort(dim=-1).values.diff(dim=-1).amin(dim=-1)
+
+
+def two_zeros(labels: Tensor) -> Tensor:
+    return labels.square().sort(dim=-1).values[..., :2].sum(dim=-1)
+
+
+def above_half(labels: Tensor) -> Tensor:
+    return (0.5 - labels.amax(dim=-1)).clamp(min=0)
+
+
+@pytest.mark.parametrize("classes", [4, 10])
+@pytest.mark.parametrize("score", [one_zero, two_equal, two_zeros, above_half])
+def test_a_function_that_leaves_no_equation_certifies_nothing(score: Callable[[Tensor], Tensor], classes: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randn(classes, 8, generator=generator, dtype=torch.float64)
+    hidden = torch.rand(60, 8, generator=generator, dtype=torch.float64)
+    bias = torch.randn(classes, generator=generator, dtype=torch.float64)
+    label = 0.02 + torch.rand(60, classes, generator=generator, dtype=torch.float64)
+    label[:, 0] = {"one_zero": 0.0, "two_zeros": 0.0, "above_half": 2.0 * classes}.get(score.__name__, 0.3)
+    label[:, 1] = {"two_zeros": 0.0, "two_equal": 0.3}.get(score.__name__, 0.7)
+    label /= label.sum(dim=1, keepdim=True)
+    own, delta = gradients(weight, hidden, label)
+    found = recover_soft_labels(own, weight, prior=score)
+    assert not wrong(found, label).any()
+    # One condition is used up by the scalar; the second one checks it.
+    assert found.where("unique").any() == (score is two_zeros)
+    own, delta = gradients(weight, hidden, label, bias)
+    closed = recover_soft_labels(own, weight, bias=bias, bias_gradient=delta, prior=score)
+    # The bias's gradient gives the scalar, so one condition is a check; labels above one half meet none.
+    assert set(closed.status) == {"found" if score is above_half else "unique"}
+
+
+def test_noise_that_nothing_shows_is_not_estimated() -> None:
+    weight, bias, hidden, label = confident(3, 1, 3.0, torch.float64, 0)
+    own, delta = gradients(weight, hidden, label, bias)
+    with pytest.raises(InputError, match="noise cannot be estimated"):
+        recover_soft_labels(own, weight, prior="onehot", noise=None)
+    with pytest.raises(InputError, match="noise cannot be estimated"):
+        recover_batch(own[0], weight, prior="onehot", noise=None, batch_size=1)
+    found = recover_soft_labels(own, weight, bias=bias, bias_gradient=delta, prior="onehot", noise=None)
+    assert not wrong(found, label.double()).any()

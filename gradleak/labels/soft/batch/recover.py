@@ -31,7 +31,7 @@ from gradleak.labels.soft.batch.rounds import Search
 from gradleak.labels.soft.batch.span import TINY, Span
 from gradleak.labels.soft.batch.whole import Whole, fitted
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
-from gradleak.labels.soft.problem import ACCEPT, LARGEST
+from gradleak.labels.soft.problem import ACCEPT, LARGEST, WORST
 from gradleak.labels.soft.rank_one import noise_bound
 from gradleak.labels.soft.single import SPREAD, recover_soft_labels
 from gradleak.labels.verdict import KNOWN, Verdict, check_noise, check_scale
@@ -281,7 +281,7 @@ def _certified(search: Search, sent: Sent, basis: Tensor, values: Tensor, lost: 
     rest = sent.gradient - (logits.softmax(dim=1) - whole.labels).T @ hidden * whole.scale / count
     errors = _errors(whole, logits)
     allowed = REBUILT * _rounding(search, whole, errors)
-    whole = _less_sure(search, sent, whole, logits, errors, values)
+    whole = _less_sure(search, sent, whole, hidden, errors, values)
     if sent.coarse and search.families.free:
         whole = replace(whole, open=whole.open + 2 * search.unit * errors.sum(dim=1))
     fits = float((search.span.rows[:, None] * rest).norm()) <= allowed
@@ -327,27 +327,29 @@ def _no_bias(sent: Sent, hidden: Tensor) -> str:
     return f"a sample found has a bias of {float(bias_feature[wrong][0]):.1e} where it is 1" if wrong.any() else ""
 
 
-def _less_sure(search: Search, sent: Sent, whole: Whole, logits: Tensor, errors: Tensor, values: Tensor) -> Whole:
+def _less_sure(search: Search, sent: Sent, whole: Whole, hidden: Tensor, errors: Tensor, values: Tensor) -> Whole:
     """Add the errors of labels and features by rounding and noise of the gradient."""
-    lengths, width = whole.places.norm(dim=1).clamp(min=TINY), sent.gradient.shape[1]
+    width, places = hidden.shape[1], whole.places.norm(dim=1)
     # Noise turns the singular vectors, the more the smaller their singular values are.
     turned = search.unit * (whole.places / values).norm(dim=1)
     apart = SPREAD * (sent.weight - sent.weight.mean(dim=0)).norm(dim=1).amax()
+    logits = hidden @ sent.weight.T
+    p = logits.softmax(dim=1)
     # A few residuals may be small by chance, so their deviation is at least that of rounding and noise, and of p where
     # the features' turned direction moves it.
-    p = logits.softmax(dim=1)
     swayed = p * (1 - p) * (apart * turned / math.sqrt(width) / search.unit)[:, None]
     total = _rounding(search, whole, errors + swayed) * search.span.rank / whole.scale
-    usual = total / math.sqrt(search.reduced.numel())
-    deviation = max(whole.deviation, usual)
-    sway = apart * torch.hypot(turned / math.sqrt(width), deviation * whole.scatter)
-    moved = p * (1 - p) * (sway * (ACCEPT * sway).clamp(max=LARGEST).exp())[:, None]
-    flipped = ACCEPT * moved.topk(2, dim=1).values.sum(dim=1) > 1
-    opened = whole.open + SURE * deviation * whole.shares
+    deviation = max(whole.deviation, total / math.sqrt(search.reduced.numel()))
+    opened, off = whole.open + SURE * deviation * whole.shares, SURE * deviation * whole.scatter
+    loose = whole.loose * places + off + turned * (1 + ACCEPT / math.sqrt(width))
     if search.families.kind != "known":
-        opened = opened.masked_fill(flipped, 2.0)
-    loose = whole.loose + (SURE * deviation * whole.scatter + turned * (1 + ACCEPT / math.sqrt(width))) / lengths
-    return replace(whole, open=opened, loose=loose)
+        # See `problem`: an error of the logits may give all probability to another class.
+        sway = apart * torch.hypot(turned / math.sqrt(width), deviation * whole.scatter)[:, None]
+        rounded = search.unit * logits.abs().amax(dim=1, keepdim=True)
+        moved = p * (1 - p) * (sway + rounded) * (ACCEPT * sway + WORST * rounded).clamp(max=LARGEST).exp()
+        opened = torch.maximum(opened, 2.0 * (ACCEPT * moved.topk(2, dim=1).values.sum(dim=1) > 1))
+    lengths = hidden[:, : sent.features].norm(dim=1).clamp(min=TINY)
+    return replace(whole, open=opened, loose=loose / lengths)
 
 
 def _rounding(search: Search, whole: Whole, errors: Tensor) -> float:
