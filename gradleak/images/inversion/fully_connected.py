@@ -110,8 +110,16 @@ class Inversion:
         """The answer for the batch."""
         claims = [layer.claimed for layer in self.layers if layer.claimed is not None]
         claimed = max(claims, default=math.inf) if self.status == "exact" else math.inf
-        reason = "; ".join(part for part in (self.reason, self.in_front) if part)
-        return (Answer(self.status, reason, claimed=claimed, labels=self.labels, inputs=self.inputs),)
+        return (
+            Answer(
+                self.status,
+                self.reason,
+                claimed=claimed,
+                labels=self.labels,
+                inputs=self.inputs,
+                in_front=self.in_front,
+            ),
+        )
 
 
 @checked_arguments(labels="B C")
@@ -454,7 +462,7 @@ def _missed(gradient: Tensor, sloped: Tensor, inputs: Tensor) -> Tensor:
 def _why_not(case: Case) -> str:
     if case.subject.chain != "linear":
         return case.subject.chain_reason or "the network has convolutions"
-    return case.no_label
+    return case.unsent or case.no_label
 
 
 def _attack(case: Case) -> Answer:
@@ -488,18 +496,17 @@ def _attack_first(case: Case) -> Answer:
     if len(units) == 0:
         return Answer("failed", "no unit of the first layer passed anything on")
     inputs = units.median(dim=0).values.reshape(1, *case.subject.input_shape)
+    found = Answer("exact", inputs=inputs, in_front=chain.in_front(case.leak.model))
     if len(case.leak.gradients) == 2:
-        return Answer("partial", "there is no other layer that could confirm it", inputs=inputs)
+        return replace(found, status="partial", reason="there is no other layer that could confirm it")
     if case.coarse:
-        return case.without_rounding(Answer("exact", inputs=inputs))
+        return case.without_rounding(found)
     # All units may give the same wrong input, if signs are sent or weights and biases are clipped separately.
     check = observed_again(case.leak, inputs, None, dtype=case.leak.weight.dtype)
     # Only the errors of cross-entropy with softmax sum to zero.
     check = check if case.plain else replace(check, unbalanced=0.0)
     reason = check.beyond(FITS, case.noise or 0.0, case.leak)
-    in_front = chain.in_front(case.leak.model)
-    status: InversionStatus = "partial" if reason else "exact"
-    return Answer(status, "; ".join(part for part in (reason, in_front) if part), inputs=inputs)
+    return replace(found, status="partial", reason=reason) if reason else found
 
 
 BIAS_ATTACK = Attack(
