@@ -74,7 +74,8 @@ class Answer:
         counts: How often each class occurs (C,).
         classes: The classes that occur.
         features: The inputs of the last layer (B, I).
-        inputs: The inputs of the network (B, …).
+        inputs: The inputs of the network's first layer (B, …).
+        in_front: What changes the network's inputs before the first layer in train mode, "" if nothing is known to.
         tokens: The tokens in the input.
         words: The words in the targets.
         sentences: The recovered sentences, as lists of tokens.
@@ -91,6 +92,7 @@ class Answer:
     classes: set[int] | None = None
     features: Tensor | None = None
     inputs: Tensor | None = None
+    in_front: str = ""
     tokens: set[int] | None = None
     words: set[int] | None = None
     sentences: list[list[int]] | None = None

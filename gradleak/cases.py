@@ -234,6 +234,12 @@ class Case:
             return f"the update is the sum of {self.leak.local_steps} gradients along a path"
         return ""
 
+    @property
+    def unsent(self) -> str:
+        """Why the update lacks the gradient of some layer of the chain, "" if it has all of them."""
+        reasons = (self.leak.withheld(f"{name}.weight".lstrip(".")) for name in self.subject.layers)
+        return next(filter(None, reasons), "")
+
     def with_one_factor(self, answer: Answer) -> Answer:
         """Return an answer that assumes the same scale for all samples.
 

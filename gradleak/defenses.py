@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -113,7 +114,10 @@ def dp_epsilon(noise_multiplier: float, *, share: float = 1.0, steps: int = 1, d
     accountant = RDPAccountant()
     accountant.history = [(noise_multiplier, share, steps)]
     try:
-        return float(accountant.get_epsilon(delta))
+        with warnings.catch_warnings():
+            # At either end of the accountant's orders ε is an upper bound that may not be tight.
+            warnings.filterwarnings("ignore", "Optimal order is the")
+            return float(accountant.get_epsilon(delta))
     except (OverflowError, ZeroDivisionError):  # the noise is next to none
         return math.inf
 

@@ -23,6 +23,8 @@ from gradleak.precision import Precision, computing, scaled_gradients
 
 # Why there is no gradient of a weight with a parametrisation.
 COMPUTED = "computed from other parameters, as by weight norm or spectral norm, and only these have gradients"
+# Why a search fails that runs a network for several batches at once.
+NOT_AT_ONCE = "its forward pass draws random numbers, changes tensors in place or branches on their values"
 Gradients = dict[str, Tensor]
 Defense = Callable[[Gradients], Gradients]
 
@@ -406,6 +408,8 @@ def naming(what: str, *, shapes: bool = False) -> Iterator[None]:
     except ForeignError as error:
         if isinstance(error.__cause__, torch.OutOfMemoryError):
             raise error.__cause__ from None
+        if str(error.__cause__).startswith("vmap"):
+            raise ForeignError(f"{what}: {NOT_AT_ONCE}") from error.__cause__
         module, given = _failing(error.__cause__)
         if not module or not str(error).startswith(what):
             raise

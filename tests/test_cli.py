@@ -58,6 +58,7 @@ def test_version_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "theorm1"], "unknown study 'theorm1': did you mean 'theorem1'?"),
         (["run", "theorem1", "-p", "samles=5"], "unknown parameter of 'theorem1' 'samles': did you mean 'samples'?"),
         (["run", "theorem1", "-p", "samples=abc"], "parameter 'samples' of 'theorem1': 'abc' is not right"),
+        (["run", "theorem1", "-p", "samples=True"], "parameter 'samples' of 'theorem1': 'True' is not right"),
         (["run", "theorem1", "-p", "samples=0"], "greater than or equal to 1"),
         (["run", "theorem1", "-p", "samples"], "-p takes NAME=VALUE; got 'samples'"),
         (["run", "theorem1", "--profile", "fast"], "unknown profile 'fast'"),

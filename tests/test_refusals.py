@@ -259,6 +259,120 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = {
 }  # fmt: skip
 
 
+# ------------------------------------------------------------------------------------------------------ what was found
+def shared(layer: nn.Module, *rest: nn.Module) -> nn.Module:
+    return nn.Sequential(layer, nn.ReLU(), layer, nn.ReLU(), *rest)
+
+
+def seen(model: nn.Module, *shape: int) -> Leak:
+    return observe(model, drawn(1, *(shape or (6,))), torch.tensor([2]))
+
+
+def twice_at_the_end() -> nn.Module:
+    model, head = nn.Module(), nn.Linear(6, 6)
+    model.head = head
+    model.forward = lambda x: head(head(x).relu())  # type: ignore[assignment]
+    return model
+
+
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "a frozen first layer, fully connected": (
+        lambda: images.trace_fully_connected(seen(frozen(net("mlp"), "0.weight"))), "'0.weight' is frozen",
+    ),
+    "the same by the paper's recursion": (
+        lambda: images.trace_fully_connected(seen(frozen(net("mlp"), "0.weight")), prior="onehot", rule="mean"),
+        "'0.weight' is frozen",
+    ),
+    "a frozen first convolution": (
+        lambda: images.trace_convolutional(seen(frozen(net("conv"), "0.weight"), 1, 4, 4)), "'0.weight' is frozen",
+    ),
+    "the bias attack behind a frozen layer": (
+        lambda: images.bias_attack(seen(frozen(net("mlp"), "0.weight", "0.bias"))), "'0.weight' is frozen",
+    ),
+    "the bias attack behind a convolution": (
+        lambda: images.bias_attack(seen(net("conv"), 1, 4, 4)), "the first layer is Conv2d '0'",
+    ),
+    "a Linear layer that is used twice": (
+        lambda: images.trace_fully_connected(seen(shared(nn.Linear(6, 6), nn.Linear(6, 5)))), "is tied to '2.weight'",
+    ),
+    "a convolution that is used twice": (
+        lambda: images.peel(seen(shared(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(16, 5)), 1, 4, 4)),
+        "'0' runs more than once",
+    ),
+    "a last layer that is used twice": (lambda: seen(twice_at_the_end()), "'head' runs 2 times in one pass"),
+    "a head under weight norm": (
+        lambda: seen(with_norm(nn.utils.parametrizations.weight_norm)), "'2' is computed from other parameters",
+    ),
+    "a head under spectral norm": (
+        lambda: seen(with_norm(nn.utils.parametrizations.spectral_norm)), "'2' is computed from other parameters",
+    ),
+    "a lower layer under weight norm": (
+        lambda: images.trace_fully_connected(seen(with_norm(nn.utils.parametrizations.weight_norm, 0))),
+        "the weight of '0' is computed from other parameters",
+    ),
+    "a head without inputs": (lambda: seen(without_features()), "'3' has no inputs or no outputs"),
+    "NaN for features": (lambda: images.unmix_features(drawn(5, 8) / 0, 2), "weight_gradient holds NaN"),
+    "NaN for iDLG": (lambda: labels.idlg(drawn(5, 8) * math.nan), "weight_gradient holds NaN"),
+    "random numbers in a search": (
+        lambda: images.match(seen(Noisy(*net("mlp"))), torch.tensor([2])),  # type: ignore[misc]
+        "draws random numbers or keeps a state",
+    ),
+    "random numbers in a search for batches": (
+        lambda: images.restore_batches(
+            seen(Noisy(*net("norm")), 1, 4, 4), torch.tensor([2]), settings=QUICK  # type: ignore[misc]
+        ),
+        "draws random numbers or keeps a state",
+    ),
+    "a network of another last layer": (
+        lambda: images.trace_fully_connected(replace(seen(net("mlp")), head="0")), "the network ends in '2'",
+    ),
+    "a defence that is none": (
+        lambda: observe(net("mlp"), drawn(1, 6), torch.tensor([2]), defense=lambda gradients: [1]),  # type: ignore[arg-type,return-value]
+        "a defence must return a dictionary",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_attacked_is_named(case: str) -> None:
+    call, message = REFUSED[case]
+    with pytest.raises(GradleakError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("scale", [None, 1.0])
+def test_a_head_with_equal_rows_has_no_features(spread: float, size: int, scale: float | None) -> None:
+    weight = spread * drawn(1, 16).expand(10, 16)
+    inputs, onehot = drawn(size, 16), torch.eye(10)[:size]
+    gradient = ((inputs @ weight.T).softmax(dim=1) - onehot).T @ inputs / size
+    found = labels.recover_batch(gradient, weight, batch_size=size, scale=scale)
+    assert (found.status, "are equal" in found.reason) == ("failed", True)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "conv"])
+def test_an_audit_of_a_network_with_a_frozen_first_layer_is_whole(kind: str) -> None:
+    inputs = drawn(2, 6) if kind == "mlp" else drawn(2, 1, 4, 4)
+    report = gradleak.audit(frozen(net(kind), "0.weight", "0.bias"), inputs, torch.arange(2), batch_sizes=(1,), steps=1)
+    assert report.broken == []
+    assert not any("broke down" in one.why for one in report.not_tried)
+    reasons = {one.attack: one.why for one in report.not_tried}
+    attack = "linear layers backwards" if kind == "mlp" else "convolutions backwards"
+    assert reasons[attack] == "'0.weight' is frozen"
+
+
+def test_a_sparse_gradient_is_sent_as_any_other() -> None:
+    model = nn.Sequential(nn.Embedding(12, 4, sparse=True), nn.Linear(4, 12))
+    tokens, targets = sequences.batch_of([[5, 6, 7]])
+    gradient = observe(model, tokens, targets).gradients["0.weight"]
+    assert (gradient.layout, gradient.any(dim=1).nonzero()[:, 0].tolist()) == (torch.strided, [1, 5, 6, 7])
+    report = gradleak.audit(model, tokens, targets, batch_sizes=(1,), steps=1)
+    assert report.broken == []
+    assert report.worst("words") == 1
+
+
 # -------------------------------------------------------------------------------------------------- what goes wrong
 class Noisy(nn.Sequential):
     """A network that draws random numbers in its forward pass."""
@@ -290,10 +404,15 @@ def frozen(model: nn.Module, *names: str) -> nn.Module:
     return model
 
 
-def with_norm(norm: Callable[[nn.Module], object]) -> nn.Module:
+def with_norm(norm: Callable[[nn.Module], object], place: int = 2) -> nn.Module:
     model = net("mlp")
-    norm(model[2])  # type: ignore[index]
+    norm(model[place])  # type: ignore[index]
     return model
+
+
+def convolved(**options: Any) -> nn.Module:
+    layer = nn.Conv2d(1, 4, **{"kernel_size": 3} | options)
+    return nn.Sequential(layer, nn.Sigmoid(), nn.Flatten(), nn.Linear(layer(drawn(1, 1, 4, 4)).numel(), 5))
 
 
 def zeroed(model: nn.Module) -> nn.Module:
@@ -327,6 +446,12 @@ MODELS: list[Callable[[], Any]] = [
     lambda: net("mlp").double(),
     lambda: net("conv").half(),
     lambda: net("mlp").to("meta"),
+    lambda: convolved(padding="same"),
+    lambda: convolved(padding_mode="circular", padding=1),
+    lambda: convolved(stride=3, padding=1, dilation=1),
+    lambda: convolved(kernel_size=5, padding=2),
+    lambda: nn.Sequential(nn.BatchNorm2d(1), *net("conv")),  # type: ignore[misc]
+    lambda: nn.Sequential(nn.Embedding(12, 4, max_norm=0.1), nn.Linear(4, 12)),
     lambda: nn.Identity(),
     lambda: nn.Module(),
     *(functools.partial(Odd, kind) for kind in ODDITIES if kind != "complex"),
@@ -409,6 +534,8 @@ def observed(leak: Leak, draw: random.Random) -> Leak:
     model = draw.choice(MODELS)()
     shape = leak.input_shape or (6,)
     try:
+        if any(isinstance(module, nn.Embedding) for module in model.modules()):
+            return observe(model, *sequences.batch_of([[5, 6, 7], [8, 9]][: leak.batch_size]))
         return observe(model, drawn(leak.batch_size, *shape), torch.arange(leak.batch_size))
     except GradleakError:
         gradients = {

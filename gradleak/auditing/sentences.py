@@ -34,7 +34,8 @@ def of_finding(found: Answer, measures: Mapping[str, float], chance: Mapping[str
         certain += " within its rounding"
     if found.status == "counted" and found.counts is not None:
         certain += _simulated(found)
-    remark = f" ({found.reason})" if found.reason and found.status not in ("counted", "unique") else ""
+    remarks = [found.reason if found.status not in ("counted", "unique") else "", found.in_front]
+    remark = f" ({'; '.join(filter(None, remarks))})" if any(remarks) else ""
     if not measures:
         return _begun(f"{_claimed(found)}: {certain}{remark}.", case)
     parts = [f"{shown(name, measures[name])} of the {name}" for name in SHARES if name in measures]

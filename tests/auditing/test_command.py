@@ -107,6 +107,17 @@ def test_a_folder_of_images_and_an_archive_are_samples(tmp_path: Path) -> None:
     assert bringing.samples_of("own.npz").targets.tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("levels", [[0, 257, 32896, 65535], [1, 2, 3, 4]])
+def test_sixteen_bits_of_grey_are_scaled(tmp_path: Path, levels: list[int]) -> None:
+    (tmp_path / "scans").mkdir()
+    for place, level in enumerate(levels):
+        Image.fromarray(np.full((8, 8), level, dtype=np.uint16)).save(tmp_path / "scans" / f"{place}.png")
+    found = bringing.samples_of("scans", size=8)
+    shown = pixels_of(found.inputs, found.pixels)(found.inputs)
+    expected = torch.tensor(levels).double().div(257).round().div(255)
+    torch.testing.assert_close(shown[:, :, 3, 3], expected[:, None].expand(-1, 3), atol=1e-6, rtol=0)
+
+
 def test_a_palette_with_transparent_colours_is_an_image(tmp_path: Path) -> None:
     (tmp_path / "icons").mkdir()
     image = Image.new("P", (8, 8), 1)

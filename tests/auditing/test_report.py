@@ -35,6 +35,14 @@ def report() -> Report:
         )
 
 
+def test_no_sentence_of_the_page_ends_twice() -> None:
+    leak = gradleak.observe(mlp(), torch.rand(1, 40), torch.tensor([3]))
+    blind = gradleak.audit_update(leak, steps=1)
+    for one in (report(), blind, blind.model_copy(update={"notes": ["it failed."]})):
+        text = re.sub(r"<[^>]*>", "", fragment(one))
+        assert not re.search(r"\.\s*\.(?!\d)", text)
+
+
 def test_json_comes_back_as_it_was() -> None:
     text = report().to_json()
     assert json.loads(text)["schema"] == "gradleak-audit/1"

@@ -13,11 +13,12 @@ import pytest
 from gradleak import claims
 from gradleak.book import PATIENCE, pages
 from gradleak.errors import GradleakError, GradleakWarning, InputError, StorageError
-from gradleak.runs import recording, records, runner
+from gradleak.runs import cells, recording, records, runner
 from tests.checkout import RUN, Toy
 from tests.patience import wait_until
 
 # The last message that a kernel gets before its end asks what it is.
+CUT = '{"cells": ['
 BUSY_AFTER_ITS_REPLY = """import time
 kernel = get_ipython().kernel
 reply = kernel.shell_handlers["kernel_info_request"]
@@ -27,6 +28,28 @@ async def reply_and_go_on(*message):
     time.sleep(1)
 
 kernel.shell_handlers["kernel_info_request"] = reply_and_go_on"""
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "null", '{"cells": [', '{"cells": [], "metadata": {}}', "[" * 100_000]
+)
+def test_a_notebook_that_is_none_is_named(checkout: Toy, text: str) -> None:
+    checkout.notebook.write_text(text)
+    for work in (
+        lambda: pages.run_page(checkout.load(), checkout.parameters(), checkout.root / "out", jobs=1),
+        lambda: cells.write(checkout.load()),
+        lambda: cells.check(checkout.load()),
+    ):
+        with pytest.raises(InputError, match=r"^notebooks/toy2020/toy\.ipynb is not a notebook, or was cut off$"):
+            work()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", "[" * 100_000])
+def test_an_executed_page_that_is_none_is_executed_again(checkout: Toy, text: str) -> None:
+    out = checkout.root / "out"
+    out.mkdir()
+    (out / "toy.ipynb").write_text(text)
+    assert pages.finished(checkout.load(), "key", out) is None
 
 
 def test_a_page_and_its_record(checkout: Toy) -> None:

@@ -115,6 +115,14 @@ def test_extra_fields_are_refused(tmp_path: Path) -> None:
         records.read(path)
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[]", "{}", "null", ""])
+def test_what_is_no_record_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "record.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"^record\.json is not a record: [^\n]+$"):
+        records.read(path)
+
+
 def test_damaged_and_missing_records(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     records.write(record(trial(1, {"x": 1.0})), path)

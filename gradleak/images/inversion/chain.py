@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from gradleak.errors import InputError
-from gradleak.leak import Leak, running
+from gradleak.leak import COMPUTED, Leak, running
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ def layers(model: nn.Module, kinds: tuple[type[nn.Module], ...], shape: tuple[in
     """
     chain: list[Layer] = []
     for name, module in model.named_modules(remove_duplicate=False):
+        if parametrize.is_parametrized(module):
+            raise InputError(f"the weight of '{name}' is {COMPUTED}")
         if next(module.children(), None) is not None or isinstance(module, PASSED):
             continue
         if isinstance(module, nn.Linear | nn.Conv2d) and isinstance(module, kinds):
@@ -112,8 +115,8 @@ def in_front(model: nn.Module) -> str:
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
             return (
-                f"these are the inputs of the first layer: {type(module).__name__} '{name}' in front of it changes the "
-                "network's inputs in train mode"
+                f"these are the inputs of the first layer; in train mode {type(module).__name__} '{name}' changes the "
+                "network's inputs before it"
             )
         if next(module.parameters(recurse=False), None) is not None:
             return ""

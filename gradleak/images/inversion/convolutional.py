@@ -444,7 +444,7 @@ def _why_not(case: Case) -> str:
     for layer in _layers(case)[:-1]:
         if not isinstance(layer.module, nn.Conv2d) or layer.activation.inverse is None:
             return f"'{layer.name}' cannot be run backwards ({type(layer.activation_module).__name__})"
-    return case.no_label
+    return case.unsent or case.no_label
 
 
 def _attack(case: Case) -> Answer:

@@ -123,8 +123,16 @@ class Inversion:
     @property
     def answers(self) -> tuple[Answer, ...]:
         """The answer for the batch."""
-        reason = "; ".join(part for part in (self.reason, self.in_front) if part)
-        return (Answer(self.status, reason, claimed=self.claimed, labels=self.labels, inputs=self.inputs),)
+        return (
+            Answer(
+                self.status,
+                self.reason,
+                claimed=self.claimed,
+                labels=self.labels,
+                inputs=self.inputs,
+                in_front=self.in_front,
+            ),
+        )
 
 
 @checked_arguments(labels="B C")
@@ -503,7 +511,7 @@ def _missed(gradient: Tensor, sloped: Tensor, inputs: Tensor) -> Tensor:
 def _why_not(case: Case) -> str:
     if case.subject.chain != "linear":
         return case.subject.chain_reason or "the network has convolutions"
-    return case.no_label
+    return case.unsent or case.no_label
 
 
 def _attack(case: Case) -> Answer:
@@ -538,14 +546,15 @@ def _attack_first(case: Case) -> Answer:
         return Answer("failed", "no unit of the first layer passed anything on")
     median = units.median(dim=0).values
     inputs = median.reshape(1, *case.subject.input_shape)
-    if len(case.leak.gradients) == 2:
-        return Answer("partial", "there is no other layer that could confirm it", inputs=inputs)
     # For normal errors, the median absolute deviation is two thirds of the standard deviation.
     unit = max(rounding_unit(case.precision, case.leak.weight_gradient.dtype), FINEST)
     spread = BOUND * 1.5 * float((units - median).norm(dim=1).median())
     claimed = (spread if len(units) > 2 else math.inf) / float(median.norm()) + 2 * unit
+    found = Answer("exact", claimed=claimed, inputs=inputs, in_front=chain.in_front(case.leak.model))
+    if len(case.leak.gradients) == 2:
+        return replace(found, status="partial", reason="there is no other layer that could confirm it")
     if case.coarse:
-        return case.without_rounding(Answer("exact", claimed=claimed, inputs=inputs))
+        return case.without_rounding(found)
     # All units may give the same wrong input, if signs are sent or weights and biases are clipped separately.
     check = observed_again(case.leak, inputs, None, dtype=case.leak.weight.dtype)
     # Only the errors of cross-entropy with softmax sum to zero.
@@ -553,9 +562,7 @@ def _attack_first(case: Case) -> Answer:
     reason = check.beyond(FITS, case.noise or 0.0, case.leak)
     if not reason and not claimed <= SURE:
         reason = f"it is known to {claimed:.1e} only"
-    status: InversionStatus = "partial" if reason else "exact"
-    told_reason = "; ".join(part for part in (reason, chain.in_front(case.leak.model)) if part)
-    return Answer(status, told_reason, claimed=claimed, inputs=inputs)
+    return replace(found, status="partial", reason=reason) if reason else found
 
 
 BIAS_ATTACK = Attack(

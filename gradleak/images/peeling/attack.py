@@ -94,10 +94,11 @@ class Peeled:
         return (
             Answer(
                 self.status,
-                "; ".join(part for part in (followed, self.reason, self.in_front) if part),
+                "; ".join(part for part in (followed, self.reason) if part),
                 claimed=float(self.relative.max()),
                 labels=self.labels if bool(self.labels.isfinite().all()) else None,
                 inputs=self.images.nan_to_num(0.0),
+                in_front=self.in_front,
             ),
         )
 

@@ -38,6 +38,8 @@ from gradleak.labels.verdict import KNOWN, Verdict, check_noise, check_scale
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit
 from gradleak.wording import counted
 
+# Below this norm, features for which predictions depend on the weight have squares beyond float64.
+FLAT = 1e-150
 # Singular values below this many rounding units of the largest count as zero.
 RANK = 8.0
 # The smallest rounding unit that is assumed: singular vectors are computed in float64.
@@ -250,6 +252,8 @@ def _recover(sent: Sent, settings: Settings) -> BatchLabels:
     not_recovered = _NotRecovered(max(count, 1), classes, sent.features, gradient)
     if count < 1:
         return not_recovered("the gradient is zero: nothing is known of the samples")
+    if float((sent.weight - sent.weight[0])[:, : sent.features].norm()) < FLAT:
+        return not_recovered("the rows of the last layer's weight are equal: predictions do not depend on features")
     if rank < count or (rank > count and not noise):
         return not_recovered(
             f"the gradient has rank {rank}, but {counted(count, 'sample')} with independent features and errors would "
