@@ -73,7 +73,7 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
     counts = accepted.sum(dim=1).tolist()
     most = max(1, *counts)
     scalars, kept = at_all[:, :most], accepted[:, :most]
-    wide = ((high[:, 0] / best - 1).abs() > STEEP).any()
+    wide = weights is None and bool(((high[:, 0] / best - 1).abs() > STEEP).any())
     ends = accepted & (opened > KNOWN)
     if weights is None and ends.any():
         # If a label is uncertain, the ends of its accepted range are explanations as well.
@@ -84,7 +84,7 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
         scalars = torch.cat([value[:, :most] for value in (at_all, low, high)], dim=1)
         kept = torch.cat([mask[:, :most] for mask in (accepted, ends, ends)], dim=1)
     loose = torch.zeros_like(best)
-    if weights is None and wide:
+    if wide:
         # If another feature explains the gradient as well as the true one does, or if this one does not, it is unknown.
         beside, sign = best[:, None] * best.new_tensor([1 / APART, 1, APART]), best.sign()[:, None]
         own = replace(problem, logits=sign * problem.logits, ratios=sign * problem.ratios)
@@ -116,7 +116,7 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
         if isinstance(prior, LabelPrior):
             checked = torch.full_like(best, prior.equations(problem.classes) > 1, dtype=torch.bool)
         else:
-            error = problem.error(probability[:, 0], best, best.reciprocal(), labels[:, 0])
+            _, error = problem.certainty(best, best.reciprocal(), labels[:, 0])
             checked = conditions(labels[:, 0], error, prior) > 1
         return Explanation(best, best.reciprocal(), labels[:, 0], widest, loose, spread, checked, tuple(found))
     loose, checked = with_scale[1].where(accepted, 0).amax(dim=1), (with_scale[2][:, 0] > 0) & accepted[:, 0]

@@ -32,8 +32,6 @@ NEGATIVE = 10 * ACCEPT
 WORST = 2.0
 # The largest exponent whose power is a number of float64.
 LARGEST = 700.0
-# 1 − p is at least this, the rounding error of p.
-UNIT = 2.0**-52
 
 
 @dataclass(frozen=True)
@@ -95,15 +93,22 @@ class Problem(ScalarPath):
         rest = rest.addcdiv(pulled, at) if weights is None else rest.addcmul(pulled, weights)
         growth = (at * self.rate).clamp_(max=LARGEST)
         sway = growth.exp().mul_(growth).mul_(share)
-        own = torch.lerp(unit + sway, torch.add(unit, sway, alpha=UNIT), probability)
+        own = torch.lerp(sway.add_(unit), unit, probability)
         return rest.add_(own.mul_(probability).clamp_(max=1 / ACCEPT))
 
-    def error(self, probability: Tensor, scalars: Tensor, weights: Tensor, labels: Tensor) -> Tensor:
-        """Return the errors of these labels (N, C) for p (N, C), and t and w (N,) of either sign."""
-        # A probability that underflows must not hide the error of its logit.
-        least = probability.unsqueeze(1).clamp(min=math.exp(-LARGEST))
-        at, by = scalars.abs()[:, None, None], weights.abs()[:, None, None]
-        return self.rounding(least, labels.unsqueeze(1), at, by)[:, 0]
+    def certainty(self, scalars: Tensor, weights: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return p and the errors of labels (N, C) for t and w (N,) of either sign, even where p or 1 − p underflows."""
+        unit, share, floor, pulled = (one[:, 0] for one in self._levels)
+        scores = scalars[:, None] * self.logits
+        logs = (scores if self.bias is None else scores + self.bias).log_softmax(dim=1)
+        likeliest = logs.argmax(dim=1, keepdim=True)
+        others = logs.scatter(1, likeliest, -math.inf).logsumexp(dim=1, keepdim=True)
+        probability = logs.exp()
+        growth = scalars.abs()[:, None] * self.rate[:, 0]
+        logs += (-probability).log1p().scatter_(1, likeliest, others) + (growth + (growth * share).log())
+        moved = logs.clamp_(max=-math.log(ACCEPT)).exp_()
+        rest = torch.addcmul(floor, unit, probability + labels.abs())
+        return probability, rest.addcmul_(pulled, weights.abs()[:, None]).add_(moved)
 
     @cached_property
     def rate(self) -> Tensor:
