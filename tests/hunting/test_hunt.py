@@ -91,11 +91,12 @@ def test_outcomes(certain: bool, failed: bool, error: float, outcome: str) -> No
     [
         (
             "labels",
-            r"\d+ classes, (1 feature|\d+ features), (smoothing|one-hot|mixup), "
+            r"\d+ classes, (1 feature|\d+ features), "
+            r"(smoothing|one-hot|mixup|one entry zero|two entries (equal|zero)|an entry above one half), "
             r"(default options|gradient scale unknown|certified by proof|with the bias's gradient if there is a bias), "
-            r"logits with SD [\d.]+",
+            r"logits with SD [\d.]+(, known noise of \de-\d\d)?",
         ),
-        ("joint", r"batch of \d, 32 inputs each, \d classes, (smoothing|one-hot), float(32|64)"),
+        ("joint", r"batch of \d, (4|8|32) inputs each, \d classes, (smoothing|one-hot), float(32|64)"),
         ("convolutional", r"batch of 1, inputs of [13] × \d × \d, \d+ classes, smoothing, float(32|64)"),
         (
             "sentences",

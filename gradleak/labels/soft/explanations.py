@@ -77,7 +77,7 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
     counts = accepted.sum(dim=1).tolist()
     most = max(1, *counts)
     scalars, kept = at_all[:, :most], accepted[:, :most]
-    wide = ((high[:, 0] / best - 1).abs() > STEEP).any()
+    wide = weights is None and bool(((high[:, 0] / best - 1).abs() > STEEP).any())
     ends = accepted & (opened > KNOWN)
     if weights is None and ends.any():
         # If a label is uncertain, the ends of its accepted range are explanations as well.
@@ -88,7 +88,7 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
         scalars = torch.cat([value[:, :most] for value in (at_all, low, high)], dim=1)
         kept = torch.cat([mask[:, :most] for mask in (accepted, ends, ends)], dim=1)
     loose = torch.zeros_like(best)
-    if weights is None and wide:
+    if wide:
         # If another feature explains the gradient as well as the true one does, or if this one does not, it is unknown.
         beside, sign = best[:, None] * best.new_tensor([1 / APART, 1, APART]), best.sign()[:, None]
         signed = replace(problem, logits=sign * problem.logits, ratios=sign * problem.ratios)
@@ -120,7 +120,7 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
         if isinstance(prior, LabelPrior):
             checked = torch.full_like(best, prior.equations(problem.classes) > 1, dtype=torch.bool)
         else:
-            error = problem.error(probability[:, 0], best, best.reciprocal(), labels[:, 0])
+            _, error = problem.certainty(best, best.reciprocal(), labels[:, 0])
             checked = conditions(labels[:, 0], error, prior) > 1
         low, high, misfit = merged.values[1:4, :, 0]
         reach = torch.maximum(high / best - 1, 1 - low / best)

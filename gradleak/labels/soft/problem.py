@@ -32,8 +32,6 @@ NEGATIVE = 10 * ACCEPT
 WORST = 2.0
 # The largest exponent whose power is a number of float64.
 LARGEST = 700.0
-# 1 − p is at least this, the rounding error of p.
-UNIT = 2.0**-52
 
 
 @dataclass(frozen=True)
@@ -95,33 +93,27 @@ class Problem(ScalarPath):
         rest = rest.addcdiv(pulled, at) if weights is None else rest.addcmul(pulled, weights)
         growth = (at * self.rate).clamp_(max=LARGEST)
         sway = growth.exp().mul_(growth).mul_(share)
-        # What 1 − p is where p is rounded to 1.
-        hidden = (self.apart - at * self.gap).exp_().clamp_(max=UNIT)
-        own = torch.lerp(unit + sway, torch.addcmul(unit, sway, hidden), probability)
+        own = torch.lerp(sway.add_(unit), unit, probability)
         return rest.add_(own.mul_(probability).clamp_(max=1 / ACCEPT))
 
-    def error(self, probability: Tensor, scalars: Tensor, weights: Tensor, labels: Tensor) -> Tensor:
-        """Return the errors of these labels (N, C) for p (N, C), and t and w (N,) of either sign."""
-        # A probability that underflows must not hide the error of its logit.
-        least = probability.unsqueeze(1).clamp(min=math.exp(-LARGEST))
-        at, by = scalars.abs()[:, None, None], weights.abs()[:, None, None]
-        return self.rounding(least, labels.unsqueeze(1), at, by)[:, 0]
+    def certainty(self, scalars: Tensor, weights: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return p and the errors of labels (N, C) for t and w (N,) of either sign, even where p or 1 − p underflows."""
+        unit, share, floor, pulled = (one[:, 0] for one in self._levels)
+        scores = scalars[:, None] * self.logits
+        logs = (scores if self.bias is None else scores + self.bias).log_softmax(dim=1)
+        likeliest = logs.argmax(dim=1, keepdim=True)
+        others = logs.scatter(1, likeliest, -math.inf).logsumexp(dim=1, keepdim=True)
+        probability = logs.exp()
+        growth = scalars.abs()[:, None] * self.rate[:, 0]
+        logs += (-probability).log1p().scatter_(1, likeliest, others) + (growth + (growth * share).log())
+        moved = logs.clamp_(max=-math.log(ACCEPT)).exp_()
+        rest = torch.addcmul(floor, unit, probability + labels.abs())
+        return probability, rest.addcmul_(pulled, weights.abs()[:, None]).add_(moved)
 
     @cached_property
     def rate(self) -> Tensor:
         """The logarithm of the factor by which errors of the logits may change odds, per unit of t (N, 1, 1)."""
         return torch.addcmul(ACCEPT * self.sway, self.unit, self.scale, value=WORST)[:, None, None]
-
-    @cached_property
-    def gap(self) -> Tensor:
-        """How far the second largest of the logits without their bias is below the largest, per unit of t (N, 1, 1)."""
-        most = self.logits.topk(2, dim=1).values
-        return (most[:, 0] - most[:, 1])[:, None, None]
-
-    @cached_property
-    def apart(self) -> float:
-        """How far the bias can bring two logits together."""
-        return 0.0 if self.bias is None else float(self.bias.max() - self.bias.min())
 
     @cached_property
     def _levels(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -351,15 +351,8 @@ def _as_labels(
     # Without an explanation the scalar is NaN, and so are all results computed from it.
     lost = found.scalars.isnan()
     at, weights = found.scalars[:, None], found.weights[:, None]
-    probability = problem.probabilities(at)[:, 0]
-    error = problem.error(probability, found.scalars, found.weights, found.labels).nan_to_num_(nan=0.0)
-    opened = _open(error, found.open, prior)
-    if prior == LabelPrior(1, "zero"):
-        # No probability is negative, so p − y is negative for the label's class alone, whatever the errors of p are.
-        own = (found.scalars.sign() * problem.ratios.gather(1, found.labels.argmax(dim=1, keepdim=True))[:, 0]).neg()
-        signed = own > ACCEPT * (problem.noise + problem.unit * own + problem.floor * found.scalars.abs())
-        opened = opened.where(~signed | (found.open >= 2), 0)
-    found = replace(found, open=opened)
+    probability, error = problem.certainty(found.scalars, found.weights, found.labels)
+    found = replace(found, open=_open(error.nan_to_num_(nan=0.0), found.open, prior))
     # Label and feature give the gradient t κ (p − y) along the direction, and t κ = 1 / w.
     missed = torch.addcdiv(problem.ratios, probability - found.labels, weights, value=-1)
     residuals = norm(missed, dim=1) / norm(problem.ratios, dim=1).clamp_(min=LEAST)
@@ -554,14 +547,17 @@ def _with_bias(
     fitted = _rank_one(reduced, gradients, noise, rounding)
     disturbed = _noise(reduced, (len(weight) - 1) * weight.shape[1], noise)
     problem = problem_of(reduced, weight, bias, gradients.dtype, disturbed, scale or 1.0)
-    problem = _rounded(replace(problem, noise=problem.noise * size), rounding)
-    share = disturbed / strength
+    share = loose = torch.zeros_like(size)
     if noise != 0:
-        # The noise of the bias gradient changes the feature's length by this share, and with it the gaps of the logits.
-        problem = replace(problem, sway=problem.sway.hypot(share * _usual_gap(problem, size[:, None])))
-    loose = share * ((math.sqrt(weight.shape[1]) + ACCEPT) / size + ACCEPT)
+        share = disturbed / strength
+        # Noise of the bias gradient changes the feature's length by this share, and with it the gaps of the logits.
+        longer = share * (1 + len(weight) * share / ACCEPT)
+        sway = problem.sway.hypot(longer * _usual_gap(problem, size[:, None]))
+        problem = replace(problem, noise=problem.noise * size, sway=sway)
+        loose = share * (math.sqrt(weight.shape[1]) + ACCEPT) / size + ACCEPT * longer
+    problem = _rounded(problem, rounding)
     if scale is None:
-        assert isinstance(prior, LabelPrior)
+        assert prior is not None
         rows = fitted.nonzero()[:, 0]
         sides = [(rows, 1, exact.solve_with_scale(problem[rows], prior, size[rows, None]))] if len(rows) else []
         found = _with_noise(explanations(problem, prior, merged(problem, sides)), share, loose)
@@ -573,13 +569,13 @@ def _with_bias(
     none = torch.zeros_like(size)
     length = ACCEPT * problem.unit
     found = Explanation(size.where(fits, math.nan), 1 / size, label, none, none, length, none, none == 0, candidates)
-    found = _with_noise(found, share, loose)
+    found = _with_noise(found, share, loose) if noise != 0 else found
     answer = _as_labels(reduced, problem, gradients, fitted, found, scale, prior, rounding)
     if isinstance(prior, LabelPrior):
         return answer
     if prior is None:
         return _unchecked(answer, fits)
-    error = problem.error(problem.probabilities(size[:, None])[:, 0], size, 1 / size, label)
+    _, error = problem.certainty(size, 1 / size, label)
     return _unchecked(answer, conditions(label, error, prior) == 0)
 
 
