@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import numbers
-import sys
 import types
 import typing
 from collections import abc
@@ -30,6 +30,7 @@ WORDS: dict[Any, str] = {
     bool: "True or False", int: "a whole number", float: "a number", str: "a text", Tensor: "a tensor",
     nn.Module: "an nn.Module", abc.Callable: "a function", None: "None", type(None): "None",
 }  # fmt: skip
+HINTS: dict[Any, dict[str, Any]] = {}
 # The length of a value in a message.
 LONGEST = 60
 
@@ -90,9 +91,11 @@ def check_kind(name: str, value: Any, hint: Any) -> None:
         raise InputError(f"{name} must be {_words(hint)}; got {shown(value)}")
 
 
-@functools.cache
 def _hints(owner: Any) -> dict[str, Any]:
-    return typing.get_type_hints(owner)
+    """Return the annotations of a function or a class, which are looked up once."""
+    if owner not in HINTS:
+        HINTS[owner] = typing.get_type_hints(owner)
+    return HINTS[owner]
 
 
 def _fits(name: str, value: Any, hint: Any) -> bool:
@@ -147,7 +150,7 @@ def _is_number(value: Any, kind: type) -> bool:
         return isinstance(value, bool) and kind is bool
     if kind is int or isinstance(value, numbers.Integral):
         return isinstance(value, numbers.Integral) and int(value) in WHOLE
-    return isinstance(value, numbers.Real) and -sys.float_info.max <= value <= sys.float_info.max
+    return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def check_values(name: str, value: Tensor) -> None:

@@ -552,9 +552,10 @@ def _unsteady(model: nn.Module, before: Gradients, clean: Leak, batch: Private, 
     """Return what changes from one pass of the model to the next, in one line each."""
 
     def again() -> Gradients | None:
+        computed: list[Leak] = []
         with _noted(model, told, "two passes are not compared"):
-            return _computed(model, batch, loss, clean.head, _own(model)).gradients
-        return None
+            computed.append(_computed(model, batch, loss, clean.head, _own(model)))
+        return computed[0].gradients if computed else None
 
     return unsteady(model, before, clean.gradients, again)
 

@@ -115,7 +115,8 @@ def tokens_of(model: Model, words: Sequence[int]) -> Tensor:
     """Return the different tokens among `words`; refuse tokens that the model does not have."""
     if not words or not 0 <= min(words) <= max(words) < len(model.embedding):
         raise InputError(f"words must be some of the model's {len(model.embedding)} tokens")
-    return torch.tensor(words, device=model.embedding.device).unique()
+    different: Tensor = torch.tensor(words, device=model.embedding.device).unique()
+    return different
 
 
 def _check_sent(gradients: Gradients, names: Sequence[str]) -> None:

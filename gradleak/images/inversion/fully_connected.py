@@ -394,7 +394,7 @@ def _first_layer(leak: Leak) -> tuple[str, str]:
         return name, f"the first layer is {type(layer).__name__} '{name}'"
     if leak.input_shape is not None and layer.in_features != math.prod(leak.input_shape):
         return name, f"'{name}' does not see the whole input"
-    if layer.bias is None:
+    if getattr(layer, "bias", None) is None:
         return name, "the first layer has no bias"
     return name, leak.withheld(f"{name}.weight".lstrip(".")) or leak.withheld(f"{name}.bias".lstrip("."))
 
