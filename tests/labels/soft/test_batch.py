@@ -222,13 +222,14 @@ def test_noise_is_not_taken_for_samples() -> None:
 def test_what_is_asked_wrongly_is_one_line() -> None:
     made = batch(20, 3)
     gradient, weight = made["gradient"], made["weight"]
+    wide = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
     for message, call in {
         "must be \\(C, I\\)": lambda: recover_batch(gradient[None], weight),
         "a bias comes with its gradient": lambda: recover_batch(gradient, weight, bias=weight[:, 0]),
         "labels must be \\(B, C\\) = \\(B, 20\\)": lambda: recover_batch(gradient, weight, labels=torch.ones(3, 4)),
         "NaN or infinite": lambda: recover_batch(gradient * math.nan, weight),
         "one-hot, smoothed, or mixtures": lambda: recover_batch(gradient, weight, prior=Prior(3, "zero")),
-        "too many to try": lambda: recover_batch(torch.ones(300, 4), torch.ones(300, 4), prior="mixup", batch_size=1),
+        "too many to try": lambda: recover_batch(torch.ones(300, 4), wide, prior="mixup", batch_size=1),
     }.items():
         with pytest.raises(InputError, match=message):
             call()
