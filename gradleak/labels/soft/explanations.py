@@ -87,8 +87,8 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
     if wide:
         # If another feature explains the gradient as well as the true one does, or if this one does not, it is unknown.
         beside, sign = best[:, None] * best.new_tensor([1 / APART, 1, APART]), best.sign()[:, None]
-        own = replace(problem, logits=sign * problem.logits, ratios=sign * problem.ratios)
-        near = explains(own, beside.abs(), prior, TRUE)
+        side = replace(problem, logits=sign * problem.logits, ratios=sign * problem.ratios)
+        near = explains(side, beside.abs(), prior, TRUE)
         scalars = torch.cat([scalars, beside[:, ::2]], dim=1)
         kept = torch.cat([kept, near[:, ::2]], dim=1)
         loose.masked_fill_(~near[:, 1], math.inf)
@@ -118,6 +118,7 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
         else:
             _, error = problem.certainty(best, best.reciprocal(), labels[:, 0])
             checked = conditions(labels[:, 0], error, prior) > 1
+            spread = spread.where(checked, 2)
         return Explanation(best, best.reciprocal(), labels[:, 0], widest, loose, spread, checked, tuple(found))
     loose, checked = with_scale[1].where(accepted, 0).amax(dim=1), (with_scale[2][:, 0] > 0) & accepted[:, 0]
     # No equation checks such a label, so its error is only bounded by the largest L1 distance of two labels, 2.
