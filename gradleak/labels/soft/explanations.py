@@ -91,8 +91,8 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
     if wide:
         # If another feature explains the gradient as well as the true one does, or if this one does not, it is unknown.
         beside, sign = best[:, None] * best.new_tensor([1 / APART, 1, APART]), best.sign()[:, None]
-        signed = replace(problem, logits=sign * problem.logits, ratios=sign * problem.ratios)
-        near = explains(signed, beside.abs(), prior, TRUE)
+        side = replace(problem, logits=sign * problem.logits, ratios=sign * problem.ratios)
+        near = explains(side, beside.abs(), prior, TRUE)
         scalars = torch.cat([scalars, beside[:, ::2]], dim=1)
         kept = torch.cat([kept, near[:, ::2]], dim=1)
         loose.masked_fill_(~near[:, 1], math.inf)
@@ -122,6 +122,7 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
         else:
             _, error = problem.certainty(best, best.reciprocal(), labels[:, 0])
             checked = conditions(labels[:, 0], error, prior) > 1
+            spread = spread.where(checked, 2)
         low, high, misfit = merged.values[1:4, :, 0]
         reach = torch.maximum(high / best - 1, 1 - low / best)
         # The range ends where the root mean square of the residuals does not fit; independent errors leave less open.

@@ -131,7 +131,8 @@ def _bounds(problem: Problem, edges: Tensor, count: int) -> tuple[Tensor, Tensor
     else:
         # The logarithm of tp exp(rate t), too, is concave.
         grown = value * growth.clamp(max=LARGEST).exp()
-        rise = _rise_above_ends(*(one + problem.rate for one in (slope[:, :-1], slope[:, 1:])), last - at[:, :-1])
+        steeper = slope + problem.rate
+        rise = _rise_above_ends(steeper[:, :-1], steeper[:, 1:], last - at[:, :-1])
         grown = torch.maximum(grown[:, :-1], grown[:, 1:]) * (rise + own).clamp(max=LARGEST).exp()
     steep = problem.unit * problem.scale + problem.sway
     moved = last * (high / last * unit + steep[:, None, None] * grown * unsure).clamp(max=1 / ACCEPT)

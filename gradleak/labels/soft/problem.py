@@ -97,7 +97,7 @@ class Problem(ScalarPath):
         return rest.add_(own.mul_(probability).clamp_(max=1 / ACCEPT))
 
     def certainty(self, scalars: Tensor, weights: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return p and the errors of labels (N, C) for t and w (N,) of either sign, also where p underflows."""
+        """Return p and the errors of labels (N, C) for t and w (N,) of either sign, even if p or 1 − p underflows."""
         unit, share, floor, pulled = (one[:, 0] for one in self._levels)
         scores = scalars[:, None] * self.logits
         logs = (scores if self.bias is None else scores + self.bias).log_softmax(dim=1)
