@@ -32,7 +32,18 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("labels and losses", ("augment", "losses")),
     (
         "used by all parts",
-        tuple("precision devices spans reporting interrupts paths storage wording arguments errors".split()),
+        (
+            "precision",
+            "devices",
+            "spans",
+            "reporting",
+            "interrupts",
+            "paths",
+            "storage",
+            "wording",
+            "arguments",
+            "errors",
+        ),
     ),
 )
 COLOURS = ("#e8eef3", "#f6e3de", "#dbe7ef", "#f5ecd9", "#e3ede4", "#ece6f0", "#eef0f2", "#f3ece2")
