@@ -47,8 +47,8 @@ lint: $(READY) ## check style and types
 wheel-check: $(READY) ## build the wheel and try it where nothing else is installed; several GB
 	@$(RUN) -m tests.acceptance.wheel $(ARGS)
 
-fuzz: $(READY) ## try many more damaged files and odd texts than the tests do
-	@GRADLEAK_FUZZ=50 $(RUN) -m pytest tests/auditing/test_fuzz.py $(ARGS)
+fuzz: $(READY) ## try many more damaged files, odd texts and malformed calls than the tests do
+	@GRADLEAK_FUZZ=50 $(RUN) -m pytest tests/auditing/test_fuzz.py tests/test_refusals.py $(ARGS)
 
 seeds: $(READY) ## run every page's open cells with two more seeds than the tests do
 	@GRADLEAK_SEEDS=1 $(RUN) -m pytest tests/studies/test_seeds.py --dist load -k open_cells $(ARGS)

@@ -16,7 +16,7 @@ import gradleak
 # above it; of two packages on one line neither knows the other.
 FLOW = (
     "errors",
-    "paths storage interrupts reporting spans devices precision wording",
+    "paths storage interrupts reporting spans devices precision wording arguments",
     "losses augment data",
     "leak metrics models",
     "defenses",
@@ -33,7 +33,7 @@ FLOW = (
     "studies.shared",
     "studies.*",  # a folder a paper, as wang2024
     "book",
-    "cli",
+    "cli watched",
     "__main__",
 )
 LINES = {name: line for line, names in enumerate(FLOW) for name in names.split()}

@@ -16,7 +16,7 @@ from gradleak.show import figures
 # The layers, from the most dependent to the most basic. A part that no layer lists belongs to the last layer, to which
 # no arrows are drawn.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("the command line", ("cli",)),
+    ("the command line", ("cli", "watched")),
     ("the book", ("book",)),
     ("the pages, and the papers' claims", ("studies", "claims")),
     ("tables and figures", ("show",)),
@@ -32,7 +32,18 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("labels and losses", ("augment", "losses")),
     (
         "used by all parts",
-        ("precision", "devices", "spans", "reporting", "interrupts", "paths", "storage", "wording", "errors"),
+        (
+            "precision",
+            "devices",
+            "spans",
+            "reporting",
+            "interrupts",
+            "paths",
+            "storage",
+            "wording",
+            "arguments",
+            "errors",
+        ),
     ),
 )
 COLOURS = ("#e8eef3", "#f6e3de", "#dbe7ef", "#f5ecd9", "#e3ede4", "#ece6f0", "#eef0f2", "#f3ece2")
