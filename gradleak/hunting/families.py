@@ -398,7 +398,7 @@ def _connected(seed: int, broken: Broken) -> list[Answer]:
     activation, width = draw.of(tuple(ACTIVATIONS)), draw.of((1, 2, 3, 6, 20, 64))
     classes = draw.of(tuple(count for count in (3, 4, 5, 10, 40) if count > size + 1))
     hidden = draw.of(((1, 2, 3, 4, 8), (16, 60, 100)))
-    widths = [width, *(draw.of(hidden) for _ in range(draw.number(0, 3))), classes]
+    widths = [width, *(draw.of(hidden) for _ in range(draw.number(int(broken != BROKEN["none"]), 3))), classes]
     bias = draw.chance() < 0.5 and rule != "mean"
 
     def build() -> nn.Module:
@@ -463,7 +463,7 @@ class _Block(nn.Module):
 def _peeled(seed: int, broken: Broken) -> list[Answer]:
     """Return the outcome for the peeling of a small residual network, which may be too narrow."""
     draw = Draw(seed)
-    size, classes, width, side = draw.of((1, 1, 2, 3)), draw.of((5, 12)), draw.of((4, 8, 24, 40)), draw.of((3, 4, 6))
+    size, classes, width, side = draw.of((1, 1, 2, 3)), draw.of((5, 12)), draw.of((4, 8, 24, 40, 40)), draw.of((3, 4, 6))
 
     def build() -> nn.Module:
         front = nn.Conv2d(3, width, 3, padding=1, bias=False)

@@ -35,7 +35,8 @@ def test_the_image_comes_back_and_claims_are_honest(photographs: pd.DataFrame) -
     assert images["float64"] > 150
     layers = frame[(frame["part"] == "closed") & frame["claimed"].notna()]
     assert len(layers) == 6
-    assert (layers["claimed"] / layers["actual"]).between(0.2, 5).all()
+    # A claim is a bound, and no more than a hundred times the error.
+    assert (layers["claimed"] / layers["actual"]).between(1, 100).all()
     shown = frame[(frame["part"] == "polish") & frame["psnr"].notna()].set_index("attack")["psnr"]
     # Both errors are rounding errors, and of one image either may be the larger by a factor of two.
     assert shown["polished"] > shown["closed form"] - 6
