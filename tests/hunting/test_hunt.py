@@ -97,7 +97,10 @@ def test_outcomes(certain: bool, failed: bool, error: float, outcome: str) -> No
             r"logits with SD [\d.]+(, known noise of \de-\d\d)?",
         ),
         ("joint", r"batch of \d, (4|8|32) inputs each, \d classes, (smoothing|one-hot), float(32|64)"),
-        ("convolutional", r"batch of 1, inputs of [13] × \d+ × \d+, \d+ classes, (smoothing|one-hot), float(32|64)(, noise of \de-\d\d stated)?"),
+        (
+            "convolutional",
+            r"batch of 1, inputs of [13] × \d+ × \d+, \d+ classes, (smoothing|one-hot), float(32|64)(, noise of \de-\d\d stated)?",
+        ),
         (
             "sentences",
             r"\w+, (1 layer|2 layers), (1 sentence|[2-8] sentences), \d+ words, width \d+(, tied)?(, targets masked)?"

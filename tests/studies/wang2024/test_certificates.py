@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import matplotlib.pyplot as plt
 import pytest
 import torch
@@ -52,7 +54,7 @@ def test_tables_and_figures(record: Record) -> None:
     noticed = certificates.noticed_table(record).set_index("broken assumption")
     assert noticed.loc["signs of lower layers", "connected"] in ("open", "failed")
     assert noticed.loc["signs of lower layers", "labels"] == "–"
-    assert noticed.loc["none", "convolutional"] == "0 of 3 wrong"
+    assert re.fullmatch("0 of [123] wrong", noticed.loc["none", "convolutional"])
     assert len(certificates.unnoticed_table(record)) == 0
     assert len(certificates.cost_table(record)) == len(certificates.TIMED)
     drawn = certificates.figure_outcomes(record)
