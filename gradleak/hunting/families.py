@@ -463,7 +463,12 @@ class _Block(nn.Module):
 def _peeled(seed: int, broken: Broken) -> list[Answer]:
     """Return the outcome for the peeling of a small residual network, which may be too narrow."""
     draw = Draw(seed)
-    size, classes, width, side = draw.of((1, 1, 2, 3)), draw.of((5, 12)), draw.of((4, 8, 24, 40, 40)), draw.of((3, 4, 6))
+    size, classes, width, side = (
+        draw.of((1, 1, 2, 3)),
+        draw.of((5, 12)),
+        draw.of((4, 8, 24, 40, 40)),
+        draw.of((3, 4, 6)),
+    )
 
     def build() -> nn.Module:
         front = nn.Conv2d(3, width, 3, padding=1, bias=False)

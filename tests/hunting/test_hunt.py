@@ -99,7 +99,8 @@ def test_outcomes(certain: bool, failed: bool, error: float, outcome: str) -> No
         ("joint", r"batch of \d, (4|8|32) inputs each, \d classes, (smoothing|one-hot), float(32|64)"),
         (
             "convolutional",
-            r"batch of 1, inputs of [13] × \d+ × \d+, \d+ classes, (smoothing|one-hot), float(32|64)(, noise of \de-\d\d stated)?",
+            r"batch of 1, inputs of [13] × \d+ × \d+, \d+ classes, (smoothing|one-hot), float(32|64)"
+            r"(, noise of \de-\d\d stated)?",
         ),
         (
             "sentences",

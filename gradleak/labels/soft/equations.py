@@ -205,7 +205,7 @@ def explains(problem: Problem, scalars: Tensor, prior: LabelPrior | Score, most:
 
 
 def possible(problem: Problem, scalars: Tensor, prior: LabelPrior | Score) -> Tensor:
-    """Return the same for scalars in a range in which the score of labels is not compared, if the prior is a score."""
+    """Return whether scalars (N, K) in an accepted range may explain the gradient; a score is not compared again."""
     if isinstance(prior, LabelPrior):
         return explains(problem, scalars, prior)
     return problem.labels(scalars).amin(dim=2) >= 0

@@ -53,12 +53,14 @@ class SoftLabels:
 
     Attributes:
         labels: The best explanation of each gradient (N, C), NaN where there is none.
-        features: The inputs of the last layer (N, I), NaN where there is no explanation.
+        features: The inputs of the last layer (N, I), NaN where there is no explanation. The feature of a "unique"
+            label has a relative error of at most 10 %.
         scalars: λ (N,) with x = λ g_r, where g_r is the row with the largest absolute sum of its entries.
         scales: The factor on each gradient (N,), given or recovered.
         residuals: Relative error of the gradient that the answer gives (N,).
-        open: Bound on the L1 error of each label (N,), inf where there is none. For an "ambiguous" label this is an
-            estimate from the slope of the residuals; with a saturated class, errors of twice this size were observed.
+        open: Bound on the L1 error of each label (N,), inf where there is none. It covers rounding, six standard
+            deviations of the noise, and all labels found. An "ambiguous" label may be off by more if the search missed
+            an explanation, as it may where no equation is left for a check.
         loose: Bound on the relative error of each feature (N,), inf where there is none.
         candidates: For each sample the distinct labels (M, C) that explain its gradient within rounding, the best
             first. If a label is not determined and the scale is known, these include the ends of the label's range.
@@ -142,15 +144,16 @@ def recover_soft_labels(
         bias_gradient: Gradient of the bias, C entries for each sample. If it is given and the scale is known, the label
             follows in closed form, and the prior only checks the label.
         prior: What is known of the label's shape: "smoothing", "mixup", "onehot", a `Prior`, or a function that maps
-            labels (…, C) to scores, 0 for the right shape. None allows any label, and needs a bias gradient and a known
-            scale. The only check is then that no entry is negative, so the status is "found" and never "unique". Such a
-            label is right if the client computed with exactly this weight and bias and sent both gradients unchanged.
-            Weights that are one step old, or a clipped tensor, give a wrong label.
+            labels (…, C) to scores, 0 for the right shape. A function makes a label "unique" only if it sets two
+            conditions on the labels near it, since the unknown scalar uses up one. None allows any label, and needs a
+            bias gradient and a known scale. The only check is then that no entry is negative, so the status is "found"
+            and never "unique". Such a label is right if the client computed with exactly this weight and bias and sent
+            both gradients unchanged. Weights that are one step old, or a clipped tensor, give a wrong label.
         solver: "exact", or one of the searches that wang2024 publishes, "lbfgs" and "pso".
         nonnegative: Whether no entry of the feature is negative, as after a ReLU or a sigmoid. This fixes the scalar's
             sign. Samples whose gradients show features of both signs are still searched with both.
-        noise: Standard deviation of the noise that the client is known to have added to every entry. None estimates it
-            from the gradient's distance from rank one; a batch would then be mistaken for one noisy sample.
+        noise: Standard deviation of the noise that the client is known to have added to every entry. None takes an
+            upper bound from the gradient's distance from rank one; a batch would then be mistaken for one noisy sample.
         scale: The factor on the gradient. 1 assumes that the client sends the gradient of its mean loss unchanged; a
             clipped gradient may then give a wrong label without notice. None solves for a factor between 1e-9 and 1e9
             together with the label, if there are enough equations for both.

@@ -311,3 +311,22 @@ def test_an_unknown_factor_is_found_with_the_samples(kind: str, factor: float) -
     told = recover_batch(rescaled, made["weight"], prior=kind, scale=factor)
     assert told.status == "unique", told.reason
     assert recover_batch(rescaled, made["weight"], prior=kind).status == "failed"
+
+
+@pytest.mark.parametrize("kind", ["smoothing", "mixup"])
+@pytest.mark.parametrize("noise", [0.0, 1e-7])
+def test_a_label_is_as_near_as_it_is_said_to_be(kind: str, noise: float) -> None:
+    """A few residuals may be small by chance, and say nothing of the error then."""
+    certain = 0
+    for seed in range(24):
+        made = batch(10, 1 + seed % 2, kind=kind, dtype="float32", seed=seed, features=16)
+        draws = torch.randn(made["gradient"].shape, generator=torch.Generator().manual_seed(seed))
+        found = recover_batch(
+            made["gradient"] + noise * draws, made["weight"], batch_size=1 + seed % 2, prior=kind, noise=noise, rounds=6
+        )
+        if found.status == "unique":
+            order = metrics.match_batch(found.features, made["hidden"])
+            off = metrics.label_error(found.labels[order], made["labels"])
+            assert (off <= found.open[order]).all()
+            certain += 1
+    assert certain >= 18

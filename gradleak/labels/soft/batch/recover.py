@@ -65,8 +65,8 @@ class BatchLabels:
     Attributes:
         labels: (B, C), NaN for samples that were not found.
         features: (B, I), NaN for samples that were not found.
-        open: Estimate of the L1 error of each label (B,) from rounding of the gradient, three standard deviations by
-            the covariance of the fit. On networks errors of up to 6.4 times this size were observed.
+        open: Estimate of the L1 error of each label (B,), four standard deviations by the covariance of the fit, with
+            residuals at least as large as rounding and noise make them.
         loose: Estimate of the relative error of each feature (B,).
         residual: Relative error of the gradient computed from all recovered samples, inf if some were not found.
         status: "unique", "ambiguous", "found" or "failed".
@@ -170,8 +170,8 @@ def recover_batch(
         bias: The last layer's bias (C,), if it has one. It is treated as the weight of a feature that is always 1.
         bias_gradient: Gradient of the bias (C,), needed together with the bias.
         nonnegative: Whether no entry of a feature is negative, as after a ReLU.
-        noise: Standard deviation of the noise that the client is known to have added to every entry. None estimates it
-            from the singular values beyond the batch size, which must then be given.
+        noise: Standard deviation of the noise that the client is known to have added to every entry. None takes an
+            upper bound from the singular values beyond the batch size, which must then be given.
         rounds: The largest number of random starts for each kind of label.
         seed: Seed of the random starts.
         scale: The factor on the gradient, 1 unless the client is known to have rescaled it. None recovers a factor that
