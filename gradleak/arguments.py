@@ -35,10 +35,11 @@ HINTS: dict[Any, dict[str, Any]] = {}
 LONGEST = 60
 
 
-def checked_arguments(**shapes: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def checked_arguments(*unchecked: str, **shapes: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Check the arguments of every call of a function, and raise an InputError of one line if one is invalid.
 
     Args:
+        unchecked: The names of arguments that the function checks itself.
         shapes: The shapes of floating-point tensors by the names of the arguments, as in `weight="C I"` or
             `bias_gradient="C | N C"`. Dimensions with the same letter have the same size in all arguments.
     """
@@ -49,7 +50,7 @@ def checked_arguments(**shapes: str) -> Callable[[Callable[P, R]], Callable[P, R
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             given = signature.bind(*args, **kwargs)
-            check(given.arguments, _hints(function), shapes)
+            check({key: one for key, one in given.arguments.items() if key not in unchecked}, _hints(function), shapes)
             # torch does not take NumPy's whole numbers in all places.
             given.arguments |= {key: int(one) for key, one in given.arguments.items() if isinstance(one, np.integer)}
             try:
@@ -153,14 +154,16 @@ def _is_number(value: Any, kind: type) -> bool:
     return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
-def check_values(name: str, value: Tensor) -> None:
-    """Refuse a tensor that is empty, complex or sparse, has no values, or holds NaN or infinite values."""
+def check_values(name: str, value: Tensor, *, finite: bool = True) -> None:
+    """Refuse a tensor that is empty, complex or sparse, has no values, or holds NaN or infinite values if `finite`."""
     if value.is_meta or value.layout != torch.strided or value.is_quantized or value.is_complex():
         raise InputError(f"{name} must be an ordinary tensor of real numbers; got {shown(value)}")
     if value.numel() == 0:
         raise InputError(f"{name} must not be empty; got {shown(value)}")
     # A sum is quick and finite in nearly all cases; where it overflows, look at each entry.
-    if value.is_floating_point() and not bool(value.detach().sum().isfinite()) and not bool(value.isfinite().all()):
+    if not finite or not value.is_floating_point() or bool(value.detach().sum().isfinite()):
+        return
+    if not bool(value.isfinite().all()):
         raise InputError(f"{name} holds NaN or infinite values")
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from gradleak.answers import LabelStatus
 from gradleak.errors import InputError
 
 # A label is known if its error is at most this (L1).
 KNOWN = 1e-3
+# Known labels are refused if the sum of a row's absolute entries differs by so much from 1.
+UNLIKE = 0.1
 
 
 @dataclass(frozen=True)
@@ -42,3 +46,11 @@ def check_noise(noise: float | None) -> None:
     """Refuse a standard deviation that is negative or not finite."""
     if noise is not None and not 0 <= noise < math.inf:
         raise InputError(f"noise is a standard deviation, finite and not negative, or None; got {noise:g}")
+
+
+def check_probabilities(labels: Tensor) -> None:
+    """Refuse labels (B, C) that are not probabilities, up to the errors of labels that an attack has found."""
+    masses = labels.abs().sum(dim=1)
+    worst = float(masses[(masses - 1).abs().argmax()])
+    if not abs(worst - 1) < UNLIKE:
+        raise InputError(f"labels are not probabilities: the absolute entries of a row sum to {worst:.3g} and not to 1")

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gradleak.arguments import checked_arguments
+from gradleak.arguments import check_values, checked_arguments, shown
 from gradleak.errors import InputError, unknown
 from gradleak.labels.priors import named
 from gradleak.labels.soft.path import LabelPath, golden
@@ -27,12 +27,12 @@ GRID_SPAN = 1e4
 NARROWEST_UNITS = 1e4
 
 
-@checked_arguments()
+@checked_arguments("labels")
 def label_loss(labels: Tensor, prior: str = "smoothing", kind: Kind = "variance") -> Tensor:
     """Return how far labels (…, C) are from the shape that the prior allows, (…).
 
     Args:
-        labels: (…, C).
+        labels: (…, C). Where they are NaN, as a path's labels are at the scalar 0, the loss is NaN.
         prior: "smoothing", "onehot" or "mixup".
         kind: "variance" of the entries of the other classes than the sample's own (wang2024, Eqn. 5); the mean "square"
             of these entries; or the "negative" mass Σ|ŷᵢ| − 1 of all entries (both appendix C).
@@ -40,8 +40,9 @@ def label_loss(labels: Tensor, prior: str = "smoothing", kind: Kind = "variance"
     Returns:
         The loss (…), 0 for a label of the right shape.
     """
-    if not labels.is_floating_point() or labels.ndim == 0:
-        raise InputError(f"labels must be (…, C), floating point; got {tuple(labels.shape)} of {labels.dtype}")
+    if not torch.is_tensor(labels) or not labels.is_floating_point() or labels.ndim == 0:
+        raise InputError(f"labels must be a tensor (…, C) of floating-point numbers; got {shown(labels)}")
+    check_values("labels", labels, finite=False)
     return _loss(labels, prior, kind)
 
 

@@ -34,7 +34,7 @@ from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.labels.soft.problem import ACCEPT, LARGEST, WORST
 from gradleak.labels.soft.rank_one import noise_bound
 from gradleak.labels.soft.single import SPREAD, recover_soft_labels
-from gradleak.labels.verdict import KNOWN, Verdict, check_noise, check_scale
+from gradleak.labels.verdict import KNOWN, Verdict, check_noise, check_probabilities, check_scale
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit
 from gradleak.wording import counted
 
@@ -192,6 +192,8 @@ def recover_batch(
     check_noise(noise)
     check_count("batch_size", batch_size)
     check_count("rounds", rounds)
+    if labels is not None:
+        check_probabilities(labels)
     sent = _sent(weight_gradient, weight, bias, bias_gradient, precision)
     with torch.no_grad():
         result = _recover(sent, Settings(batch_size, prior, labels, nonnegative, noise, rounds, seed, scale))
