@@ -8,24 +8,10 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import ReferenceRole
-from sphinx.util.nodes import make_refnode
 from sphinx.util.osutil import relative_uri
 
-SCOREBOARD = "book/scoreboard"
 # The folder whose files are copied to the root of the built book; see `html_extra_path` in _config.yml.
 BESIDE = "book/generated/beside"
-
-
-class Claim(ReferenceRole):
-    """A link to a claim on the scoreboard; its text alone where the book is built without a scoreboard."""
-
-    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
-        """Return the link."""
-        text = nodes.inline(self.rawtext, self.title)
-        if SCOREBOARD not in self.env.found_docs:
-            return [text], []
-        anchor = f"claim-{self.target}"
-        return [make_refnode(self.env.app.builder, self.env.docname, SCOREBOARD, anchor, text)], []
 
 
 class BookFile(ReferenceRole):
@@ -40,6 +26,15 @@ class BookFile(ReferenceRole):
         here = self.env.app.builder.get_target_uri(self.env.docname)
         link = nodes.reference(self.rawtext, self.title, internal=True, refuri=relative_uri(here, path) + mark + part)
         return [link], []
+
+
+class Claim(BookFile):
+    """A link to the page of a claim; its text alone where the claim has none."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """Return the link."""
+        self.target = f"claims/{self.target}.html"
+        return super().run()
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -219,6 +219,8 @@ def _render(index: Path) -> None:
     inputs_hash = _hash(_files([*RENDERED, *MADE]), lambda file: file.read_bytes())
     if index.is_file() and stamp.is_file() and stamp.read_text() == inputs_hash:
         return
+    from gradleak.runs import code
+
     stamp.unlink(missing_ok=True)
     # jupyter-book cannot be run by `python -m`, and the first line of its script fails if Python's path has a space.
     command = [
@@ -226,8 +228,16 @@ def _render(index: Path) -> None:
         "build", ".", "--toc", "book/_toc.yml", "--path-output", ".",
         "-W", "-n", "--keep-going",
     ]  # fmt: skip
-    # Turn off the colours that Sphinx writes for terminals, so that the log is readable.
-    environment = os.environ | {"NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
+    # The notebooks in book/ are executed by myst-nb, whenever a file that they read may have changed.
+    for notebook in paths.book().glob("*.ipynb"):
+        notebook.touch()
+    environment = os.environ | {
+        "NO_COLOR": "1",  # without the colours that Sphinx writes for terminals, the log is readable
+        "PYTHONWARNINGS": "ignore",
+        "GRADLEAK_ROOT": str(paths.root()),
+        # Their kernels must run the same code as this process, even if the installed package is another checkout.
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(code.package_folder().parent), os.environ.get("PYTHONPATH")])),
+    }
     result = subprocess.run(command, cwd=paths.root(), capture_output=True, text=True, env=environment, check=False)
     if result.returncode != 0:
         messages = [line for line in (result.stdout + result.stderr).splitlines() if _tells(line)]

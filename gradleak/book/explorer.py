@@ -1,22 +1,21 @@
-"""Write the explorer, what was measured in which setting: plain tables, data for the browser, and a CSV file."""
+"""Write the explorer, what was measured in which setting: plain tables, a table of all outcomes, and a CSV file."""
 
 from __future__ import annotations
 
 import csv
+import html
 import io
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields
+
+import pandas as pd
 
 from gradleak.metrics import SCALE
 from gradleak.runs import records
 from gradleak.studies import Study
 from gradleak.studies.shared.outcomes import FAMILIES, KINDS, LEVELS, SHARES, Outcome, shown
 
-# The name of the data in the browser, and the axes by which a reader chooses, in the order in which a row states them.
-CONSTANT = "GRADLEAK_OUTCOMES"
-CHOICES = ("leak", "attack", "network", "training", "data", "batch", "client")
 NOT_RUN = "not run"
 
 
@@ -107,61 +106,40 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
 
 
-def script(ordered: Sequence[Study], outcomes: Sequence[Outcome]) -> str:
-    """Return the outcomes as a script that assigns them to one constant, with a list of the values of each axis."""
-    used = {one.page for one in outcomes}
-    pages = [study for study in ordered if study.name in used]
-    lists: dict[str, list[str | int]] = {axis: _values(outcomes, axis) for axis in CHOICES}
-    defenses = list(dict.fromkeys(one.defense for one in outcomes))
-    families = [name for name in dict.fromkeys(FAMILIES.values()) if any(one.family == name for one in outcomes)]
-    details = list(dict.fromkeys(one.detail for one in outcomes))
-    measures = list(dict.fromkeys((one.measure, one.unit, one.cases) for one in outcomes))
-    names = [study.name for study in pages]
-    indices = {axis: {value: index for index, value in enumerate(values)} for axis, values in lists.items()}
-    family_of = {defense: families.index(_family(outcomes, defense)) for defense in defenses}
-    rows = [
-        [
-            *(indices[axis][getattr(one, axis)] for axis in CHOICES),
-            family_of[one.defense],
-            defenses.index(one.defense),
-            details.index(one.detail),
-            measures.index((one.measure, one.unit, one.cases)),
-            names.index(one.page),
-            *(_plain(value) for value in (one.value, one.low, one.high, one.chance)),
-            one.count,
-            one.severity,
-        ]
-        for one in outcomes
-    ]
-    content = {
-        "levels": LEVELS,
-        "lists": lists | {"family": ["no defence" if name == "none" else name for name in families]},
-        "defenses": [shown(defense) for defense in defenses],
-        "details": details,
-        "measures": measures,
-        "pages": [[study.title, f"executed/{study.paper}/{study.name}.html"] for study in pages],
-        "rows": rows,
+def rows(ordered: Sequence[Study], outcomes: Sequence[Outcome]) -> pd.DataFrame:
+    """Return the table of all outcomes, the most severe first; texts are HTML, and each row links to its page."""
+    papers = {study.name: study.paper for study in ordered}
+    severe = sorted(outcomes, key=lambda one: (-one.severity, -_bound(one.low), -_bound(one.value)))
+    return pd.DataFrame([_row(one, papers[one.page]) for one in severe])
+
+
+def _bound(value: float) -> float:
+    return -math.inf if math.isnan(value) else value
+
+
+def _row(one: Outcome, paper: str) -> dict[str, str | int]:
+    interval = "too few cases for an interval"
+    if not math.isnan(one.low):
+        interval = f"95 %: {_number(one.low)} to {_number(one.high)}"
+    guessing = f"; guessing: {_number(one.chance)} %" if one.chance > 0 else ""
+    defense = "no defence" if one.family == "none" else shown(one.defense)
+    texts = [defense, "" if one.client == "float32" else one.client, one.detail]
+    return {
+        "leaks": f'<span class="leaks leaks-{one.severity}">{LEVELS[one.severity]}</span>',
+        "attack": html.escape(one.attack),
+        "success": f"<strong>{_number(one.value)}{_unit(one)}</strong> {html.escape(one.measure)} "
+        f"({interval}; n = {one.count:,} {html.escape(one.cases)}{guessing})",
+        "network": html.escape(one.network),
+        "training": one.training,
+        "batch size": one.batch,
+        "defence": html.escape("; ".join(filter(None, texts))),
+        "data": html.escape(one.data),
+        "measured on": f'<a href="executed/{paper}/{one.page}.html">{one.page}</a>',
+        # The table is filtered by what follows, and does not show it.
+        "what leaks": one.leak,
+        "kind of defence": "no defence" if one.family == "none" else one.family,
+        "client": one.client,
     }
-    return f"const {CONSTANT} = {json.dumps(content, separators=(',', ':'))}\n"
-
-
-def _family(outcomes: Sequence[Outcome], defense: str) -> str:
-    return next(one.family for one in outcomes if one.defense == defense)
-
-
-def _values(outcomes: Sequence[Outcome], axis: str) -> list[str | int]:
-    """Return the values of an axis: numbers and names in order, kinds of leak and clients in the order of the pages."""
-    found = {getattr(one, axis) for one in outcomes}
-    if axis == "leak":
-        return [kind for kind in KINDS if kind in found]
-    return sorted(found, key=lambda value: value if isinstance(value, int) else str(value).lower())
-
-
-def _plain(value: float) -> float | str | None:
-    """Return a number with four digits as JSON has it: NaN is null, and an infinite number is a word."""
-    if math.isnan(value):
-        return None
-    return _number(value) if math.isinf(value) else float(f"{value:.4g}")
 
 
 def table(outcomes: Sequence[Outcome]) -> str:

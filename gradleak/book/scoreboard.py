@@ -1,9 +1,13 @@
-"""Write the scoreboard: all claims as rows that a browser filters, the failing ones by cause, and counts by paper."""
+"""Write the scoreboard's parts: rows and pages of all claims, the failing ones by cause, and counts by paper."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+from jinja2 import Template
 
 from gradleak import claims
 from gradleak.claims import Line, causes, listed, rounding
@@ -17,23 +21,11 @@ from gradleak.wording import counted
 
 # The folder of files that lie beside the book's pages; `_config.yml` names it.
 BESIDE = "beside"
-HEADS = ("verdict", "place", "claim", "published", "measured", "holds if", "page")
 
 
-def text(papers: Sequence[str], ordered: Sequence[Study], judged: Mapping[str, list[Line]]) -> str:
-    """Return the generated part of the scoreboard in Markdown.
-
-    Args:
-        papers: The papers in the order of the book.
-        ordered: The studies in this order.
-        judged: The judged claims, by study.
-    """
-    lines = [line for study in ordered for line in judged[study.name]]
+def text(lines: Sequence[Line]) -> str:
+    """Return the sections that follow the table of all claims, in Markdown."""
     parts = [
-        scores(lines),
-        _raw(_bars(papers, lines)),
-        "## All claims",
-        _raw(_all_claims(papers, ordered, judged)),
         "## What fails, and why",
         *_failing(lines),
         "## Verdicts by paper",
@@ -56,13 +48,9 @@ def scores(lines: Sequence[Line]) -> str:
     )
 
 
-def _raw(markup: str) -> str:
-    return f"```{{raw}} html\n{markup}\n```"
-
-
-def _bars(papers: Sequence[str], lines: Sequence[Line]) -> str:
-    """Return a bar for each paper's claims and one for ours on it, divided by verdict, as HTML."""
-    bars = []
+def bars(papers: Sequence[str], lines: Sequence[Line]) -> str:
+    """Return a bar for each paper's claims and one for ours on it, divided by verdict, as raw HTML in Markdown."""
+    drawn = []
     for paper in papers:
         own = [line for line in lines if line.claim.paper == paper]
         for name, group in ((paper, claims.of_papers(own)), ("our claims on it", claims.of_ours(own))):
@@ -73,50 +61,36 @@ def _bars(papers: Sequence[str], lines: Sequence[Line]) -> str:
                     f"{count}</span>"
                     for verdict, count in claims.counted(group)
                 )
-                bars.append(f'<p>{name}</p><div class="bar" role="img" aria-label="{words}">{parts}</div>')
+                drawn.append(f'<p>{name}</p><div class="bar" role="img" aria-label="{words}">{parts}</div>')
     verdicts = [verdict for verdict, _ in claims.counted(lines)]
     legend = " ".join(f'<span class="badge {claims.style(verdict)}">{verdict}</span>' for verdict in verdicts)
-    return f'<div class="verdict-bars">{"".join(bars)}<p class="legend">{legend}</p></div>'
+    markup = f'<div class="verdict-bars">{"".join(drawn)}<p class="legend">{legend}</p></div>'
+    return f"```{{raw}} html\n{markup}\n```\n"
 
 
-def _all_claims(papers: Sequence[str], ordered: Sequence[Study], judged: Mapping[str, list[Line]]) -> str:
-    """Return a table of claims for each page, folded; scoreboard.js makes a single table of them that can be filtered.
-
-    Each row has the anchor of its claim.
-    """
-    folds = []
-    for paper in papers:
-        own = [study for study in ordered if study.paper == paper and judged[study.name]]
-        folds += [f'<p class="paper">{paper}</p>'] if own else []
-        for study in own:
-            head = html.escape(f"{study.title}: {claims.tally(judged[study.name])}")
-            rows = "\n".join(_row(study, line) for line in judged[study.name])
-            top = "".join(f"<th>{name}</th>" for name in HEADS)
-            table = f'<table class="gradleak-table all-claims"><thead><tr>{top}</tr></thead><tbody>\n{rows}\n'
-            folds.append(f"<details><summary>{head}</summary>{table}</tbody></table></details>")
-    script = '<script src="../_static/scoreboard.js" defer></script>'
-    return f'<div id="claims" data-details="../claims/">{"".join(folds)}</div>\n{script}'
+def rows(ordered: Sequence[Study], judged: Mapping[str, list[Line]]) -> pd.DataFrame:
+    """Return the table of all claims; texts are HTML, and each claim links to its page."""
+    return pd.DataFrame([_row(study, line) for study in ordered for line in judged[study.name]])
 
 
-def _row(study: Study, line: Line) -> str:
+def _row(study: Study, line: Line) -> dict[str, str]:
     claim = line.claim
-    data = {
+    return {
+        "verdict": f'<span class="badge {claims.style(line.verdict)}">{html.escape(line.verdict_text)}</span>',
+        "paper": claim.paper,
+        "place": html.escape(f"{claim.paper}, {claim.place}"),
+        "claim": f'<a href="../claims/{claim.id}.html">{html.escape(claim.statement)}</a>',
+        "published": html.escape("" if claim.published is None else claim.shown(claim.published)),
+        "measured": html.escape(line.deciding.shown),
+        "holds if": html.escape(claim.rule_text),
+        "page": f'<a href="executed/{study.paper}/{study.name}.html">{study.name}</a>',
+        # The table is filtered by what follows, and does not show it.
+        "decided": line.verdict,
         "whose": listed.whose(claim),
         "cause": causes.cause(line) or "",
-        "changed": "|".join(dict.fromkeys(change.kind for change in claim.changed)),
+        "changed": ", ".join(dict.fromkeys(change.kind for change in claim.changed)) or "nothing",
+        "id": claim.id,
     }
-    attributes = "".join(f' data-{name}="{html.escape(value)}"' for name, value in data.items() if value)
-    anchor = html.escape(f"claim-{claim.id}")
-    cells = [
-        f'<span class="badge {claims.style(line.verdict)}">{html.escape(line.verdict_text)}</span>',
-        html.escape(f"{claim.paper}, {claim.place}"),
-        f'<a href="#{anchor}">{html.escape(claim.statement)}</a>',
-        html.escape("" if claim.published is None else claim.shown(claim.published)),
-        html.escape(line.deciding.shown),
-        html.escape(claim.rule_text),
-        f'<a href="executed/{study.paper}/{study.name}.html">{study.name}</a>',
-    ]
-    return f'<tr id="{anchor}"{attributes}>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
 def _failing(lines: Sequence[Line]) -> list[str]:
@@ -142,29 +116,27 @@ def _downloads() -> str:
 
 
 def files(ordered: Sequence[Study], judged: Mapping[str, list[Line]]) -> dict[str, bytes]:
-    """Return the files that lie beside the book: lists of all claims, their details by page, and all records.
+    """Return the files that lie beside the book: lists of all claims, a page for each claim, and all records.
 
     Args:
-        ordered: The studies in the order of the book.
+        ordered: The studies.
         judged: The judged claims, by study.
     """
     made, entries = {}, []
+    page = Template(Path(__file__).with_name("claim.html").read_text("utf-8"), autoescape=True, trim_blocks=True)
     for study in ordered:
         record = records.recorded(study.name)
         state = golden.state(record) if record else None
-        own = [(line, listed.listed(line, state)) for line in judged[study.name]]
-        entries += [entry for _, entry in own]
         links = _links(study, record, state)
-        details = {
-            entry.id: listed.detail(
-                line,
-                entry,
-                [*(Fact(head="Run again", text=text) for text in rounding.verdicts(entry.id)), *links],
-                listed.rows_behind(line.claim, record) if record else None,
-            )
-            for line, entry in own
-        }
-        made[f"claims/{study.name}.js"] = listed.as_script(study.name, details).encode()
+        for line in judged[study.name]:
+            entry = listed.listed(line, state)
+            entries.append(entry)
+            again = [Fact("Run again", text) for text in rounding.verdicts(entry.id)]
+            made[f"claims/{entry.id}.html"] = page.render(
+                statement=entry.statement,
+                facts=[*listed.facts(line, entry), *again, *links],
+                rows=listed.rows_behind(line.claim, record) if record else None,
+            ).encode()
         if record:
             made[provenance.address(study.name)] = records.file_of(study.name).read_bytes()
     made["claims.json"] = listed.as_json(entries).encode()
@@ -174,9 +146,8 @@ def files(ordered: Sequence[Study], judged: Mapping[str, list[Line]]) -> dict[st
 
 def _links(study: Study, record: Record | None, state: State | None) -> list[Fact]:
     """Return the facts that lead from a claim to its page's record and to the page."""
-    page = Fact(head="Page", text=study.title, link=f"executed/{study.paper}/{study.name}.html")
+    page = Fact("Page", study.title, f"../book/executed/{study.paper}/{study.name}.html")
     if record is None:
         return [page]
     address = provenance.address(study.name)
-    text = f"{address.rpartition('/')[2]} ({state})"
-    return [Fact(head="Record", text=text, link=f"../{address}"), page]
+    return [Fact("Record", f"{address.rpartition('/')[2]} ({state})", f"../{address}"), page]

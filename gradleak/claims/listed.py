@@ -1,11 +1,11 @@
-"""List judged claims as plain data: one flat entry for each claim, and the details that the scoreboard opens."""
+"""List judged claims as plain data: one flat entry for each claim, and the facts that its page states."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -35,7 +35,7 @@ class Listed(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    id: str = Field(description="name of the claim; its address is scoreboard.html#claim- followed by this name")
+    id: str = Field(description="name of the claim; claims/<name>.html is its page")
     paper: str = Field(description="citation key of the paper")
     place: str = Field(description="part of the paper that states the claim")
     statement: str = Field(description="the claim in words")
@@ -135,7 +135,8 @@ def as_csv(entries: Iterable[Listed]) -> str:
     return stream.getvalue()
 
 
-class Rows(BaseModel):
+@dataclass(frozen=True)
+class Rows:
     """The rows behind a claim.
 
     Attributes:
@@ -174,7 +175,8 @@ def _cell(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else "–" if value is None else str(value)
 
 
-class Fact(BaseModel):
+@dataclass(frozen=True)
+class Fact:
     """One fact about a claim: its head, a text, and the address to which the text leads, or ""."""
 
     head: str
@@ -182,51 +184,31 @@ class Fact(BaseModel):
     link: str = ""
 
 
-class Detail(BaseModel):
-    """What the scoreboard shows about a claim when a reader opens it."""
-
-    facts: list[Fact]
-    rows: Rows | None
-
-
-def detail(line: Line, entry: Listed, links: Iterable[Fact], rows: Rows | None) -> Detail:
-    """Return the details of a claim.
+def facts(line: Line, entry: Listed) -> list[Fact]:
+    """Return what the page of a claim states about it.
 
     Args:
         line: The judged claim.
         entry: Its entry in the list.
-        links: The facts that lead to the claim's record and page.
-        rows: The rows behind the claim.
     """
     claim = line.claim
-    facts = [
-        Fact(head="Paper", text=f"{entry.paper}, {entry.place}" + (f" ({entry.whose})" if claim.ours else "")),
-        Fact(head="Table", text=entry.table),
-        Fact(head="Published", text="" if claim.published is None else claim.shown(claim.published)),
-        Fact(head="Recorded", text=line.recorded.shown),
-        Fact(head="Run of the book", text=line.fresh.shown if line.fresh.value is not None else ""),
-        Fact(head="Verdict", text=line.verdict_text),
-        Fact(head="Holds if", text=entry.rule),
-        Fact(head="Measured", text=entry.measure),
-        Fact(head="Needs", text=entry.needs),
-        Fact(head="Paper's setting", text=entry.setting),
-        Fact(head="Differs in", text=entry.differs),
-        Fact(head="Stand-in", text=entry.stand_in),
-        Fact(head="Changed method", text=entry.protocol),
-        Fact(head="Cause", text=entry.cause or ""),
-        Fact(head="Remark", text=entry.note),
-        Fact(head="Does not matter", text=entry.immaterial),
-        *(Fact(head=f"Changed ({change.kind})", text=change.why) for change in entry.changed),
-        *links,
+    stated = [
+        Fact("Paper", f"{entry.paper}, {entry.place}" + (f" ({entry.whose})" if claim.ours else "")),
+        Fact("Table", entry.table),
+        Fact("Published", "" if claim.published is None else claim.shown(claim.published)),
+        Fact("Recorded", line.recorded.shown),
+        Fact("Run of the book", line.fresh.shown if line.fresh.value is not None else ""),
+        Fact("Verdict", line.verdict_text),
+        Fact("Holds if", entry.rule),
+        Fact("Measured", entry.measure),
+        Fact("Needs", entry.needs),
+        Fact("Paper's setting", entry.setting),
+        Fact("Differs in", entry.differs),
+        Fact("Stand-in", entry.stand_in),
+        Fact("Changed method", entry.protocol),
+        Fact("Cause", entry.cause or ""),
+        Fact("Remark", entry.note),
+        Fact("Does not matter", entry.immaterial),
+        *(Fact(f"Changed ({change.kind})", change.why) for change in entry.changed),
     ]
-    return Detail(facts=[fact for fact in facts if fact.text], rows=rows)
-
-
-def as_script(study: str, details: Mapping[str, Detail]) -> str:
-    """Return a script that keeps the details of a page's claims by their ids.
-
-    It is a script because a browser does not fetch JSON for a page that was opened as a file.
-    """
-    content = {name: one.model_dump(exclude_defaults=True) for name, one in details.items()}
-    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
-    return f"(window.gradleakClaims ??= {{}})[{json.dumps(study)}] = {text}\n"
+    return [fact for fact in stated if fact.text]

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
-from urllib.parse import quote_plus
 
 from gradleak.claims.causes import MEANINGS, by_cause
 from gradleak.claims.judging import OF_OURS, OF_PAPERS, Line, Verdict
@@ -344,7 +343,7 @@ def changes_table(judged: Iterable[Line]) -> Table:
 
 
 def causes_table(judged: Iterable[Line]) -> Table:
-    """Return a table of the number of claims that fail or disagree, by cause; a cause links to its claims."""
+    """Return a table of the number of claims that fail or disagree, by cause."""
     import pandas as pd
 
     from gradleak.show.tables import Table
@@ -360,14 +359,13 @@ def causes_table(judged: Iterable[Line]) -> Table:
         for cause, group in groups.items()
     ]
     total = sum(map(len, groups.values()))
-    links = [[f"bookfile:book/scoreboard.html#cause={quote_plus(cause)}", "", "", ""] for cause in groups]
     frame = pd.DataFrame(rows, columns=["cause", "meaning", "the papers' claims", "ours"])
-    caption = f"The {total} claims that fail or disagree, by cause; click a cause to see its claims."
+    caption = f"The {total} claims that fail or disagree, by cause."
     notes = (
         "A stand-in or a trend decides nothing, and its cause follows from the verdict. All other causes are stated "
         "with the claims."
     )
-    return Table(frame, caption, "tab-scoreboard-causes", notes, kind="causes", links=links)
+    return Table(frame, caption, "tab-scoreboard-causes", notes, kind="causes")
 
 
 def failing_table(judged: Iterable[Line], cause: Cause) -> Table:

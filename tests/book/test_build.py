@@ -75,6 +75,7 @@ def test_pages_are_run_once_and_stale_ones_removed(
         "scores.md",
         "scale.md",
         "scoreboard.md",
+        "verdict-bars.md",
         "report-card.md",
         "gallery.md",
         "status.md",
@@ -87,9 +88,10 @@ def test_pages_are_run_once_and_stale_ones_removed(
     assert "1 reproduced" in generated["pages-toy2020.md"]
     assert "No page" in generated["pages-empty2020.md"]
     assert "no report" in generated["report-toy2020.md"]
-    assert "**The papers' claims, 1**: 1 reproduced." in generated["scoreboard.md"]
+    assert "**The papers' claims, 1**: 1 reproduced." in generated["scores.md"]
     assert "**Our own, 0**: none." in generated["scores.md"]
-    assert "<summary>A toy: draws and their sum: 1 reproduced</summary>" in generated["scoreboard.md"]
+    (row,) = json.loads((paths.book() / "generated" / "claims.json").read_text())
+    assert (row["id"], row["decided"]) == ("toy-sum", "reproduced")
     assert json.loads((paths.book() / "generated" / "places.json").read_text()) == {
         "book/executed/toy2020/toy": ["toy2020", "Table 1"]
     }

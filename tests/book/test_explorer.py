@@ -1,10 +1,9 @@
-"""The explorer's tables and data say what the outcomes say."""
+"""The explorer's tables say what the outcomes say."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from typing import Any
 
@@ -40,38 +39,15 @@ MADE_UP = [
 ]  # fmt: skip
 
 
-def data(script: str) -> dict[str, Any]:
-    """Return what a script assigns."""
-    start = f"const {explorer.CONSTANT} = "
-    assert script.startswith(start)
-    content: dict[str, Any] = json.loads(script[len(start) :])
-    return content
-
-
-def test_the_data_hold_every_outcome() -> None:
-    content = data(explorer.script(PAGES, MADE_UP))
-    assert len(content["rows"]) == len(MADE_UP)
-    for row, one in zip(content["rows"], MADE_UP, strict=True):
-        axes = dict(zip(explorer.CHOICES, row, strict=False))
-        assert {axis: content["lists"][axis][index] for axis, index in axes.items()} == {
-            axis: getattr(one, axis) for axis in explorer.CHOICES
-        }
-        kind, defense, detail, measure, page, value, low, high, chance, count, severity = row[len(axes) :]
-        assert content["lists"]["family"][kind] == {"none": "no defence"}.get(one.family, one.family)
-        assert content["defenses"][defense] == shown(one.defense)
-        assert content["details"][detail] == one.detail
-        assert content["measures"][measure] == [one.measure, one.unit, one.cases]
-        assert content["pages"][page][1] == f"executed/wang2024/{one.page}.html"
-        assert value == ("lost" if math.isinf(one.value) else one.value)
-        assert [low, high] == [None if math.isnan(end) else end for end in (one.low, one.high)]
-        assert (chance, count, severity) == (one.chance, one.count, one.severity)
-
-
-def test_values_of_an_axis_are_in_order() -> None:
-    lists = data(explorer.script(PAGES, MADE_UP))["lists"]
-    assert lists["batch"] == [8, 128]
-    assert lists["leak"] == ["labels", "images"]
-    assert lists["network"] == ["AlexNet", "LeNet"]
+def test_the_table_holds_every_outcome_the_most_severe_first() -> None:
+    rows = explorer.rows(PAGES, MADE_UP).to_dict("records")
+    assert len(rows) == len(MADE_UP)
+    assert ["little" in row["leaks"] for row in rows] == [False, False, True, True]
+    (row,) = [row for row in rows if row["defence"] == "no defence" and row["network"] == "LeNet"]
+    assert row["success"] == "<strong>50 %</strong> labels found (95 %: 40 to 60; n = 100 batches)"
+    assert row["measured on"] == '<a href="executed/wang2024/noise.html">noise</a>'
+    (lost,) = [row for row in rows if "lost" in row["success"]]
+    assert lost["success"] == "<strong>lost</strong> PSNR (too few cases for an interval; n = 3 batches)"
 
 
 def test_the_plain_tables_name_the_most_and_what_was_not_run() -> None:

@@ -117,7 +117,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "index.md": "# Index\n\n```{toctree}\n:glob:\nbook/executed/wang2024/*\nbook/scoreboard\n```\n",
         "book/executed/wang2024/noise.md": PAGE,
         "book/executed/wang2024/deep.md": "# Another page\n\nText.\n",
-        "book/scoreboard.md": "# Scoreboard\n\n{bookfile}`chance <book/scoreboard.html#cause=chance>`\n",
+        "book/scoreboard.md": "# Scoreboard\n\n{bookfile}`the page <book/executed/wang2024/noise.html#a-page>`\n",
         "book/generated/places.json": json.dumps(
             {
                 "book/executed/wang2024/noise": ["wang2024", "Section 5.2, Table 5, Figure 6"],
@@ -125,6 +125,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
             }
         ),
         "book/generated/beside/records/noise.json": "{}",
+        "book/generated/beside/claims/t5-α+β.html": "<p>A claim</p>",
     }
     for name, text in texts.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -150,13 +151,13 @@ def test_names_stand_in_captions_and_references(built: Path) -> None:
 
 def test_links_lead_to_claims_and_to_files_that_are_there(built: Path) -> None:
     text = (built / "book/executed/wang2024/noise.html").read_text()
-    assert 'href="../../scoreboard.html#claim-t5-α+β"' in text
+    assert 'href="../../../claims/t5-α+β.html"' in text
     assert "2 (3) | x" in text
     assert 'href="../../../records/noise.json"' in text
     assert (built / "records/noise.json").is_file()
     assert "gone" in text
     assert "gone.json" not in text
-    assert 'href="#cause=chance"' in (built / "book/scoreboard.html").read_text()
+    assert 'href="executed/wang2024/noise.html#a-page"' in (built / "book/scoreboard.html").read_text()
 
 
 def test_a_page_says_what_it_regenerates_and_is_found_by_it(built: Path) -> None:

@@ -1,9 +1,8 @@
-"""The scoreboard: every claim is a row with an anchor, the failing ones are grouped, and files lie beside the book."""
+"""The scoreboard: every claim is a row and has a page, the failing ones are grouped, and files lie beside the book."""
 
 from __future__ import annotations
 
 import json
-from html.parser import HTMLParser
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,31 +13,6 @@ from gradleak.runs import records, runner
 from gradleak.show import provenance
 from gradleak.studies import Study
 from tests.claims.test_shown import line
-
-
-class Rows(HTMLParser):
-    """The attributes of the rows that have an id, and the texts of their cells."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.rows: dict[str, dict[str, str | None]] = {}
-        self.cells: dict[str, list[str]] = {}
-        self.links: list[str | None] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        found = dict(attributes)
-        if tag == "tr" and (name := found.get("id")):
-            self.rows[name] = found
-            self.cells[name] = []
-        elif tag == "td" and self.cells:
-            next(reversed(self.cells.values())).append("")
-        elif tag == "a":
-            self.links.append(found.get("href"))
-
-    def handle_data(self, data: str) -> None:
-        if self.cells and next(reversed(self.cells.values())):
-            next(reversed(self.cells.values()))[-1] += data.rstrip("\n")
 
 
 def page(name: str, paper: str) -> Any:
@@ -57,35 +31,45 @@ def judged() -> dict[str, list[Line]]:
     return {"one": first, "two": second, "none": []}
 
 
-def text() -> str:
-    return scoreboard.text(["p", "q", "r"], [page("one", "p"), page("two", "q"), page("none", "r")], judged())
+PAGES = [page("one", "p"), page("two", "q"), page("none", "r")]
+LINES = [one for own in judged().values() for one in own]
 
 
-def test_every_claim_is_a_row_with_an_anchor_and_what_it_is_filtered_by() -> None:
-    found = Rows(text())
-    assert list(found.rows) == ["claim-good", "claim-bad-α", "claim-ours"]
-    assert found.cells["claim-good"][:7] == [
-        "reproduced", "p, Table 1", "a < b & c", "2", "2 ± 1.41 (n = 2)", "± 0.5", "one",
-    ]  # fmt: skip
-    bad = found.rows["claim-bad-α"]
-    assert (bad["data-whose"], bad["data-cause"], bad["data-changed"]) == ("the paper's", "chance", "scale|wording")
-    assert found.rows["claim-ours"]["data-cause"] == "our prediction was wrong"
-    assert "data-cause" not in found.rows["claim-good"]
-    assert {"#claim-bad-α", "executed/p/one.html", "executed/q/two.html"} <= set(found.links)
-    assert text().count("<details>") == 2, "a page without claims has no fold"
-    assert 'aria-label="p: 1 reproduced, 1 not reproduced"' in text()
+def test_every_claim_is_a_row_that_links_to_its_page() -> None:
+    good, bad, ours = scoreboard.rows(PAGES, judged()).to_dict("records")
+    assert good == {
+        "verdict": '<span class="badge badge-reproduced">reproduced</span>',
+        "paper": "p",
+        "place": "p, Table 1",
+        "claim": '<a href="../claims/good.html">a &lt; b &amp; c</a>',
+        "published": "2",
+        "measured": "2 ± 1.41 (n = 2)",
+        "holds if": "± 0.5",
+        "page": '<a href="executed/p/one.html">one</a>',
+        "decided": "reproduced",
+        "whose": "the paper's",
+        "cause": "",
+        "changed": "nothing",
+        "id": "good",
+    }
+    assert (bad["whose"], bad["cause"], bad["changed"]) == ("the paper's", "chance", "scale, wording")
+    assert (ours["whose"], ours["cause"]) == ("our prediction", "our prediction was wrong")
+
+
+def test_bars_count_the_claims_of_a_paper_and_ours() -> None:
+    assert 'aria-label="p: 1 reproduced, 1 not reproduced"' in scoreboard.bars(["p", "q", "r"], LINES)
 
 
 def test_failing_claims_are_grouped_by_cause() -> None:
-    assert "{bookfile}`chance <book/scoreboard.html#cause=chance>`" in text()
-    assert "::::{dropdown} chance: 1 claim\n" in text()
-    assert "::::{dropdown} our prediction was wrong: 1 claim\n" in text()
-    assert "{claim}`Table 1: s <bad-α>`" in text()
+    text = scoreboard.text(LINES)
+    assert "::::{dropdown} chance: 1 claim\n" in text
+    assert "::::{dropdown} our prediction was wrong: 1 claim\n" in text
+    assert "{claim}`Table 1: s <bad-α>`" in text
 
 
 def test_lists_details_and_records_lie_beside_the_book(toy: Study) -> None:
     without = scoreboard.files([toy], {"toy": claims.lines({}, "toy")})
-    assert set(without) == {"claims.json", "claims.csv", "claims/toy.js"}
+    assert set(without) == {"claims.json", "claims.csv", "claims/toy-sum.html"}
     assert json.loads(without["claims.json"])[0]["record"] == "not recorded"
     records.write(runner.run_study(toy, toy.Parameters(samples=4), jobs=1), records.file_of("toy"))
     files = scoreboard.files([toy], {"toy": claims.lines({}, "toy")})
@@ -94,9 +78,10 @@ def test_lists_details_and_records_lie_beside_the_book(toy: Study) -> None:
     assert files[address] == records.file_of("toy").read_bytes(), "byte by byte"
     (entry,) = json.loads(files["claims.json"])
     assert (entry["id"], entry["record"], entry["verdict"]) == ("toy-sum", "current", "reproduced")
-    assert b'"link":"../records/toy2020/toy.json"' in files["claims/toy.js"]
+    assert b'<a href="../records/toy2020/toy.json">' in files["claims/toy-sum.html"]
+    assert b"Behind the measured value" in files["claims/toy-sum.html"]
     folder = paths.root() / "beside"
-    generated._put_beside(folder, files | {"claims/gone.js": b"x"})
+    generated._put_beside(folder, files | {"claims/gone.html": b"x"})
     generated._put_beside(folder, files)
     there = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
     assert there == set(files)
@@ -105,7 +90,7 @@ def test_lists_details_and_records_lie_beside_the_book(toy: Study) -> None:
 def test_a_claim_says_where_it_had_another_verdict(toy: Study) -> None:
     records.write(runner.run_study(toy, toy.Parameters(samples=4), jobs=1), records.file_of("toy"))
     judged = {"toy": claims.lines({}, "toy")}
-    assert b"Run again" not in scoreboard.files([toy], judged)["claims/toy.js"]
+    assert b"Run again" not in scoreboard.files([toy], judged)["claims/toy-sum.html"]
     assert "No recorded trial was run again" in rounding.text()
     run = {"page": "toy", "trials": 4, "of": 4, "same": 1, "within": 2, "differs": 1}
     verdict = {"claim": "toy-sum", "page": "toy", "recorded": "reproduced", "found": "not reproduced"}
@@ -113,7 +98,7 @@ def test_a_claim_says_where_it_had_another_verdict(toy: Study) -> None:
     (paths.results() / "rounding.json").write_text(json.dumps(content))
     rounding._content.cache_clear()
     sentence = "Rounding decides this verdict: it was “not reproduced” when the trials ran again on A card."
-    found = scoreboard.files([toy], judged)["claims/toy.js"].decode()
+    found = scoreboard.files([toy], judged)["claims/toy-sum.html"].decode()
     assert found.count("Run again") == 1
     assert sentence in found
     assert sentence in claims.verdicts(runner.run_study(toy, toy.Parameters(samples=4), jobs=1)).tables[0].remarks

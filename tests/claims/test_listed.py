@@ -13,7 +13,7 @@ import pytest
 
 from gradleak import claims
 from gradleak.claims import Claim, Line, Measure, listed
-from gradleak.claims.listed import Fact, Listed
+from gradleak.claims.listed import Listed
 from gradleak.runs.records import Record
 from tests.claims.test_judging import ROWS, claim, record
 from tests.claims.test_shown import line
@@ -26,8 +26,9 @@ def entry(one: Line) -> Listed:
 def test_ids_are_unique_over_all_pages_and_fit_into_an_address() -> None:
     names = Counter(one.id for one in claims.load())
     assert [name for name, number in names.items() if number > 1] == []
-    # White space, quotes and the signs of an address would break links to "scoreboard.html#claim-<id>".
-    assert not [name for name in names if set(name) & set(" \t\n\"'<>#%?&`")]
+    # "claims/<id>.html" is the file of a claim's page, also where file names ignore case.
+    assert not [name for name in names if set(name) & set(" \t\n\"'<>#%?&`/\\")]
+    assert len({name.lower() for name in names}) == len(names)
 
 
 def test_an_entry_says_what_was_measured_and_how() -> None:
@@ -83,18 +84,10 @@ def test_the_rows_behind_a_claim_are_few_and_tell_themselves_apart() -> None:
     )
 
 
-def test_details_leave_out_what_is_empty_and_are_kept_in_a_script() -> None:
+def test_facts_leave_out_what_is_empty() -> None:
     one = line(note="why", ours="finding")
-    links = [Fact(head="Page", text="A page", link="a.html")]
-    found = listed.detail(one, entry(one), links, listed.rows_behind(one.claim, many(1)))
-    facts = {fact.head: fact.text for fact in found.facts}
+    facts = {fact.head: fact.text for fact in listed.facts(one, entry(one))}
     assert facts["Paper"] == "p, Table 1 (our finding)"
     assert facts["Recorded"] == "2 ± 1.41 (n = 2)"
     assert (facts["Holds if"], facts["Verdict"], facts["Remark"]) == ("± 0.5", "holds", "why")
     assert not {"Cause", "Stand-in", "Run of the book", "Table"} & set(facts)
-    assert found.facts[-1].link == "a.html"
-    script = listed.as_script("toy", {"c": found})
-    assert script.startswith('(window.gradleakClaims ??= {})["toy"] = {')
-    content = json.loads(script.partition(" = ")[2])
-    assert content["c"]["facts"][0] == {"head": "Paper", "text": "p, Table 1 (our finding)"}
-    assert content["c"]["rows"]["total"] == 1
