@@ -6,9 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 import gradleak
 from gradleak.show import figures
@@ -25,10 +23,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("the list of all attacks", ("catalogue",)),
     ("attacks", ("labels", "images", "sequences")),
     ("what attacks run on, and their answers", ("cases", "answers")),
-    (
-        "what the server sees, defences, networks, data and metrics",
-        ("leak", "defenses", "models", "data", "metrics"),
-    ),
+    ("what the server sees, defences, networks, data and metrics", ("leak", "defenses", "models", "data", "metrics")),
     ("labels and losses", ("augment", "losses")),
     (
         "used by all parts",
@@ -58,35 +53,28 @@ def parts() -> list[str]:
 
 def imports() -> set[tuple[str, str]]:
     """Return the pairs (importing part, imported part), without imports that serve only for type checking."""
-    known, folder = set(parts()), Path(gradleak.__file__).parent
+    known, folder = parts(), Path(gradleak.__file__).parent
     pairs = set()
     for part in known:
         base = folder / part
         for file in base.rglob("*.py") if base.is_dir() else [base.with_suffix(".py")]:
-            for node in _executed(ast.parse(file.read_text("utf-8"))):
-                pairs |= {(part, other) for other in _named(node) if other in known and other != part}
+            imported = set(_imported(ast.parse(file.read_text("utf-8"))))
+            pairs |= {(part, other) for other in imported.intersection(known) - {part}}
     return pairs
 
 
-def _executed(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree, except those under `if TYPE_CHECKING`."""
+def _imported(tree: ast.AST) -> Iterator[str]:
+    """Yield the parts of gradleak that a tree imports; the package has no relative imports."""
     for node in ast.iter_child_nodes(tree):
-        typed = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        if isinstance(node, ast.If) and typed:
-            yield from (inner for other in node.orelse for inner in (other, *_executed(other)))
-        else:
-            yield node
-            yield from _executed(node)
-
-
-def _named(node: ast.AST) -> list[str]:
-    """Return the parts of gradleak that an import names; the package has no relative imports."""
-    names: list[str] = []
-    if isinstance(node, ast.Import):
-        names = [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-        names = [f"{node.module}.{alias.name}" for alias in node.names]
-    return [name.split(".")[1] for name in names if name.startswith("gradleak.")]
+        names: list[str] = []
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        yield from (name.split(".")[1] for name in names if name.startswith("gradleak."))
+        yield from _imported(node)
 
 
 def layers() -> list[tuple[str, list[str]]]:
@@ -99,41 +87,27 @@ def layers() -> list[tuple[str, list[str]]]:
 
 
 def draw() -> Figure:
-    """Draw the layers from the command line down to the basic parts, with one arrow for each import between parts."""
-    rows, arrows = layers(), imports()
-    width, height = 100.0, 10.0
-    figure, axes = figures.panels(1, 1, height=1.02 * len(rows), width=8.4)
-    axis, boxes = axes[0][0], {}
+    """Draw the layers from the command line down to the basic parts, with one arrow for each import between parts.
+
+    An arrow down to a lower layer is blue, an arrow within a layer is green, and an arrow upwards is red.
+    """
+    rows = layers()
+    figure, axes = figures.panels(1, 1, height=0.95 * len(rows), width=8.4)
+    axis, places = axes[0][0], {}
     for number, (title, row) in enumerate(rows):
-        low = (len(rows) - 1 - number) * 2 * height
-        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-        axis.text(0, low + height + 2, title, fontsize=9, color="#5a6570", va="bottom", zorder=5, bbox=ground)
-        size = (width - 2 * (len(row) - 1)) / len(row) if len(row) > 3 else 26.0
-        left = (width - size * len(row) - 2 * (len(row) - 1)) / 2
+        height = len(rows) - number
+        axis.text(0, height + 0.25, title, fontsize=9, color="#5a6570", zorder=5, backgroundcolor="white")
         for column, part in enumerate(row):
-            x = left + column * (size + 2)
-            boxes[part] = (x + size / 2, low, number)
-            axis.add_patch(
-                FancyBboxPatch((x, low), size, height, boxstyle="round,pad=0,rounding_size=1.5",
-                               facecolor=COLOURS[number % len(COLOURS)], edgecolor="#14405c", linewidth=1, zorder=3)
-            )  # fmt: skip
-            axis.text(x + size / 2, low + height / 2, part, ha="center", va="center", fontsize=10.5, zorder=4)
-    for source, target in sorted(arrows):
+            places[part] = (column + 0.5) / len(row), height
+            box = {"boxstyle": "round,pad=0.4", "facecolor": COLOURS[number % len(COLOURS)], "edgecolor": "#14405c"}
+            axis.text(*places[part], part, ha="center", va="center", fontsize=9, bbox=box, zorder=4)
+    for source, target in sorted(imports()):
         if target not in rows[-1][1]:
-            _arrow(axis, boxes[source], boxes[target], height)
-    axis.set(xlim=(-1, width + 1), ylim=(-2, 2 * height * len(rows) - height + 6))
+            (x, y), (u, v) = places[source], places[target]
+            colour = "#4f9dc9" if v < y else "#7a9e7e" if v == y else "#c8553d"
+            bow = 0.0 if v != y else -0.25 if u > x else 0.25
+            style = {"arrowstyle": "-|>", "color": colour, "alpha": 0.75, "shrinkA": 12, "shrinkB": 12}
+            axis.annotate("", (u, v), (x, y), arrowprops=style | {"connectionstyle": f"arc3,rad={bow}"}, zorder=2)
+    axis.set(xlim=(-0.02, 1.02), ylim=(0.5, len(rows) + 0.7))
     axis.axis("off")
     return figure
-
-
-def _arrow(axis: Axes, source: tuple[float, float, int], target: tuple[float, float, int], height: float) -> None:
-    """Draw the arrow of an import: blue down to another layer, a green bow within a layer, red upwards."""
-    (x, y, level), (u, v, below) = source, target
-    down = below > level
-    start, end = ((x, y), (u, v + height)) if down else ((x, y + height), (u, v if below < level else v + height))
-    colour = "#c8553d" if below < level else "#4f9dc9" if down else "#7a9e7e"
-    bow = 0.0 if below != level else -0.25 if u > x else 0.25
-    axis.add_patch(
-        FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=8, connectionstyle=f"arc3,rad={bow}",
-                        color=colour, linewidth=0.8, alpha=0.75, zorder=2, shrinkA=1, shrinkB=1)
-    )  # fmt: skip

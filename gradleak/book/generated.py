@@ -8,17 +8,16 @@ import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import pandas as pd
 from matplotlib.figure import Figure
 
 from gradleak import claims, paths, studies
 from gradleak.book import (
-    architecture,
     attacks,
     cover,
     explorer,
     gallery,
     landing,
-    performance,
     reports,
     scale,
     scoreboard,
@@ -28,7 +27,7 @@ from gradleak.claims import Line, rounding
 from gradleak.runs import code, golden, records
 from gradleak.runs.records import Record
 from gradleak.show import figures, provenance
-from gradleak.show.tables import duration
+from gradleak.show.tables import MISSING, Table, duration
 from gradleak.studies import Study
 
 
@@ -71,12 +70,9 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun], job
     parts["rounding.md"] = rounding.text()
     parts["attacks.md"] = attacks.text()
     parts["scale.md"] = scale.text()
-    parts["performance.md"] = performance.write_page(folder)
-    parts["clusters.md"] = performance.write_clusters(folder)
     for name, text in parts.items():
         _put(folder / name, text.encode())
     _put_beside(folder / scoreboard.BESIDE, scoreboard.files(ordered, judged))
-    _put_figure(folder / "architecture.png", architecture.draw())
     for paper in (paper for paper, lines in by_paper.items() if reports.written(paper, lines)):
         _put_figure(folder / f"report-{paper}.png", reports.figure(paper))
     _put_cover(folder)
@@ -140,28 +136,25 @@ def _pages(own: list[Study], judged: dict[str, list[Line]]) -> str:
 
 
 def _status(ordered: list[Study], runs: dict[str, PageRun], fresh: dict[str, Record]) -> str:
-    lines = [
-        "| page | record | recorded on | date | trials | time of all trials | quick run | quick run: when and where |",
-        "| --- | --- | --- | --- | ---: | ---: | ---: | --- |",
-    ]
+    """Return the table of the state of every record, and of when and where its page ran."""
+    rows, links = [], []
     for study in ordered:
         record, run = records.recorded(study.name), fresh[study.name]
-        record_cells = _cells(record) if record else ["not recorded", "–", "–", "–", "–"]
-        run_cells = [
-            f"{runs[study.name].seconds:.0f} s",
-            f"{run.days[-1]}, {run.machines[0].device}, {run.trials[0].commit}",
-        ]
-        lines.append(f"| {_link(study, study.name)} | {' | '.join([*record_cells, *run_cells])} |")
-    head = ":::{table} Every page: the state of its record, and when and where the page ran.\n:name: tab-status\n"
-    return head + ":class: gradleak-table status\n\n" + "\n".join(lines) + "\n:::\n"
-
-
-def _cells(record: Record) -> list[str]:
-    """Return the cells of the status page for a record: state, machines, days, number of trials and their run time."""
-    state = f"{_badge(golden.state(record))} {{bookfile}}`JSON <{provenance.address(record.study)}>`"
-    days, seconds = " to ".join(record.days), duration(record.seconds)
-    return [state, provenance.machines(record), days, record.size.partition(" trial")[0], seconds]
-
-
-def _badge(state: str) -> str:
-    return f"[{state}]{{.badge .badge-{state}}}"
+        rows.append(
+            {
+                "page": study.name,
+                "record": golden.state(record) if record else MISSING,
+                "file": "JSON" if record else MISSING,
+                "recorded on": provenance.machines(record) if record else MISSING,
+                "date": " to ".join(record.days) if record else MISSING,
+                "trials": record.size.partition(" trial")[0] if record else MISSING,
+                "time of all trials": duration(record.seconds) if record else MISSING,
+                "quick run": f"{runs[study.name].seconds:.0f} s",
+                "quick run: when and where": f"{run.days[-1]}, {run.machines[0].device}, {run.trials[0].commit}",
+            }
+        )
+        file = f"bookfile:{provenance.address(study.name)}" if record else ""
+        links.append([f"doc:executed/{study.paper}/{study.name}", "", file, *[""] * 6])
+    caption = "Every page: the state of its record, and when and where the page ran."
+    table = Table(pd.DataFrame(rows), caption, "tab-status", badges="record", kind="status", links=links)
+    return table._repr_markdown_()

@@ -81,10 +81,7 @@ def test_pages_are_run_once_and_stale_ones_removed(
         "status.md",
         "rounding.md",
         "attacks.md",
-        "performance.md",
-        "clusters.md",
     }
-    assert "Nothing is measured yet" in generated["performance.md"]
     assert "1 reproduced" in generated["pages-toy2020.md"]
     assert "No page" in generated["pages-empty2020.md"]
     assert "no report" in generated["report-toy2020.md"]
@@ -104,7 +101,7 @@ def test_pages_are_run_once_and_stale_ones_removed(
     assert "| what leaks | from |" in leaks
     assert "{doc}" not in leaks, "the toy says of no row there that it is its own"
     assert "{doc}" not in generated["attacks.md"], "no page of an attack is there"
-    for name in ("cover", "architecture"):
+    for name in ("cover", "sentence"):
         assert (paths.book() / "generated" / f"{name}.png").is_file()
     assert records.read(paths.executed() / "toy2020" / "toy.json").study == "toy"
     assert len(sphinx) == 2

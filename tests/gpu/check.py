@@ -41,7 +41,6 @@ from rich.table import Table
 from torch import Tensor
 
 from gradleak import devices, storage, studies
-from gradleak.book.gpu_check import OPEN_CELLS, PRETENDED
 from gradleak.runs import comparing, experiments, kinds, runner
 from gradleak.runs.kinds import Kind
 from tests.gpu import cells
@@ -53,6 +52,10 @@ SMALL, FACTOR, SHARE = 1e-3, 100.0, 0.02
 # The most characters of a value that a trouble shows.
 LONGEST = 60
 COLUMN = re.compile(r"\[\d+\]\.(\w+)")
+# The part of a page's cells that run on a machine with a GPU and are not compared with the CPU.
+OPEN_CELLS = "(open cells)"
+# What a check on the CPU itself, which tests run, states as its device.
+PRETENDED = "a pretended GPU"
 # The pretended GPU's name. Its module is imported only if it is asked for: it registers an accelerator, and then torch
 # computes no gradients on a real GPU.
 NAME = "pretended"
