@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from gradleak import augment, data, studies
-from gradleak.leak import Leak, observe
+from gradleak import augment, data, metrics, studies
+from gradleak.leak import observe
 from gradleak.runs import records
 from gradleak.runs.records import Record
 from gradleak.show import figures
@@ -19,170 +20,103 @@ from gradleak.studies.shared import mosaics
 
 # The studies whose records are shown: a whole batch, and images from a convolutional network.
 SHOWN = ("exact-batch", "cnn-inversion")
-Picture = np.ndarray[Any, np.dtype[Any]]
+# The number of images in a lower panel.
+IMAGES = 5
 
 
-@dataclass(frozen=True)
-class Exposure:
-    """A private image, the gradient that the server received, and the recovered image and label.
-
-    Attributes:
-        private: The private image (3, H, W).
-        private_label: The private label (C,).
-        gradient: The row of the first layer's gradient from which the image was recovered (3, H, W).
-        recovered: The recovered image (3, H, W).
-        recovered_label: The recovered label (C,).
-    """
-
-    private: Tensor
-    private_label: Tensor
-    gradient: Tensor
-    recovered: Tensor
-    recovered_label: Tensor
-
-
-def expose(samples: int = 6, seed: int = 7) -> list[Exposure]:
-    """Recover single photographs from gradients of a fully connected network with biases in closed form (aono2017).
+def expose(samples: int = IMAGES, seed: int = 7) -> tuple[Tensor, Tensor, Tensor]:
+    """Recover photographs from gradients of a fully connected network with biases in closed form (aono2017).
 
     Args:
         samples: The number of photographs, each of another class.
-        seed: The seed of the classes, the labels' smoothing and the network.
+        seed: The seed of the classes and the network.
+
+    Returns:
+        The private photographs, the rows of the first layer's gradients from which they are recovered, and the recovered
+        photographs; each (N, 3, 64, 64).
     """
     photos = data.load("photos", "test", size=64)
-    generator = torch.Generator().manual_seed(seed)
-    classes = torch.randperm(photos.classes, generator=generator)[:samples]
+    classes = torch.randperm(photos.classes, generator=torch.Generator().manual_seed(seed))[:samples]
     # For each class, take the crop with the highest contrast, which is the easiest to recognise.
     contrast = photos.images.flatten(1).std(dim=1)
-    chosen = torch.stack([contrast.where(photos.labels == label, contrast.new_zeros(())).argmax() for label in classes])
-    epsilon = torch.rand(samples, generator=generator) / 2
-    labels = augment.smooth(photos.labels[chosen], photos.classes, epsilon)
+    chosen = [int(contrast.where(photos.labels == label, contrast.new_zeros(())).argmax()) for label in classes]
+    private, labels = photos.images[chosen], augment.one_hot(photos.labels[chosen], photos.classes)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 64), nn.ReLU(), nn.Linear(64, photos.classes))
-    return [
-        _attack(photos.images[index], label, observe(model, photos.images[index : index + 1], label[None]))
-        for index, label in zip(chosen.tolist(), labels, strict=True)
-    ]
+    rows, recovered = [], []
+    for image, label in zip(private.split(1), labels.split(1), strict=True):
+        leak = observe(model, image, label)
+        weight, bias = leak.gradients["1.weight"], leak.gradients["1.bias"]
+        row = bias.abs().argmax()
+        rows.append(weight[row])
+        recovered.append(weight[row] / bias[row])
+    return private, torch.stack(rows).view_as(private), torch.stack(recovered).view_as(private)
 
 
-def _attack(private: Tensor, label: Tensor, leak: Leak) -> Exposure:
-    """Recover the image from the first layer and the label from the last; the private data are only stored."""
-    weight, bias = leak.gradients["1.weight"], leak.gradients["1.bias"]
-    row = bias.abs().argmax()
-    image = (weight[row] / bias[row]).reshape(private.shape)
-    error, final_bias = leak.bias_gradient, leak.bias
-    assert error is not None
-    assert final_bias is not None
-    feature = leak.weight_gradient.T @ error / error.square().sum()
-    guess = (leak.weight @ feature + final_bias).softmax(dim=0) - error
-    return Exposure(private, label, weight[row].reshape(private.shape), image, guess)
+def draw() -> Figure:
+    """Draw the picture: the panels of recorded images if there are records, and the simplest case."""
+    batch, convolutional = (records.recorded(study) if study in studies.names() else None for study in SHOWN)
+    figures.style()
+    figure = plt.figure(figsize=(12, 5.4 if batch else 3.8), layout="constrained")
+    lower: Any = figure
+    if batch:
+        above, lower = figure.subfigures(2, 1, height_ratios=[1, 2.05])
+        _draw_batch(above, batch)
+    left, *right = lower.subfigures(1, 2 if convolutional else 1, squeeze=False)[0]
+    _draw_bias(left)
+    if convolutional:
+        _draw_convolutional(right[0], convolutional)
+    return figure
 
 
-def quality(exposure: Exposure) -> tuple[float, float]:
-    """Return the PSNR (dB) of the recovered image and the L1 error of the recovered label."""
-    from gradleak import metrics
-
-    psnr = float(metrics.psnr(exposure.recovered[None].clamp(0, 1), exposure.private[None])[0])
-    return psnr, float((exposure.recovered_label - exposure.private_label).abs().sum())
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A grid of pictures with a title.
-
-    Attributes:
-        title: The title.
-        names: The name of each row.
-        rows: The pictures, by row and column.
-        notes: The note under each column; empty for no notes.
-    """
-
-    title: str
-    names: tuple[str, ...]
-    rows: list[list[Picture]]
-    notes: tuple[str, ...] = ()
-
-
-def bias_panel(samples: int) -> Panel:
-    """Return a panel of photographs, their gradients and the recovered images, which are computed here."""
-    shown = expose(samples)
-    rows = [
-        [_pixels(exposure.private) for exposure in shown],
-        # A gradient has values of both signs, so scale it to [0, 1] with zero as grey.
-        [_pixels(exposure.gradient / exposure.gradient.abs().max() * 0.5 + 0.5) for exposure in shown],
-        [_pixels(exposure.recovered.clamp(0, 1)) for exposure in shown],
-    ]
-    return Panel(
-        "With biases: one division",
-        ("private", "shared\ngradient", "recovered"),
-        rows,
-        tuple(f"{quality(exposure)[0]:.0f} dB" for exposure in shown),
-    )
-
-
-def batch_panel(record: Record) -> Panel:
-    """Return a panel of a whole batch that was recovered from one averaged gradient, from the record of exact-batch."""
+def _draw_batch(part: Any, record: Record) -> None:
+    """Draw a whole batch that was recovered from one averaged gradient."""
     frame = record.frame()
     row = frame[frame["picture"].notna()].iloc[0]
-    size = int(row["size"])
-    private, _, closed = _cut(mosaics.unpacked(row["picture"]), 3, size)
-    return Panel(
-        f"No biases: all {size} images, from one averaged gradient", ("private", "recovered"), [private, closed]
-    )
+    private, _, closed = np.split(mosaics.unpacked(row["picture"]), 3)
+    title = f"No biases: all {row['size']:.0f} images, from one averaged gradient"
+    _draw(part, title, ("private", "recovered"), np.concatenate([private, closed]), int(row["size"]))
 
 
-def convolutional_panel(record: Record, samples: int) -> Panel:
-    """Return a panel of images recovered from a trained convolutional network, from the record of cnn-inversion."""
+def _draw_bias(part: Any) -> None:
+    """Draw photographs, rows of their gradients and the recovered images, which are computed here."""
+    private, rows, recovered = expose()
+    # A gradient has values of both signs, so scale it to [0, 1] with zero as grey.
+    grey = rows / rows.abs().amax(dim=(1, 2, 3), keepdim=True) * 0.5 + 0.5
+    pixels = mosaics.mosaic(torch.cat([private, grey, recovered]), len(private)).permute(1, 2, 0).numpy()
+    qualities = metrics.psnr(recovered.clamp(0, 1), private).tolist()
+    notes = [f"{quality:.0f} dB".replace("inf", "∞") for quality in qualities]
+    _draw(part, "With biases: one division", ("private", "shared\ngradient", "recovered"), pixels, len(private), notes)
+
+
+def _draw_convolutional(part: Any, record: Record) -> None:
+    """Draw images recovered from a trained convolutional network."""
     frame = record.frame()
     trained = frame[frame["stage"] == "trained"]
-    strips = [
-        _cut(mosaics.unpacked(text), 1, 4)[0]
-        for text in trained.loc[trained["attack"] == "picture", "picture"][:samples]
-    ]
+    strips = trained.loc[trained["attack"] == "picture", "picture"][:IMAGES]
+    # A strip holds an image and its recoveries side by side; here they are below one another.
+    columns = [np.concatenate(np.split(mosaics.unpacked(strip), 4, axis=1)[:3]) for strip in strips]
     closed = trained[(trained["part"] == "polish") & (trained["attack"] == "closed form")]
-    notes = tuple(f"{psnr:.0f} dB" for psnr in closed["psnr"][: len(strips)])
-    names = ("private", "matched", "closed form")
-    return Panel("A trained convolutional network", names, [list(row) for row in zip(*strips, strict=True)][:3], notes)
+    notes = [f"{psnr:.0f} dB" for psnr in closed["psnr"][: len(columns)]]
+    names, title = ("private", "matched", "closed form"), "A trained convolutional network"
+    _draw(part, title, names, np.concatenate(columns, axis=1), len(columns), notes)
 
 
-def make_cover(path: Path) -> None:
-    """Draw the picture into a file: the panels of recorded images if there are records, and the simplest case."""
-    batch, convolutional = (records.recorded(study) if study in studies.names() else None for study in SHOWN)
-    lower = [bias_panel(5)] + ([convolutional_panel(convolutional, 5)] if convolutional else [])
-    figures.style()
-    import matplotlib.pyplot as plt
-
-    figure = plt.figure(figsize=(12, 5.4 if batch else 3.8), layout="constrained")
-    rest: Any = figure
-    if batch:
-        above, rest = rest.subfigures(2, 1, height_ratios=[1, 2.05])
-        _draw(above, batch_panel(batch))
-    for part, panel in zip(rest.subfigures(1, len(lower), squeeze=False)[0], lower, strict=True):
-        _draw(part, panel)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
-
-
-def _draw(part: Any, panel: Panel) -> None:
-    part.suptitle(panel.title, fontsize=12, fontweight="bold", x=0.01, ha="left")
-    axes = part.subplots(len(panel.rows), len(panel.rows[0]), squeeze=False)
-    for line, name, pictures in zip(axes, panel.names, panel.rows, strict=True):
-        line[0].set_ylabel(name, fontsize=11, rotation=0, ha="right", va="center", labelpad=6)
-        for axis, picture in zip(line, pictures, strict=True):
-            axis.imshow(picture, interpolation="nearest")
-            axis.set(xticks=[], yticks=[])
-            axis.grid(False)
-            for spine in axis.spines.values():
-                spine.set_visible(False)
-    for axis, note in zip(axes[-1], panel.notes, strict=False):
-        axis.set_xlabel(note, fontsize=10)
-
-
-def _pixels(image: Tensor) -> Picture:
-    pixels: Picture = image.permute(1, 2, 0).numpy()
-    return pixels
-
-
-def _cut(mosaic: Picture, rows: int, columns: int) -> list[list[Picture]]:
-    return [np.split(line, columns, axis=1) for line in np.split(mosaic, rows, axis=0)]
+def _draw(
+    part: Any, title: str, names: Sequence[str], pixels: np.ndarray, columns: int, notes: Sequence[str] = ()
+) -> None:
+    """Draw pictures that lie in rows and columns of one image, with a name beside each row and a note below columns."""
+    part.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
+    axis = part.subplots()
+    axis.imshow(pixels, interpolation="nearest")
+    high, wide = pixels.shape[0] / len(names), pixels.shape[1] / columns
+    axis.set_yticks([(row + 0.5) * high for row in range(len(names))], names, fontsize=11)
+    axis.set_xticks([(column + 0.5) * wide for column in range(len(notes))], notes, fontsize=10)
+    axis.tick_params(length=0)
+    axis.set_frame_on(False)
+    axis.grid(visible=False)
+    for row in range(1, len(names)):
+        axis.axhline(row * high - 0.5, color="white", linewidth=4)
+    for column in range(1, columns):
+        axis.axvline(column * wide - 0.5, color="white", linewidth=4)

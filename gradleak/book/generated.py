@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from pathlib import Path
@@ -24,7 +23,7 @@ from gradleak.book import (
 )
 from gradleak.book.pages import PageRun
 from gradleak.claims import Line, rounding
-from gradleak.runs import code, golden, records
+from gradleak.runs import golden, records
 from gradleak.runs.records import Record
 from gradleak.show import figures, provenance
 from gradleak.show.tables import MISSING, Table, duration
@@ -75,7 +74,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun], job
     _put_beside(folder / scoreboard.BESIDE, scoreboard.files(ordered, judged))
     for paper in (paper for paper, lines in by_paper.items() if reports.written(paper, lines)):
         _put_figure(folder / f"report-{paper}.png", reports.figure(paper))
-    _put_cover(folder)
+    _put_figure(folder / "cover.png", cover.draw())
     _put_figure(folder / "sentence.png", _sentence())
 
 
@@ -109,19 +108,6 @@ def _put_figure(file: Path, figure: Figure) -> None:
     figure.savefig(stream, format="png")
     plt.close(figure)
     _put(file, stream.getvalue())
-
-
-def _put_cover(folder: Path) -> None:
-    """Draw the book's first picture again if its code or a record that it shows has changed."""
-    picture, key = folder / "cover.png", folder / "cover.key"
-    present = [study for study in cover.SHOWN if study in studies.names()]
-    files = [records.file_of(study) for study in present]
-    recorded = [file.read_bytes() for file in files if file.is_file()]
-    keys = [code.of_page(studies.load(study)).encode() for study in present]
-    digest = hashlib.sha256(b"".join([*keys, *recorded])).hexdigest()
-    if not picture.is_file() or not key.is_file() or key.read_text() != digest:
-        cover.make_cover(picture)
-        key.write_text(digest)
 
 
 def _link(study: Study, text: str) -> str:
