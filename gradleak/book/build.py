@@ -247,4 +247,7 @@ def _render(index: Path) -> None:
 
 
 def _tells(line: str) -> bool:
-    return any(word in line for word in ("WARNING", "ERROR", "Error:", "Exception"))
+    # Kernels write a line with "WARNING" about their connection at each start.
+    return not line.startswith("[IPKernelApp]") and any(
+        word in line for word in ("WARNING", "ERROR", "Error:", "Exception")
+    )

@@ -32,8 +32,8 @@ def expose(samples: int = IMAGES, seed: int = 7) -> tuple[Tensor, Tensor, Tensor
         seed: The seed of the classes and the network.
 
     Returns:
-        The private photographs, the rows of the first layer's gradients from which they are recovered, and the recovered
-        photographs; each (N, 3, 64, 64).
+        The private photographs, the rows of the first layer's gradients from which they are recovered, and the
+        recovered photographs; each (N, 3, 64, 64).
     """
     photos = data.load("photos", "test", size=64)
     classes = torch.randperm(photos.classes, generator=torch.Generator().manual_seed(seed))[:samples]

@@ -1,4 +1,4 @@
-"""Write the explorer, what was measured in which setting: plain tables, a table of all outcomes, and a CSV file."""
+"""Write the explorer, what was measured in which setting: an overview, a table of all outcomes, and a CSV file."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pandas as pd
 
 from gradleak.metrics import SCALE
 from gradleak.runs import records
+from gradleak.show.tables import Table, badge
 from gradleak.studies import Study
 from gradleak.studies.shared.outcomes import FAMILIES, KINDS, LEVELS, SHARES, Outcome, shown
 
@@ -30,70 +31,41 @@ def gather(ordered: Sequence[Study]) -> list[Outcome]:
 
 
 def text(ordered: Sequence[Study], outcomes: Sequence[Outcome]) -> str:
-    """Return plain tables in Markdown: behind a fold for each attack, networks by families of defences."""
-    places = {study.name: f"/book/executed/{study.paper}/{study.name}" for study in ordered}
-    parts = [
-        f"{len(outcomes):,} outcomes of {len({one.attack for one in outcomes})} attacks, from "
-        f"{len({one.page for one in outcomes})} pages. {_levels()}"
-    ]
-    for kind in KINDS:
-        own = [one for one in outcomes if one.leak == kind]
-        families = [name for name in dict.fromkeys(FAMILIES.values()) if any(one.family == name for one in own)]
-        parts += [f"## {kind.capitalize()}"] if own else []
-        for attack in dict.fromkeys(one.attack for one in own):
-            tried = [one for one in own if one.attack == attack]
-            parts.append(f"::::{{dropdown}} {attack}: {_counted(tried)}\n{_table(tried, families, places)}\n::::")
-    return "\n\n".join(parts) + "\n"
-
-
-def _levels() -> str:
-    """Return what the words for severities mean."""
+    """Return what the words for severities mean and the overview of all outcomes, in Markdown."""
     bounds = "; ".join(
         f"*{level}* from {100 * share:g} % on, or {word} images ({decibels:g} dB)"
         for level, share, (word, decibels) in zip(LEVELS[:0:-1], SHARES[::-1], reversed(SCALE.items()), strict=True)
     )
     return (
-        "The severity levels, as a share of what a guess misses, or of images ({doc}`reading` explains the "
-        f"words): {bounds}; else *{LEVELS[0]}*."
+        f"{len(outcomes):,} outcomes of {len({one.attack for one in outcomes})} attacks, from "
+        f"{len({one.page for one in outcomes})} pages. The severity levels, as a share of what a guess misses, or of "
+        f"images ({{doc}}`reading` explains the words): {bounds}; else *{LEVELS[0]}*.\n\n"
+        f"{overview(ordered, outcomes)._repr_markdown_()}"
     )
 
 
-def _counted(outcomes: Sequence[Outcome]) -> str:
-    """Return how many outcomes have each severity, the most severe first."""
-    counts = {level: sum(one.severity == level for one in outcomes) for level in range(len(LEVELS))}
-    return ", ".join(f"{count} {LEVELS[level]}" for level, count in reversed(counts.items()) if count)
-
-
-def _table(tried: Sequence[Outcome], families: Sequence[str], places: dict[str, str]) -> str:
-    """Return a table of one attack: the most that leaks in each group of settings."""
-    lines = [
-        f"| network | {' | '.join('no defence' if name == 'none' else name for name in families)} |",
-        f"| --- | {' | '.join(['---'] * len(families))} |",
-    ]
-    for network, training, client in dict.fromkeys((one.network, one.training, one.client) for one in tried):
-        setting = f"{network}, {training}" + (f", {client}" if client != "float32" else "")
-        cells = []
-        for name in families:
-            group = [
-                one
-                for one in tried
-                if (one.network, one.training, one.client, one.family) == (network, training, client, name)
-            ]
-            cells.append(_cell(worst(group), places) if group else f"[{NOT_RUN}]{{.not-run}}")
-        lines.append(f"| {setting} | {' | '.join(cells)} |")
-    return ":::{div} explorer-table\n" + "\n".join(lines) + "\n:::"
-
-
-def worst(outcomes: Sequence[Outcome]) -> Outcome:
-    """Return the outcome with the largest severity, and of those the one with the largest value."""
-    return max(outcomes, key=lambda one: (one.severity, one.value))
-
-
-def _cell(outcome: Outcome, places: dict[str, str]) -> str:
-    """Return an outcome's value, linked to its page, with its interval, the number of cases and the batch size."""
-    interval = "" if math.isnan(outcome.low) else f"{_number(outcome.low)} to {_number(outcome.high)}; "
-    value = f"{{doc}}`{_number(outcome.value)}{_unit(outcome)} <{places[outcome.page]}>`"
-    return f"{value} ({interval}n = {outcome.count}; B = {outcome.batch})"
+def overview(ordered: Sequence[Study], outcomes: Sequence[Outcome]) -> Table:
+    """Return the most severe outcome of each attack behind each family of defences, linked to its page."""
+    papers = {study.name: study.paper for study in ordered}
+    families = [name for name in dict.fromkeys(FAMILIES.values()) if any(one.family == name for one in outcomes)]
+    # The last outcome with a key is the most severe, and of equally severe ones that with the largest value.
+    worst = {
+        (one.leak, one.attack, one.family): one for one in sorted(outcomes, key=lambda one: (one.severity, one.value))
+    }
+    attacks = sorted(dict.fromkeys((one.leak, one.attack) for one in outcomes), key=lambda pair: KINDS.index(pair[0]))
+    rows, marks, links = [], [], []
+    for leak, attack in attacks:
+        cells = [worst.get((leak, attack, family)) for family in families]
+        rows.append([leak, attack, *(f"{_number(one.value)}{_unit(one)}" if one else NOT_RUN for one in cells)])
+        marks.append(["", "", *(LEVELS[one.severity] if one else NOT_RUN for one in cells)])
+        links.append(["", "", *(f"doc:executed/{papers[one.page]}/{one.page}" if one else "" for one in cells)])
+    heads = ["no defence" if name == "none" else name for name in families]
+    caption = (
+        "The most severe outcome of each attack behind each family of defences, over all networks, batch sizes and "
+        "clients; click a value to see its page."
+    )
+    frame = pd.DataFrame(rows, columns=["what leaks", "attack", *heads])
+    return Table(frame, caption, "tab-explorer-overview", kind="cells", marks=marks, links=links)
 
 
 def _unit(outcome: Outcome) -> str:
@@ -125,7 +97,7 @@ def _row(one: Outcome, paper: str) -> dict[str, str | int]:
     defense = "no defence" if one.family == "none" else shown(one.defense)
     texts = [defense, "" if one.client == "float32" else one.client, one.detail]
     return {
-        "leaks": f'<span class="leaks leaks-{one.severity}">{LEVELS[one.severity]}</span>',
+        "leaks": f'<span class="{badge(LEVELS[one.severity])}">{LEVELS[one.severity]}</span>',
         "attack": html.escape(one.attack),
         "success": f"<strong>{_number(one.value)}{_unit(one)}</strong> {html.escape(one.measure)} "
         f"({interval}; n = {one.count:,} {html.escape(one.cases)}{guessing})",

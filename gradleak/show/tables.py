@@ -59,7 +59,7 @@ class Table:
             [cell if self.badges and name == self.badges else "" for name, cell in zip(head, row, strict=True)]
             for row in rows
         ]
-        return [[_badge(word) if word else "" for word in row] for row in words]
+        return [[badge(word) if word else "" for word in row] for row in words]
 
     def _right(self, head: list[str], rows: list[list[str]]) -> list[bool]:
         """Return for each column whether it is aligned to the right: if it holds numbers or marked cells."""
@@ -157,7 +157,7 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _badge(text: str) -> str:
+def badge(text: str) -> str:
     """Return the style classes of a badge, which are made from its words outside brackets."""
     return "badge badge-" + "-".join(re.sub(r"\(.*|[^\w -]", "", text).lower().split())
 

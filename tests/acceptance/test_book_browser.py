@@ -256,7 +256,7 @@ def test_summaries_of_a_search_hold_no_latex(site: tuple[str, Any]) -> None:
     view.close()
 
 
-def test_the_scoreboard_is_short_with_its_folds_closed(site: tuple[str, Any]) -> None:
+def test_the_scoreboard_is_short(site: tuple[str, Any]) -> None:
     address, browser = site
     for width in WIDTHS:
         view = browser.new_page(viewport={"width": width, "height": 900})

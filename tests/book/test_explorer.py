@@ -50,20 +50,18 @@ def test_the_table_holds_every_outcome_the_most_severe_first() -> None:
     assert lost["success"] == "<strong>lost</strong> PSNR (too few cases for an interval; n = 3 batches)"
 
 
-def test_the_plain_tables_name_the_most_and_what_was_not_run() -> None:
-    text = explorer.text(PAGES, MADE_UP)
-    assert "::::{dropdown} guesser: 1 most, 1 little or nothing" in text
-    assert "{doc}`50 % </book/executed/wang2024/noise>` (40 to 60; n = 100; B = 8)" in text
-    assert "{doc}`44 dB </book/executed/wang2024/noise>` (40 to 60; n = 100; B = 128)" in text
-    assert "lost" not in text  # the other image of this attack was not
-    assert "not run" not in text
-    both = explorer.text(PAGES, [*MADE_UP, outcome(network="AlexNet")])
-    assert "| AlexNet, untrained | {doc}`50 %" in both
-    assert both.count("[not run]{.not-run}") == 1
+def test_the_overview_names_the_most_and_what_was_not_run() -> None:
+    table = explorer.overview(PAGES, MADE_UP)
+    assert table.frame.to_dict("records") == [
+        {"what leaks": "labels", "attack": "guesser", "no defence": "50 %", "noise": "3 %"},
+        {"what leaks": "images", "attack": "matcher", "no defence": "44 dB", "noise": "not run"},
+    ]
+    assert table.marks == [["", "", "most", "little or nothing"], ["", "", "most", "not run"]]
+    assert table.links[1] == ["", "", "doc:executed/wang2024/noise", ""]
 
 
 def test_a_lost_image_is_said_to_be() -> None:
-    assert "{doc}`lost </book/executed/wang2024/fcn-inversion>` (n = 3; B = 8)" in explorer.text(PAGES, MADE_UP[2:3])
+    assert explorer.overview(PAGES, MADE_UP[2:3]).frame["no defence"].tolist() == ["lost"]
 
 
 def test_the_csv_file_holds_every_outcome() -> None:
