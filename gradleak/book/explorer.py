@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 
 import pandas as pd
 
@@ -116,11 +114,5 @@ def _row(one: Outcome, paper: str) -> dict[str, str | int]:
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """Return all outcomes as a CSV file, with the defence in words and the severity."""
-    stream = io.StringIO()
-    columns = [field.name for field in fields(Outcome)]
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow([*columns, "defense_in_words", "leaks"])
-    for one in outcomes:
-        values = [f"{value:.5g}" if isinstance(value, float) else value for value in asdict(one).values()]
-        writer.writerow([*values, shown(one.defense), LEVELS[one.severity]])
-    return stream.getvalue()
+    rows = [asdict(one) | {"defense_in_words": shown(one.defense), "leaks": LEVELS[one.severity]} for one in outcomes]
+    return pd.DataFrame(rows).to_csv(index=False, float_format="%.5g", na_rep="nan")

@@ -19,7 +19,7 @@ from gradleak.runs.records import Record
 from gradleak.show import provenance
 from gradleak.show.leaks import Leaks, line
 from gradleak.studies import Study
-from gradleak.studies.shared.outcomes import KINDS, RESCALING, Outcome, family
+from gradleak.studies.shared.outcomes import AXES, KINDS, RESCALING, Outcome, family
 
 # Pages whose attacks an engineer looks for in the explorer.
 EXPLORED = (
@@ -171,10 +171,7 @@ def test_the_named_pages_state_their_outcomes(outcomes: list[Outcome]) -> None:
 
 
 def test_no_two_outcomes_have_the_same_setting(outcomes: list[Outcome]) -> None:
-    settings = [
-        (one.page, one.measure, *(getattr(one, axis) for axis in (*explorer.CHOICES, "defense", "detail")))
-        for one in outcomes
-    ]
+    settings = [(one.page, one.measure, *(getattr(one, axis) for axis in ("leak", *AXES))) for one in outcomes]
     assert len(settings) == len(set(settings))
 
 
