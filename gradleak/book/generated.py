@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import pandas as pd
 from matplotlib.figure import Figure
 
 from gradleak import claims, paths, studies
@@ -22,11 +21,11 @@ from gradleak.book import (
     scoreboard,
 )
 from gradleak.book.pages import PageRun
-from gradleak.claims import Line, rounding
+from gradleak.claims import Line
 from gradleak.runs import golden, records
 from gradleak.runs.records import Record
 from gradleak.show import figures, provenance
-from gradleak.show.tables import MISSING, Table, duration
+from gradleak.show.tables import MISSING, duration
 from gradleak.studies import Study
 
 
@@ -65,8 +64,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun], job
     parts["claims.json"] = scoreboard.rows(ordered, judged).to_json(orient="records")
     parts["scoreboard.md"] = scoreboard.text(lines)
     parts["gallery.md"] = gallery.text(ordered, papers, fresh, folder / "gallery", jobs)
-    parts["status.md"] = _status(ordered, runs, fresh)
-    parts["rounding.md"] = rounding.text()
+    parts["status.json"] = json.dumps(_status(ordered, runs, fresh))
     parts["attacks.md"] = attacks.text()
     parts["scale.md"] = scale.text()
     for name, text in parts.items():
@@ -121,9 +119,9 @@ def _pages(own: list[Study], judged: dict[str, list[Line]]) -> str:
     return "\n".join(["| page | regenerates | claims |", "| --- | --- | --- |", *rows]) + "\n"
 
 
-def _status(ordered: list[Study], runs: dict[str, PageRun], fresh: dict[str, Record]) -> str:
-    """Return the table of the state of every record, and of when and where its page ran."""
-    rows, links = [], []
+def _status(ordered: list[Study], runs: dict[str, PageRun], fresh: dict[str, Record]) -> list[dict[str, str]]:
+    """Return the state of every record, when and where its page ran, and the addresses of both."""
+    rows = []
     for study in ordered:
         record, run = records.recorded(study.name), fresh[study.name]
         rows.append(
@@ -137,10 +135,8 @@ def _status(ordered: list[Study], runs: dict[str, PageRun], fresh: dict[str, Rec
                 "time of all trials": duration(record.seconds) if record else MISSING,
                 "quick run": f"{runs[study.name].seconds:.0f} s",
                 "quick run: when and where": f"{run.days[-1]}, {run.machines[0].device}, {run.trials[0].commit}",
+                "at": f"doc:executed/{study.paper}/{study.name}",
+                "record at": f"bookfile:{provenance.address(study.name)}" if record else "",
             }
         )
-        file = f"bookfile:{provenance.address(study.name)}" if record else ""
-        links.append([f"doc:executed/{study.paper}/{study.name}", "", file, *[""] * 6])
-    caption = "Every page: the state of its record, and when and where the page ran."
-    table = Table(pd.DataFrame(rows), caption, "tab-status", badges="record", kind="status", links=links)
-    return table._repr_markdown_()
+    return rows

@@ -1,4 +1,4 @@
-"""Show how far results depend on rounding: recorded trials that were run again on other processors and on a GPU.
+"""State which verdicts depend on rounding: recorded trials were run again on other processors and on a GPU.
 
 Attacks that search for thousands of steps amplify rounding errors until single images differ. The file
 results/rounding.json keeps what was found when trials of all pages were run again in November 2026: for each page and
@@ -13,35 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from gradleak import paths
-
-
-def text() -> str:
-    """Return a table of the outcomes on each machine, in Markdown."""
-    import pandas as pd
-
-    from gradleak.show.tables import Table
-
-    content = _content(paths.results() / "rounding.json")
-    if not content:
-        return "*No recorded trial was run again on another machine yet.*\n"
-    runs = pd.DataFrame(content["runs"]).rename(columns={"trials": "trials run again", "of": "trials recorded"})
-    counted = runs.groupby("machine").sum(numeric_only=True)
-    frame = pd.DataFrame(
-        {
-            "records": runs.groupby("machine").size(),
-            "trials run again": counted["trials run again"],
-            "equal": counted["same"],
-            "within tolerance": counted["within"],
-            "beyond tolerance": counted["differs"],
-            "beyond tolerance (%)": (100 * counted["differs"] / counted["trials run again"]).map("{:.0f}".format),
-        }
-    )
-    changed: dict[str, list[str]] = {machine: [] for machine in frame.index}
-    for verdict in content["verdicts"]:
-        changed[verdict["machine"]].append(f"{verdict['claim']} ({verdict['page']})")
-    frame["verdicts that change"] = [", ".join(changed[machine]) or "none" for machine in frame.index]
-    caption = "Recorded trials that were run again on other machines, by the outcome for their rows."
-    return Table(frame.reset_index(), caption, "tab-rounding")._repr_markdown_()
 
 
 def verdicts(claim: str) -> list[str]:

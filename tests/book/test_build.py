@@ -78,8 +78,6 @@ def test_pages_are_run_once_and_stale_ones_removed(
         "verdict-bars.md",
         "report-card.md",
         "gallery.md",
-        "status.md",
-        "rounding.md",
         "attacks.md",
     }
     assert "1 reproduced" in generated["pages-toy2020.md"]
@@ -93,8 +91,8 @@ def test_pages_are_run_once_and_stale_ones_removed(
         "book/executed/toy2020/toy": ["toy2020", "Table 1"]
     }
     assert (paths.book() / "generated" / "beside" / "claims.csv").is_file()
-    assert "executed/toy2020/toy" in generated["status.md"]
-    assert "not recorded" in generated["status.md"]
+    (status,) = json.loads((paths.book() / "generated" / "status.json").read_text())
+    assert (status["at"], status["record"]) == ("doc:executed/toy2020/toy", "not recorded")
     assert ":link: executed/toy2020/toy" in generated["gallery.md"]
     assert ":img-top:" not in generated["gallery.md"], "the toy has no figure"
     leaks = generated["what-leaks.md"]

@@ -52,7 +52,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         notebook = nbformat.read(paths.book() / f"{name}.ipynb", 4)
         NotebookClient(notebook, resources={"metadata": {"path": str(root)}}).execute()
         outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-        markup = "".join(output["data"]["text/html"] for output in outputs if "data" in output)
+        assert not [output for output in outputs if output["output_type"] == "stream"], "nothing is printed or warned"
+        markup = "".join(output["data"]["text/html"] for output in outputs)
         for theme in ("light", "dark"):
             (root / f"{name}-{theme}.html").write_text(PAGE.format(theme, markup))
     return root

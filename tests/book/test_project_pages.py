@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import nbformat
@@ -13,6 +14,12 @@ from gradleak import paths
 
 RESULTS = json.loads((paths.root() / "benchmarks" / "results.json").read_text("utf-8"))
 CHECK = json.loads((paths.root() / "benchmarks" / "gpu-check.json").read_text("utf-8"))
+ROUNDING = json.loads((paths.results() / "rounding.json").read_text("utf-8"))
+STATUS = {
+    "page": "toy", "record": "current", "file": "JSON", "recorded on": "a CPU", "date": "2026-01-02", "trials": "1,234",
+    "time of all trials": "2 min", "quick run": "3 s", "quick run: when and where": "2026-01-03, a CPU, abc",
+    "at": "doc:executed/toy2020/toy", "record at": "bookfile:records/toy2020/toy.json",
+}  # fmt: skip
 # What a page must say, its number of tables, and its number of figures.
 PAGES: dict[str, tuple[list[str], int, int]] = {
     "performance": (
@@ -28,15 +35,28 @@ PAGES: dict[str, tuple[list[str], int, int]] = {
     ),
     "clusters": ([f"1 worker took {RESULTS['scaling'][0]['seconds']:.1f} s", "| 100 workers |"], 1, 1),
     "architecture": ([], 0, 1),
+    "status": (
+        [
+            "| {doc}`toy <executed/toy2020/toy>` | [current]{.badge .badge-current} | "
+            "{bookfile}`JSON <records/toy2020/toy.json>` | a CPU | 2026-01-02 | 1,234 |",
+            f"{ROUNDING['verdicts'][0]['claim']} ({ROUNDING['verdicts'][0]['page']})",
+        ],
+        2,
+        0,
+    ),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_shows_what_its_files_say(name: str) -> None:
+def test_a_page_shows_what_its_files_say(name: str, tmp_path: Path) -> None:
+    for folder in ("benchmarks", "results"):
+        (tmp_path / folder).symlink_to(paths.root() / folder)
+    (tmp_path / "book" / "generated").mkdir(parents=True)
+    (tmp_path / "book" / "generated" / "status.json").write_text(json.dumps([STATUS]))
     notebook = nbformat.read(paths.book() / f"{name}.ipynb", 4)
     assert notebook.metadata["mystnb"]["execution_mode"] == "force", "jupyter-book executes it"
-    NotebookClient(notebook, resources={"metadata": {"path": str(paths.book())}}).execute()
+    NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path / "book")}}).execute()
     outputs: list[Any] = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     assert [output for output in outputs if output["output_type"] == "stream"] == []
     text = "\n".join(output["data"].get("text/markdown", "") for output in outputs)
