@@ -61,7 +61,7 @@ def draw() -> Figure:
     figure = plt.figure(figsize=(12, 5.4 if batch else 3.8), layout="constrained")
     lower: Any = figure
     if batch:
-        above, lower = figure.subfigures(2, 1, height_ratios=[1, 2.05])
+        above, lower = lower.subfigures(2, 1, height_ratios=[1, 2.05])
         _draw_batch(above, batch)
     left, *right = lower.subfigures(1, 2 if convolutional else 1, squeeze=False)[0]
     _draw_bias(left)
