@@ -349,6 +349,8 @@ def record(
 
 def _record_undecided(minutes: float | None, jobs: int | None, out: Path | None, *, dry_run: bool) -> None:
     """Run the trials that decide claims, or list them with the expected times."""
+    from tqdm import tqdm
+
     from gradleak.book import queue
 
     entries = queue.queue()
@@ -357,7 +359,7 @@ def _record_undecided(minutes: float | None, jobs: int | None, out: Path | None,
         for line in queue.summary(entries):
             typer.echo(line)
         return
-    for line in queue.run(entries, minutes=minutes, jobs=jobs, out=out, say=typer.echo):
+    for line in queue.run(entries, minutes=minutes, jobs=jobs, out=out, say=tqdm.write):
         typer.echo(line)
 
 
