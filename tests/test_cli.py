@@ -97,7 +97,7 @@ def test_run_writes_page_and_record_and_says_where(
     for ending in ("ipynb", "json", "html"):
         assert str(tmp_path / "runs" / "toy" / f"toy.{ending}") in out
         assert (tmp_path / "runs" / "toy" / f"toy.{ending}").is_file()
-    assert "1 claim of the paper: 1 not measured." in out
+    assert "1 claim of the paper: 1 'not measured'." in out
     assert (
         "Changed parameters: samples = 3 (the page's own value: 4); words = x, y (the page's own value: a, b)." in out
     )

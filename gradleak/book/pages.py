@@ -64,7 +64,7 @@ def page_key(study: Study, parameters: Parameters) -> str:
 
 def require_notebooks() -> None:
     """Raise an error that says what to install if the packages that run notebooks are missing."""
-    if any(find_spec(name) is None for name in ("papermill", "nbformat", "ipykernel")):
+    if any(find_spec(name) is None for name in ("papermill", "nbformat", "nbconvert", "ipykernel")):
         raise GradleakError("pages are notebooks: to run them, `pip install 'gradleak[book]'`")
 
 

@@ -67,7 +67,7 @@ def summary(study: Study, record: Record) -> Summary:
     for whose, own in groups.items():
         verdicts = Counter(verdict(line.fresh) for line in own)
         if own:
-            counts = "; ".join(f"{count} {words}" for words, count in verdicts.items())
+            counts = "; ".join(f"{count} '{words}'" for words, count in verdicts.items())
             sentences.append(f"{counted(len(own), 'claim')} {whose}: {counts}.")
     needed, settings = _lacking([line.fresh for line in lines], record.parameters)
     sentences += [f"To be judged, claims need {'; '.join(needed)}."] if needed else []

@@ -69,8 +69,8 @@ def test_each_claim_in_words(checkout: Toy) -> None:
     assert rows["Table 1: Numbers are few"]["paper"] == "our prediction"
     assert rows["Table 1: Numbers are few"]["as in the record"] == "no"
     assert summary.sentences == [
-        "3 claims of the paper: 1 disagrees, not judged; 1 agrees, not judged; 1 not measured.",
-        "1 claim of our own: 1 agrees, not judged.",
+        "3 claims of the paper: 1 'disagrees, not judged'; 1 'agrees, not judged'; 1 'not measured'.",
+        "1 claim of our own: 1 'agrees, not judged'.",
         "To be judged, claims need samples = 4; samples = 6.",
         "The papers' setting is scale = 2.",
         "Changed parameters: samples = 3 (the page's own value: 4; recorded with 8).",
@@ -84,8 +84,8 @@ def test_a_run_that_is_large_enough_judges(checkout: Toy) -> None:
         "holds", "agrees, not judged", "not measured", "fails",
     ]  # fmt: skip
     assert summary.sentences[:2] == [
-        "3 claims of the paper: 1 holds; 1 agrees, not judged; 1 not measured.",
-        "1 claim of our own: 1 fails.",
+        "3 claims of the paper: 1 'holds'; 1 'agrees, not judged'; 1 'not measured'.",
+        "1 claim of our own: 1 'fails'.",
     ]
     assert summary.sentences[-1] == "All parameters have the page's own values."
     assert {row["as in the record"] for row in summary.rows} == {"–"}
