@@ -16,7 +16,6 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -104,7 +103,7 @@ def run_page(
         record.unlink(missing_ok=True)
         started = time.perf_counter()
         run = _run(study, parameters, jobs, cluster)
-        with tempfile.TemporaryDirectory() as scratch, _environment(_settings(Path(scratch))):
+        with tempfile.TemporaryDirectory() as scratch:
             page = _execute(study, parameters, notebook, Path(scratch))
         seconds = round(time.perf_counter() - started, 1)
         page.metadata["gradleak"] = {"study": study.name, "key": key, "seconds": seconds, "date": run.days[-1]} | (
@@ -219,8 +218,9 @@ def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path)
         @classmethod
         def execute_managed_notebook(cls, manager: Any, kernel_name: str, **_: Any) -> None:
             limits = {"startup_timeout": PATIENCE, "iopub_timeout": PATIENCE}
-            Client(manager, kernel_name=kernel_name, log=logger, **limits).execute()
+            Client(manager, kernel_name=kernel_name, log=logger, **limits).execute(env=environment)
 
+    environment = os.environ | _settings(folder)
     papermill_engines.register("gradleak", PageEngine)
     defaults = study.Parameters().model_dump()
     # Only changed parameters are injected, so that a page with default parameters reads as it was written.
@@ -285,17 +285,3 @@ def _without(text: str, named: dict[str, str]) -> str:
             word = named[place].replace("\\", r"\\")
             text = re.sub(re.escape(place) + r"(?![\w.-])", word, text)
     return text
-
-
-@contextlib.contextmanager
-def _environment(changes: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
