@@ -165,7 +165,7 @@ def test_an_interrupted_page_leaves_no_kernel(checkout: Toy) -> None:
     )
     process = checkout.start(RUN + "import pathlib; pages.run_page(s, studies.parameters(s), pathlib.Path('out'))")
     trace = checkout.root / "trace kernel"
-    wait_until(lambda: trace.is_file() and trace.read_text())
+    wait_until(lambda: process.poll() is not None or (trace.is_file() and trace.read_text()))
     kernel = trace.read_text()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=PATIENCE)
