@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradleak.errors import InputError, printable
+from gradleak.errors import InputError, first_line, printable
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,7 +57,7 @@ def checked_arguments(*unchecked: str, **shapes: str) -> Callable[[Callable[P, R
                 return function(*given.args, **given.kwargs)
             except (MemoryError, RuntimeError) as error:
                 # torch reports an allocation that fails on a CPU as a RuntimeError.
-                if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+                if isinstance(error, MemoryError) or "can't allocate memory" in first_line(error):
                     raise InputError(f"{function.__name__} needs more memory than there is") from error
                 raise
 

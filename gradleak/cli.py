@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gradleak.auditing import Report
-    from gradleak.book.two_runs import Column
-    from gradleak.runs.forecast import Forecast
     from gradleak.runs.records import Record
     from gradleak.studies import Parameters, Study
 
@@ -126,59 +124,26 @@ def run(
     interrupts.listen()
     ((loaded, parameters),) = _asked([study], profile, parameter)
     from gradleak import paths
-    from gradleak.book import pages, rendered, rerun
+    from gradleak.book import pages, rerun
     from gradleak.runs import forecast, records
 
     if show:
         _show(_parameter_rows(loaded.Parameters, parameters.model_dump()))
     if profile == "paper" and not cluster:  # the time on a cluster does not follow from this machine's
-        _tell(forecast.forecast(loaded, parameters, jobs=jobs))
+        typer.echo(forecast.forecast(loaded, parameters, jobs=jobs), err=True)
     if show:
         return
-    page = pages.run_page(
-        loaded, parameters, out or paths.runs() / study, jobs=jobs, cluster=cluster, fresh=True, both=True
-    )
-    summary = rerun.rerun(loaded, records.read(page.record))
-    file = rendered.write(summary, page.notebook)
-    _show([row | {"claim": _cut(row["claim"])} for row in summary.rows()])
-    for line in (*summary.counts, *summary.reasons, summary.parameters):
+    page = pages.run_page(loaded, parameters, out or paths.runs() / study, jobs=jobs, cluster=cluster, fresh=True)
+    summary = rerun.summary(loaded, records.read(page.record))
+    file = rerun.write(summary, page.notebook)
+    _show([row | {"claim": _cut(row["claim"])} for row in summary.rows])
+    for line in summary.sentences:
         typer.echo(line)
     typer.echo(f"notebook  {page.notebook}\nrecord    {page.record}\npage      {file}\ntook      {page.seconds:.1f} s")
     if open_page:
         import webbrowser
 
         webbrowser.open(file.as_uri())
-
-
-@app.command()
-def compare(
-    first: Annotated[str, typer.Argument(help="A record's file, a run's folder, a study's name or `recorded`.")],
-    second: Annotated[str, typer.Argument(help="The other run of the same page, named in the same ways.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Compare two runs of a page: parameters and machines, claim by claim, and row by row."""
-    from dataclasses import asdict
-
-    from gradleak.book import two_runs
-    from gradleak.runs import plain
-
-    compared = two_runs.compare(*two_runs.read_both(first, second))
-    if as_json:
-        typer.echo(json.dumps(plain.worded(asdict(compared)), indent=1, ensure_ascii=False))
-        return
-    for title, pairs in (("parameters", compared.parameters), ("origin", compared.provenance)):
-        _show([{title: pair.what, "first run": pair.first, "second run": pair.second} for pair in pairs])
-    _show(
-        [
-            {"claim": _cut(pair.claim), "first run": pair.first, "second run": pair.second}
-            | {"verdict of the first": pair.verdict_first, "verdict of the second": pair.verdict_second}
-            | {"change": pair.change}
-            for pair in compared.claims
-        ]
-    )
-    _show([_column_row(column) for column in compared.columns if column.largest])
-    for line in compared.sentences:
-        typer.echo(line)
 
 
 @app.command()
@@ -372,7 +337,7 @@ def record(
             rules = claims.rules(loaded.name)
             if not cluster:
                 todo = recording.Recording(loaded, parameters, rules).missing(part)
-                _tell(forecast.forecast(loaded, parameters, jobs=jobs, todo=todo))
+                typer.echo(forecast.forecast(loaded, parameters, jobs=jobs, todo=todo), err=True)
             results.append(
                 recording.record(
                     loaded, parameters, rules=rules, part=part, minutes=minutes, jobs=jobs, cluster=cluster
@@ -384,6 +349,8 @@ def record(
 
 def _record_undecided(minutes: float | None, jobs: int | None, out: Path | None, *, dry_run: bool) -> None:
     """Run the trials that decide claims, or list them with the expected times."""
+    from tqdm import tqdm
+
     from gradleak.book import queue
 
     entries = queue.queue()
@@ -392,7 +359,7 @@ def _record_undecided(minutes: float | None, jobs: int | None, out: Path | None,
         for line in queue.summary(entries):
             typer.echo(line)
         return
-    for line in queue.run(entries, minutes=minutes, jobs=jobs, out=out, say=typer.echo):
+    for line in queue.run(entries, minutes=minutes, jobs=jobs, out=out, say=tqdm.write):
         typer.echo(line)
 
 
@@ -560,12 +527,6 @@ def _asked(names: Sequence[str], profile: str, settings: list[str] | None) -> li
     return [(study, studies.parameters(study, profile, given)) for study in loaded]
 
 
-def _tell(expected: Forecast) -> None:
-    """Print what a run is expected to take."""
-    for line in expected.sentences:
-        typer.echo(line, err=True)
-
-
 def _cut(text: str, longest: int = 90) -> str:
     """Return a text with at most `longest` characters, cut at a word."""
     return text if len(text) <= longest else f"{text[: longest - 2].rpartition(' ')[0]} …"
@@ -579,12 +540,6 @@ def _settings(pairs: list[str] | None) -> dict[str, str]:
             raise InputError(f"-p takes NAME=VALUE; got '{pair}'")
         settings[name.strip()] = value
     return settings
-
-
-def _column_row(column: Column) -> dict[str, Any]:
-    counts = {"same": column.same, "within tolerance": column.within, "differ": column.differs}
-    largest = column.largest.text if column.largest else ""
-    return {"column": column.column, "part": column.part} | counts | {"largest difference": largest}
 
 
 def _parameter_rows(model: type[Parameters], values: dict[str, Any]) -> list[dict[str, Any]]:

@@ -46,7 +46,11 @@ def check_count(what: str, count: int | None, least: int = 1) -> None:
 
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, at most 300 characters, or the error's class if it has none."""
-    return next((line.strip()[:300] for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    try:
+        text = str(error)
+    except Exception:  # raised by the error's own class
+        text = "it cannot be shown"
+    return next((line.strip()[:300] for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
 def printable(text: str) -> str:
@@ -65,15 +69,7 @@ def foreign(what: str) -> Iterator[None]:
     except (GradleakError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise ForeignError(f"{what}: {type(error).__name__}: {_said(error)}") from error
-
-
-def _said(error: BaseException) -> str:
-    """Return the first line of an error's message, even if the error cannot be converted to text."""
-    try:
-        return printable(first_line(error))
-    except Exception:
-        return "it cannot be shown"
+        raise ForeignError(f"{what}: {type(error).__name__}: {printable(first_line(error))}") from error
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from gradleak.arguments import check_fields, checked_arguments, shown
 from gradleak.augment import as_probabilities
 from gradleak.devices import differentiable, in_chunks
-from gradleak.errors import ForeignError, InputError, check_count, foreign
+from gradleak.errors import ForeignError, InputError, check_count, first_line, foreign
 from gradleak.losses import PADDING, CrossEntropy, Loss
 from gradleak.precision import Precision, computing, scaled_gradients
 
@@ -408,7 +408,7 @@ def naming(what: str, *, shapes: bool = False) -> Iterator[None]:
     except ForeignError as error:
         if isinstance(error.__cause__, torch.OutOfMemoryError):
             raise error.__cause__ from None
-        if str(error.__cause__).startswith("vmap"):
+        if error.__cause__ is not None and first_line(error.__cause__).startswith("vmap"):
             raise ForeignError(f"{what}: {NOT_AT_ONCE}") from error.__cause__
         module, given = _failing(error.__cause__)
         if not module or not str(error).startswith(what):

@@ -7,6 +7,11 @@ from pathlib import Path
 
 from gradleak.errors import MissingData
 
+# The environment variables that name folders.
+VARIABLES = (
+    "GRADLEAK_ROOT", "GRADLEAK_CACHE", "GRADLEAK_DATA", "GRADLEAK_TEXT", "GRADLEAK_WEIGHTS", "GRADLEAK_RUNS",
+)  # fmt: skip
+
 
 def _named(variable: str) -> Path | None:
     value = os.environ.get(variable)

@@ -281,7 +281,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Toy]:
     monkeypatch.setenv("GRADLEAK_CACHE", str(made.root / "cache"))
     monkeypatch.setenv("TOY_TRACE", str(made.trace))
     monkeypatch.setenv("GRADLEAK_JOBS", "1")
-    for name in ("DATA", "RECORD", "PROGRESS", "CLUSTER", "RUNS"):
+    for name in ("DATA", "RUNS"):
         monkeypatch.delenv(f"GRADLEAK_{name}", raising=False)
     yield made
     forget()

@@ -64,5 +64,4 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the tests' trials and networks out of the user's cache, and let tests share theirs."""
     monkeypatch.setenv("GRADLEAK_CACHE", str(shared_cache(tmp_path_factory)))
-    for name in ("GRADLEAK_RECORD", "GRADLEAK_PROGRESS", "GRADLEAK_JOBS", "GRADLEAK_CLUSTER"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("GRADLEAK_JOBS", raising=False)

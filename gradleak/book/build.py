@@ -126,7 +126,6 @@ def _place(study: Study, contents: list[str]) -> int:
 def _run_pages(ordered: list[Study], profile: str, jobs: int | None, cluster: str | None = None) -> dict[str, PageRun]:
     """Run all changed pages, even if some fail, and print the outcome of each; raise an error if any has failed."""
     from gradleak.book import pages
-    from gradleak.runs import progress
 
     pages.require_notebooks()
     runs: dict[str, PageRun] = {}
@@ -136,8 +135,7 @@ def _run_pages(ordered: list[Study], profile: str, jobs: int | None, cluster: st
             runs[study.name] = run
             _say(len(runs), len(ordered), study, "unchanged")
     waiting, failed = [study for study in ordered if study.name not in runs], []
-    attempts = _attempts(waiting, profile, jobs, cluster)
-    for study, result in progress.progress(attempts, len(waiting), "book: pages"):
+    for study, result in _attempts(waiting, profile, jobs, cluster):
         if isinstance(result, GradleakError):
             failed.append(study.name)
             outcome = f"failed: {result}"

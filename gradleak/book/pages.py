@@ -1,4 +1,8 @@
-"""Run pages: execute a study's notebook with papermill, and write the record beside the executed notebook."""
+"""Run pages: run a study's trials, execute its notebook with papermill, and write the record beside the notebook.
+
+The trials run in this process and its workers, which show their progress. The notebook's kernel then finds them in the
+cache.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +14,23 @@ import queue
 import re
 import sys
 import tempfile
-import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from gradleak import claims, paths, studies
-from gradleak.book import PATIENCE, beside
-from gradleak.errors import GradleakError, GradleakWarning, InputError
+from gradleak.book import PATIENCE
+from gradleak.errors import GradleakError, GradleakWarning, InputError, first_line
 from gradleak.runs import cells, code, progress, records, runner
+from gradleak.runs.records import Record
 from gradleak.storage import parsed, storage_error, write_whole
 from gradleak.studies import Parameters, Study
+
+# One of our warnings as Python prints it: the place in the code, the message and the line of code.
+WARNING = re.compile(r"^.*: GradleakWarning: (.*)\n(?:  .*\n)?", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ def page_key(study: Study, parameters: Parameters) -> str:
 
 def require_notebooks() -> None:
     """Raise an error that says what to install if the packages that run notebooks are missing."""
-    if any(find_spec(name) is None for name in ("papermill", "nbformat", "ipykernel")):
+    if any(find_spec(name) is None for name in ("papermill", "nbformat", "nbconvert", "ipykernel")):
         raise GradleakError("pages are notebooks: to run them, `pip install 'gradleak[book]'`")
 
 
@@ -69,9 +75,8 @@ def run_page(
     jobs: int | None = None,
     cluster: str | None = None,
     fresh: bool = False,
-    both: bool = False,
 ) -> PageRun:
-    """Execute a study's notebook, or return the page if it was executed before and has not changed since.
+    """Run a study and execute its notebook, or return the page if it was executed before and has not changed since.
 
     Args:
         study: The study.
@@ -80,8 +85,6 @@ def run_page(
         jobs: The number of processes for the trials.
         cluster: The address of a Dask scheduler for the trials.
         fresh: Execute the page even if it has not changed.
-        both: Also draw the figures and tables of the run that the page does not show, if the study has a record. The
-            executed notebook keeps them in the metadata of its cells.
     """
     require_notebooks()
     import nbformat
@@ -99,31 +102,16 @@ def run_page(
             pass  # check that files can be written before the page runs
         record.unlink(missing_ok=True)
         started = time.perf_counter()
-        settings = {
-            "GRADLEAK_RECORD": str(record),
-            "GRADLEAK_ROOT": str(paths.root()),
-            "GRADLEAK_JOBS": str(jobs) if jobs else None,
-            "GRADLEAK_CLUSTER": cluster,
-            # The kernel must run the same code as this process, even if the installed package is another checkout.
-            "PYTHONPATH": os.pathsep.join(
-                filter(None, [str(code.package_folder().parent), os.environ.get("PYTHONPATH")])
-            ),
-            # Turns off a warning at every start that frozen modules cannot be debugged.
-            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
-        }
+        run = _run(study, parameters, jobs, cluster)
         with tempfile.TemporaryDirectory() as scratch:
-            progress_file = Path(scratch) / "progress"
-            settings |= {"GRADLEAK_PROGRESS": str(progress_file), **_quiet_kernel(Path(scratch))}
-            with _watched(study.name, progress_file) as count, _environment(settings):
-                page = _execute(study, parameters, notebook, Path(scratch), count, both=both)
+            page = _execute(study, parameters, notebook, Path(scratch))
         seconds = round(time.perf_counter() - started, 1)
-        if not record.is_file():
-            raise GradleakError(f"page '{study.name}' ran, but its notebook made no record: it must call run_study")
-        run = records.read(record)
         page.metadata["gradleak"] = {"study": study.name, "key": key, "seconds": seconds, "date": run.days[-1]} | (
             run.machines[0].model_dump(include={"device", "versions"})
         )
-        beside.fold(_cleaned(page, {scratch: "scratch"}))
+        _pass_on_warnings(page)
+        _cleaned(page, {scratch: "scratch"})
+        records.write(run, record)
         text = nbformat.writes(page) + "\n"
         write_whole(notebook, lambda stream: stream.write(text.encode()))
     except OSError as error:
@@ -144,12 +132,40 @@ def _refuse_foreign(notebook: Path, record: Path) -> None:
         raise InputError(f"{file.name} in '{file.parent.name}' does not come from a run: choose another folder")
 
 
-def _quiet_kernel(folder: Path) -> dict[str, str | None]:
-    """Return environment variables that give the kernel an empty configuration, without the user's start-up files."""
+def _run(study: Study, parameters: Parameters, jobs: int | None, cluster: str | None) -> Record:
+    """Run the trials of a page; an error of a trial becomes the page's error."""
+    try:
+        return runner.run_study(study, parameters, jobs=jobs, cluster=cluster)
+    except GradleakError:
+        raise
+    except Exception as error:
+        where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        raise GradleakError(
+            f"page '{study.name}' failed: {type(error).__name__}: {first_line(error)}{where}"
+        ) from error
+
+
+def _settings(folder: Path) -> dict[str, str]:
+    """Return the environment variables of a page's kernel.
+
+    Args:
+        folder: The folder in which the kernel runs.
+    """
+    # An empty configuration, without the user's start-up files.
     profile = folder / "ipython" / "profile_default"
     profile.mkdir(parents=True)
     (profile / "ipython_kernel_config.json").write_text(json.dumps({"IPKernelApp": {"log_level": 40}}))
-    return {"IPYTHONDIR": str(folder / "ipython")}
+    folders = [name for name in paths.VARIABLES if os.environ.get(name)]
+    return {
+        "IPYTHONDIR": str(folder / "ipython"),
+        # The kernel must run the same code as this process, even if the installed package is another checkout.
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(code.package_folder().parent), os.environ.get("PYTHONPATH")])),
+        # Turns off a warning at every start that frozen modules cannot be debugged.
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        # A page shows no progress bars.
+        "TQDM_DISABLE": "1",
+        **{name: str(Path(os.environ[name]).expanduser().absolute()) for name in folders},
+    }
 
 
 def finished(study: Study, key: str, out: Path) -> PageRun | None:
@@ -165,9 +181,7 @@ def finished(study: Study, key: str, out: Path) -> PageRun | None:
     return PageRun(notebook, record, float(facts["seconds"]), cached=True)
 
 
-def _execute(
-    study: Study, parameters: Parameters, notebook: Path, folder: Path, count: Callable[[int], None], *, both: bool
-) -> Any:
+def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path) -> Any:
     import papermill
     from jupyter_client.kernelspec import NoSuchKernel
     from jupyter_core.utils import run_sync
@@ -199,29 +213,23 @@ def _execute(
         wait_for_reply = run_sync(async_wait_for_reply)
 
     class PageEngine(Engine):  # type: ignore[misc]
-        """An engine of papermill like its default one, which also counts the finished cells."""
+        """An engine of papermill like its default one, with this client."""
 
         @classmethod
         def execute_managed_notebook(cls, manager: Any, kernel_name: str, **_: Any) -> None:
-            complete = manager.cell_complete
-
-            def complete_and_count(cell: Any, cell_index: int, **more: Any) -> None:
-                complete(cell, cell_index=cell_index, **more)
-                count(len(manager.nb.cells))
-
-            manager.cell_complete = complete_and_count
             limits = {"startup_timeout": PATIENCE, "iopub_timeout": PATIENCE}
-            Client(manager, kernel_name=kernel_name, log=logger, **limits).execute()
-            beside.drop_errors(manager.nb)
+            Client(manager, kernel_name=kernel_name, log=logger, **limits).execute(env=environment)
 
+    environment = os.environ | _settings(folder)
     papermill_engines.register("gradleak", PageEngine)
     defaults = study.Parameters().model_dump()
     # Only changed parameters are injected, so that a page with default parameters reads as it was written.
     changed = {name: value for name, value in parameters.model_dump().items() if value != defaults[name]}
     # papermill replaces {names} in paths, so braces have to be escaped.
-    start = _with_copies(study, folder) if both else study.notebook
-    source, target = (str(path).replace("{", "{{").replace("}", "}}") for path in (start, notebook))
-    options = {"kernel_name": "python3", "engine_name": "gradleak", "progress_bar": False, "cwd": str(folder)}
+    source, target = (str(path).replace("{", "{{").replace("}", "}}") for path in (study.notebook, notebook))
+    options = {
+        "kernel_name": "python3", "engine_name": "gradleak", "progress_bar": progress.in_terminal(), "cwd": str(folder),
+    }  # fmt: skip
     try:
         return papermill.execute_notebook(source, target, changed, **options)
     except PapermillExecutionError as error:
@@ -238,20 +246,19 @@ def _execute(
         raise GradleakError(f"page '{study.name}': {str(error).strip().partition(chr(10))[0]}") from error
 
 
-def _with_copies(study: Study, folder: Path) -> Path:
-    """Return the study's notebook, or a copy that draws the other run as well if there is a recorded run."""
-    if records.recorded(study.name) is None:
-        return study.notebook
-    import nbformat
+def _pass_on_warnings(page: Any) -> None:
+    """Give our own warnings in a page's outputs to the user, and remove them from the page."""
+    for cell in page.cells:
+        for output in cell.get("outputs", ()):
+            if output.get("name") == "stderr":
+                for message in WARNING.findall(output.text):
+                    warnings.warn(message, GradleakWarning, stacklevel=3)
+                output.text = WARNING.sub("", output.text)
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if output.get("text") != ""]
 
-    page = nbformat.read(study.notebook, 4)
-    beside.add_copies(page)
-    file = folder / study.notebook.name
-    nbformat.write(page, file)
-    return file
 
-
-def _cleaned(page: Any, named: dict[str, str]) -> Any:
+def _cleaned(page: Any, named: dict[str, str]) -> None:
     """Remove traces of this machine: papermill's metadata, times, and paths in tracebacks and warnings."""
     page.metadata.pop("papermill", None)
     named = {
@@ -269,7 +276,6 @@ def _cleaned(page: Any, named: dict[str, str]) -> Any:
             for kind in ("text", "text/plain", "text/html", "text/markdown", "evalue"):
                 if isinstance(texts.get(kind), str):
                     texts[kind] = _without(texts[kind], named)
-    return page
 
 
 def _without(text: str, named: dict[str, str]) -> str:
@@ -279,62 +285,3 @@ def _without(text: str, named: dict[str, str]) -> str:
             word = named[place].replace("\\", r"\\")
             text = re.sub(re.escape(place) + r"(?![\w.-])", word, text)
     return text
-
-
-@contextlib.contextmanager
-def _environment(changes: dict[str, str | None]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update({name: value for name, value in changes.items() if value is not None})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _watched(name: str, file: Path) -> Iterator[Callable[[int], None]]:
-    """Show the progress of a page: its finished cells, and below them the tasks that its kernel writes to a file.
-
-    Yields the function to call after each cell, with the number of all cells.
-    """
-    finished = threading.Event()
-    with progress.display() as bars:
-        page = bars.add_task(f"page {name}: cells", total=None) if bars else None
-        troubles: list[str] = []
-
-        def count(cells: int) -> None:
-            if bars is not None and page is not None:
-                bars.update(page, advance=1, total=cells)
-
-        def watch() -> None:
-            tasks: dict[str, Any] = {}
-            position, last = 0, False
-            while not last:
-                last = finished.wait(0.2)
-                lines, position = progress.read(file, position)
-                for line in lines:
-                    if "warning" in line:
-                        troubles.append(line["warning"])
-                    elif bars is not None:
-                        if line["task"] not in tasks:
-                            tasks[line["task"]] = bars.add_task(line["description"], total=line["total"])
-                        bars.update(tasks[line["task"]], completed=line["done"], visible="ended" not in line)
-            for task in tasks.values():
-                if bars is not None:
-                    bars.remove_task(task)
-
-        watcher = threading.Thread(target=watch, daemon=True)
-        watcher.start()
-        try:
-            yield count
-        finally:
-            finished.set()
-            watcher.join()
-            if bars is not None and page is not None:
-                bars.remove_task(page)
-            for trouble in troubles:
-                warnings.warn(trouble, GradleakWarning, stacklevel=2)

@@ -2,130 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import importlib.metadata
+import importlib.resources
+import re
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from gradleak import claims
+import pandas as pd
+import yaml
+
+from gradleak import claims, paths
 from gradleak.claims import Judgement, Line
 from gradleak.runs import records
 from gradleak.runs.records import Record
+from gradleak.show.tables import Table
+from gradleak.storage import write_whole
 from gradleak.studies import Study
 from gradleak.wording import counted
 
 # The most characters of a list or a name in a line.
 LONGEST = 60
+# MyST's roles and numbered equations, and what stands for them in a notebook that nbconvert renders.
+PLAIN = (
+    (r"\{eq\}`([\w-]+)`", r"$\\eqref{\1}$"),
+    (r"\{[\w:]+\}`([^`<]+?)(?:\s*<[^`]*>)?`", r"\1"),
+    (r"\$\$([^$]+)\$\$\s*\(([\w-]+)\)", r"\\begin{equation}\\label{\2}\1\\end{equation}"),
+)
 
 
 @dataclass(frozen=True)
-class Changed:
-    """A parameter that differs from the page's own value.
-
-    Attributes:
-        name: The name of the parameter.
-        this: The value in this run.
-        page: The page's own value, which is the default.
-        recorded: The value in the recorded run; None without a record.
-    """
-
-    name: str
-    this: Any
-    page: Any
-    recorded: Any
-
-    @property
-    def text(self) -> str:
-        """The three values in words."""
-        recorded = "" if self.recorded is None else f"; recorded with {brief(self.recorded)}"
-        return f"{self.name} = {brief(self.this)} (the page's own value: {brief(self.page)}{recorded})"
-
-
-@dataclass(frozen=True)
-class Rerun:
+class Summary:
     """A new run of a page beside the recorded run.
 
     Attributes:
-        study: The study.
-        record: The record of the new run.
-        changed: The changed parameters.
-        lines: The judged claims, the paper's before our own.
+        rows: A row for each claim, as texts by column, the paper's claims before our own.
+        sentences: The counts of verdicts, the reasons why claims cannot be judged, and the changed parameters.
     """
 
-    study: Study
-    record: Record
-    changed: tuple[Changed, ...]
-    lines: tuple[Line, ...]
+    rows: list[dict[str, str]]
+    sentences: list[str]
 
     @property
-    def parameters(self) -> str:
-        """The changed parameters in one line."""
-        if not self.changed:
-            return "parameters: the page's own"
-        return "changed parameters: " + "; ".join(one.text for one in self.changed)
-
-    def rows(self) -> list[dict[str, str]]:
-        """Return a row for each claim, as texts by column."""
-        return [_row(line) for line in self.lines]
-
-    @property
-    def reasons(self) -> list[str]:
-        """Why this run does not judge some claims, for all of them together."""
-        found = [lacking(line.fresh, self.record.parameters) for line in self.lines]
-        needed, setting = (list(dict.fromkeys(one for pair in found for one in pair[place])) for place in (0, 1))
-        sentences = [f"To be judged, claims need {'; '.join(needed)}."] if needed else []
-        return sentences + ([f"The papers' setting is {'; '.join(setting)}."] if setting else [])
-
-    @property
-    def counts(self) -> list[str]:
-        """The numbers of claims by what this run says of them: one sentence for the paper's claims, one for ours."""
-        groups = (
-            ("of the paper", claims.of_papers(self.lines)),
-            ("of our own", claims.of_ours(self.lines)),
-        )
-        sentences = [_counted(whose, lines) for whose, lines in groups if lines]
-        if self.lines and not any(line.fresh.verdict in claims.DECIDED for line in self.lines):
-            hint = "" if self.record.profile == "paper" else " `--profile paper` takes the papers' sizes."
-            sentences.append(f"This run judges no claim: it is too small, or its setting is not the papers'.{hint}")
-        return sentences
+    def markdown(self) -> str:
+        """The summary as the text of a notebook's cell."""
+        if not self.rows:
+            return "\n\n".join(self.sentences)
+        table = Table(pd.DataFrame(self.rows), caption="The claims of this page in this run.", name="tab-this-run")
+        return "\n\n".join([*self.sentences, table._repr_html_()])
 
 
-def rerun(study: Study, record: Record) -> Rerun:
+def summary(study: Study, record: Record) -> Summary:
     """Return the summary of a new run.
 
     Args:
         study: The study.
         record: The record of the new run.
     """
-    recorded = records.recorded(study.name)
-    defaults = study.Parameters().model_dump()
-    changed = tuple(
-        Changed(name, value, defaults[name], recorded.parameters.get(name) if recorded else None)
-        for name, value in record.parameters.items()
-        if value != defaults[name]
+    lines = claims.lines({study.name: record}, study.name)
+    groups = {"of the paper": claims.of_papers(lines), "of our own": claims.of_ours(lines)}
+    sentences = []
+    for whose, own in groups.items():
+        verdicts = Counter(verdict(line.fresh) for line in own)
+        if own:
+            counts = "; ".join(f"{count} '{words}'" for words, count in verdicts.items())
+            sentences.append(f"{counted(len(own), 'claim')} {whose}: {counts}.")
+    needed, settings = _lacking([line.fresh for line in lines], record.parameters)
+    sentences += [f"To be judged, claims need {'; '.join(needed)}."] if needed else []
+    sentences += [f"The papers' setting is {'; '.join(settings)}."] if settings else []
+    return Summary([_row(line) for own in groups.values() for line in own], [*sentences, _changed(study, record)])
+
+
+def write(found: Summary, notebook: Path) -> Path:
+    """Put the summary at the head of an executed notebook, render it to an HTML file, and return the file.
+
+    The file holds its figures, styles and scripts, and needs no network.
+    """
+    import nbformat
+    from nbconvert import HTMLExporter
+    from traitlets.config import Config
+
+    page = nbformat.read(notebook, 4)
+    page.cells.insert(0, nbformat.v4.new_markdown_cell(found.markdown))
+    write_whole(notebook, lambda stream: stream.write(f"{nbformat.writes(page)}\n".encode()))
+    for cell in page.cells:
+        if cell.cell_type == "markdown":
+            for pattern, plain in PLAIN:
+                cell.source = re.sub(pattern, plain, cell.source)
+    template = importlib.resources.files("gradleak.book") / "templates" / "run.html.j2"
+    mathjax = importlib.metadata.distribution("sphinx-mathjax-offline").locate_file(
+        "sphinx-mathjax-offline/static/mathjax/tex-svg.js"
     )
-    judged = claims.lines({study.name: record}, study.name)
-    return Rerun(study, record, changed, (*claims.of_papers(judged), *claims.of_ours(judged)))
+    exporter = HTMLExporter(
+        raw_template=template.read_text("utf-8"),
+        exclude_input_prompt=True,
+        exclude_output_prompt=True,
+        config=Config({"TagRemovePreprocessor": {"enabled": True, "remove_input_tags": {"hide-input"}}}),
+    )
+    text, _ = exporter.from_notebook_node(
+        page,
+        {
+            "metadata": {"name": f"A run of {notebook.stem}"},
+            "mathjax": Path(str(mathjax)).read_text("utf-8"),
+            "styles": _of_book("html_css_files"),
+            "scripts": _of_book("html_js_files"),
+        },
+    )
+    file = notebook.with_suffix(".html")
+    write_whole(file, lambda stream: stream.write(text.encode()))
+    return file
 
 
-def name_of(claim: claims.Claim) -> str:
-    """Return a short name of a claim: the cell of a published table, or the place and the statement."""
-    if claim.table:
-        return f"{claim.table.partition(':')[0]}: {', '.join(filter(None, claim.shown_names))}"
-    return f"{claim.place}: {claim.statement}"
-
-
-def lacking(judgement: Judgement, parameters: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return what a run lacks to judge a claim: the parameters that the claim needs, and the paper's setting."""
-    if judgement.agrees is None or judgement.verdict in claims.DECIDED:
-        return [], []
-    claim = judgement.claim
-    missing = [name for name in claim.needs if not claims.reaches(_needing(claim, name), dict(parameters))]
-    setting = claim.setting if isinstance(claim.setting, dict) else {}
-    needed = [f"{name} = {brief(claim.needs[name])}" for name in missing]
-    return needed, [f"{name} = {brief(setting[name])}" for name in judgement.differs]
-
-
-def in_short(judgement: Judgement) -> str:
+def verdict(judgement: Judgement) -> str:
     """Return in a few words what a run says of a claim."""
     if judgement.agrees is None:
         return "not measured"
@@ -140,34 +130,52 @@ def brief(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 2].rstrip(' ,')} …"
 
 
-def _needing(claim: claims.Claim, name: str) -> claims.Claim:
-    """Return the claim with only one of its needs."""
-    return claim.model_copy(update={"needs": {name: claim.needs[name]}})
+def _lacking(judgements: list[Judgement], parameters: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return what a run lacks to judge its claims: the parameters that they need, and the papers' settings."""
+    needed: dict[str, None] = {}
+    settings: dict[str, None] = {}
+    for judgement in judgements:
+        if judgement.agrees is None or judgement.verdict in claims.DECIDED:
+            continue
+        claim = judgement.claim
+        for name, value in claim.needs.items():
+            if not claims.reaches(claim.model_copy(update={"needs": {name: value}}), dict(parameters)):
+                needed[f"{name} = {brief(value)}"] = None
+        for name in judgement.differs:
+            settings[f"{name} = {brief(claim.setting[name])}"] = None  # type: ignore[index]
+    return list(needed), list(settings)
+
+
+def _changed(study: Study, record: Record) -> str:
+    """Return the parameters that differ from the page's own values, in one sentence."""
+    recorded, defaults = records.recorded(study.name), study.Parameters().model_dump()
+    changed = []
+    for name, value in record.parameters.items():
+        if value != defaults[name]:
+            used = recorded.parameters.get(name) if recorded else None
+            before = "" if used is None else f"; recorded with {brief(used)}"
+            changed.append(f"{name} = {brief(value)} (the page's own value: {brief(defaults[name])}{before})")
+    return f"Changed parameters: {'; '.join(changed)}." if changed else "All parameters have the page's own values."
 
 
 def _row(line: Line) -> dict[str, str]:
     claim, before, now = line.claim, line.recorded, line.fresh
     published = "in words" if claim.published is None else claim.shown(claim.published)
     both = before.agrees is not None and now.agrees is not None
+    cell = f"{claim.table.partition(':')[0]}: {', '.join(filter(None, claim.shown_names))}" if claim.table else ""
     return {
-        "claim": name_of(claim),
+        "claim": cell or f"{claim.place}: {claim.statement}",
         "paper": f"our {claim.ours}" if claim.ours else published,
         "holds if": claim.rule_text,
         "recorded": before.shown,
         "this run": now.shown,
-        "verdict of this run": in_short(now),
+        "verdict of this run": verdict(now),
         "as in the record": ("yes" if before.agrees == now.agrees else "no") if both else "–",
     }
 
 
-def _counted(whose: str, lines: Sequence[Line]) -> str:
-    decided = [line.fresh for line in lines if line.fresh.verdict in claims.DECIDED]
-    open_ones = [line.fresh for line in lines if line.fresh.agrees is not None and line.fresh not in decided]
-    missing = len(lines) - len(decided) - len(open_ones)
-    holding, agreeing = (sum(bool(one.agrees) for one in group) for group in (decided, open_ones))
-    parts = [f"{holding} hold, {len(decided) - holding} fail"] if decided else []
-    parts += [
-        f"{len(open_ones)} cannot be judged by this run ({agreeing} agree, {len(open_ones) - agreeing} disagree)"
-    ] * bool(open_ones)
-    parts += [f"{missing} not measured"] if missing else []
-    return f"{counted(len(lines), 'claim')} {whose}: {'; '.join(parts)}."
+def _of_book(setting: str) -> str:
+    """Return the text of the files in the book's static folder that a setting of `_config.yml` lists."""
+    file = paths.root() / "_config.yml"
+    config = yaml.safe_load(file.read_text("utf-8"))["sphinx"]["config"] if file.is_file() else {}
+    return "\n".join((paths.book() / "_static" / name).read_text("utf-8") for name in config.get(setting, ()))

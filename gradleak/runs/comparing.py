@@ -9,6 +9,7 @@ from typing import Any
 
 from gradleak.errors import InputError
 from gradleak.runs import kinds
+from gradleak.runs.columns import Columns
 from gradleak.runs.kinds import Kind, Outcome
 from gradleak.runs.records import Trial
 from gradleak.runs.studies import Study
@@ -129,10 +130,12 @@ def _apart(difference: Difference) -> float:
 
 def columns(study: Study) -> Mapping[str, Kind]:
     """Return the kinds that a study declares for its columns in COLUMNS, by column."""
-    declared: Mapping[str, Kind] = getattr(study.module, "COLUMNS", {})
+    declared: Any = getattr(study.module, "COLUMNS", {})
+    if isinstance(declared, Columns):
+        return {name: column.kind for name, column in declared.items() if column.kind is not None}
     if wrong := [name for name, kind in declared.items() if not isinstance(kind, Kind)]:
         raise InputError(f"COLUMNS of '{study.name}' must map columns to kinds; it does not for {', '.join(wrong)}")
-    return declared
+    return dict(declared)
 
 
 def tells_time(study: Study, column: str) -> bool:

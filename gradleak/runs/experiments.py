@@ -87,7 +87,7 @@ class Experiment(BaseModel):
         """Return the splits of a dataset that the experiment reads: "train", "test" or both."""
         return ("train", "test")
 
-    def run(self) -> Iterable[Row]:
+    def run(self) -> Iterable[Row | Columns]:
         """Run the experiment and return its rows."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
 

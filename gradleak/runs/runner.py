@@ -50,7 +50,7 @@ def run_study(
         parameters: The parameters of the run.
         jobs: The number of processes; by default $GRADLEAK_JOBS, or else one for a quick run and one per core or GPU
             for other runs.
-        cluster: The address of a Dask scheduler; by default $GRADLEAK_CLUSTER.
+        cluster: The address of a Dask scheduler.
 
     Raises:
         InputError: The study has no trials with these parameters.
@@ -62,7 +62,7 @@ def run_study(
     done: dict[str, Trial] = {}
     for trial in finished(study, parameters, inputs, jobs=jobs, cluster=cluster, quick=profile == "quick"):
         done[known(trial.inputs)] = trial
-    record = Record(
+    return Record(
         study=study.name,
         profile=profile,
         parameters=parameters.model_dump(),
@@ -70,9 +70,6 @@ def run_study(
         planned=len(inputs),
         trials=[done[known(trial_inputs)] for trial_inputs in inputs],
     )
-    if out := os.environ.get("GRADLEAK_RECORD"):
-        records.write(record, Path(out))
-    return record
 
 
 def planned(study: Study, parameters: Parameters) -> list[Columns]:
@@ -135,10 +132,9 @@ def run_trials(
         study: The study.
         inputs: The inputs of the trials.
         jobs: The number of processes, as in `run_study`.
-        cluster: The address of a Dask scheduler; by default $GRADLEAK_CLUSTER.
+        cluster: The address of a Dask scheduler.
         quick: Whether this is a quick run, which uses one process by default.
     """
-    cluster = cluster or os.environ.get("GRADLEAK_CLUSTER")
     with contextlib.closing(_results(_of(study, inputs), jobs, cluster, quick=quick)) as results:
         for index, result in results:
             if isinstance(result, GradleakError):

@@ -15,6 +15,7 @@ from pydantic import JsonValue, ValidationError
 
 from gradleak import paths
 from gradleak.errors import InputError, MissingData, unknown
+from gradleak.runs.columns import Columns as DeclaredColumns
 from gradleak.runs.experiments import PAPER, SMALLEST, Experiment, Parameters, inputs_of
 from gradleak.runs.experiments import Parameters as BaseParameters
 from gradleak.runs.forms import Form, reason
@@ -24,6 +25,8 @@ Profile = Literal["quick", "paper"]
 # The package of the studies, with one folder for each paper. It imports this module, so it is only named here.
 PACKAGE = "gradleak.studies"
 SHARED = "shared"
+# Modules that the pages of a paper share.
+OF_PAPER = ("columns", "experiments")
 PROFILES = ("quick", PAPER, SMALLEST)
 
 
@@ -93,7 +96,12 @@ class Study:
 
     def run(self, inputs: Columns) -> list[Columns]:
         """Run the trial with these inputs, and return its rows."""
-        return [row.columns for row in self.experiment(inputs).run()]
+        rows = [row if isinstance(row, dict) else row.columns for row in self.experiment(inputs).run()]
+        declared = getattr(self.module, "COLUMNS", None)
+        if isinstance(declared, DeclaredColumns):
+            for row in rows:
+                declared.check(row)
+        return rows
 
     def datasets(self, parameters: BaseParameters) -> list[str]:
         """Return the names of the datasets that a run reads."""
@@ -122,7 +130,8 @@ def package_path() -> list[str]:
 def module_files() -> dict[str, Path]:
     """Return the file of every page's module, by the page's name."""
     files = (file for folder in package_path() for file in Path(folder).glob("*/*.py"))
-    pages = (file for file in files if file.parent.name != SHARED and not file.name.startswith("_"))
+    shared = (*OF_PAPER, "__init__")
+    pages = (file for file in files if file.parent.name != SHARED and file.stem not in shared)
     return {file.stem.replace("_", "-"): file for file in sorted(pages, key=lambda file: file.stem)}
 
 

@@ -6,7 +6,6 @@ from collections import Counter
 
 import pandas as pd
 
-from gradleak.errors import MissingData
 from gradleak.runs import records, studies
 from gradleak.runs.records import Record
 from gradleak.runs.studies import Study
@@ -56,16 +55,6 @@ def shown(record: Record) -> Shown:
     chosen = recorded or record
     return Shown.model_construct(
         **dict(chosen), recorded=recorded is not None, this=record, about=records.about(chosen)
-    )
-
-
-def other(shown: Shown) -> Shown:
-    """Return the run beside the shown one: this page's run if the recorded run is shown, and else the recorded run."""
-    chosen = shown.this if shown.recorded else records.recorded(shown.study)
-    if chosen is None:
-        raise MissingData(f"'{shown.study}' has no recorded run")
-    return Shown.model_construct(
-        **dict(chosen), recorded=not shown.recorded, this=shown.this, about=records.about(chosen)
     )
 
 

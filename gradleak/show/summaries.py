@@ -16,8 +16,8 @@ from typing import Any
 
 import pandas as pd
 
-# How a number becomes text: a format specification such as ".1f", a template such as "{:.1f} dB", or a function.
-Text = str | Callable[[Any], str]
+from gradleak.runs.columns import Columns, Text
+
 Measure = Callable[[pd.DataFrame], str]
 NOTHING = "–"
 
@@ -43,6 +43,20 @@ def summary(rows: pd.DataFrame, keys: Mapping[str, str], measures: Mapping[str, 
         for values, group in groups
     ]
     return pd.DataFrame(lines, columns=[*keys, *measures])
+
+
+def cells(
+    columns: Columns, *names: str, by: Callable[[str, Text], Measure] | None = None, head: str = "{}"
+) -> dict[str, Measure]:
+    """Return a measure of each of these declared columns, by the column's head.
+
+    Args:
+        columns: The declared columns of a paper.
+        names: The columns to measure.
+        by: The measure, `only` by default.
+        head: The template of the heads, such as "search: {}".
+    """
+    return {head.format(columns[name].head): (by or only)(name, columns[name].text) for name in names}
 
 
 def count() -> Measure:

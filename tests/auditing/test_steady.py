@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,6 +81,7 @@ def test_the_command_says_it_too(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "brought", raising=False)
     (tmp_path / "brought.py").write_text(
         "import torch\nfrom tests.auditing.test_steady import Own, counts\n"
         "def make(): return Own(counts)\ndef batches(): return torch.rand(4, 6), torch.arange(4)\n"

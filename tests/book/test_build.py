@@ -153,7 +153,7 @@ def test_warnings_of_the_build_are_shown_and_fail_it(
 def test_pages_are_in_the_order_of_the_contents() -> None:
     contents = build._contents()
     places = {name: build._place(studies.load(name), contents) for name in studies.names()}
-    assert places["theorem1"] < places["label-accuracy"] < places["label-accuracy-intense"] < places["noise"]
+    assert places["theorem1"] < places["label-accuracy"] < places["noise"]
     assert places["noise"] < places["llg-attack"] < places["llg-architectures"] < places["reveal-labels"]
 
 

@@ -25,7 +25,7 @@ from gradleak.studies.shared.outcomes import AXES, KINDS, RESCALING, Outcome, fa
 EXPLORED = (
     *("llg-attack", "llg-architectures", "llg-training", "llg-defenses", "label-attacks-compared"),
     *("batch-restoration", "reveal-labels", "posterior-attack", "posterior-trained"),
-    *("label-accuracy", "label-accuracy-intense", "label-accuracy-as-coded", "noise", "identifiability"),
+    *("label-accuracy", "noise", "identifiability"),
     *("batch-soft-labels", "joint-batches", "cocktail-party"),
     *("fcn-inversion", "cnn-inversion", "exact-batch", "peeling", "peeling-limits"),
     *("cnn-reconstruction", "feature-matching", "what-matching-costs"),
@@ -92,8 +92,8 @@ def outcomes() -> list[Outcome]:
 @pytest.mark.parametrize(
     ("page", "column", "value", "shown"),
     [
-        ("label-accuracy-intense", "accuracy", 12.5, "12.5 % of 9000 smoothed labels"),
-        ("label-accuracy-intense", "milliseconds", 7.0, "7 ms elapsed"),
+        ("label-accuracy", "accuracy", 12.5, "12.5 % of 9000 smoothed labels"),
+        ("label-accuracy", "milliseconds", 7.0, "7 ms elapsed"),
         ("batch-soft-labels", "label_error", 0.25, "label error (L1) at most 2e-01"),
         ("fcn-inversion", "psnr", 11.0, "11.0 ± 0.0 dB"),
         ("fcn-inversion", "seconds", 42.0, "42000 ms"),
@@ -206,7 +206,7 @@ def test_what_stops_an_attack_is_named_with_what_still_leaks(outcomes: list[Outc
     assert "noise of standard deviation 1e-06 (n = 1" in said["peeling"]
     assert "computing in float16 (n = 10" in said["exact-batch"]
     assert "noise of standard deviation 1e-07 (n = 1" in said["exact-batch"]
-    assert "which leaves 100 % (classes right)" in said["label-accuracy-intense"]
+    assert "which leaves 100 % (classes right)" in said["label-accuracy"]
     assert said["cnn-reconstruction"].startswith("none of those measured: ")
     assert "small recogniser" in said["transcripts"], "the network, if it is not the row's"
 
@@ -220,7 +220,7 @@ def test_an_audit_refutes_what_clipping_seems_to_stop(outcomes: list[Outcome]) -
 @pytest.mark.parametrize(
     ("study", "column", "value", "page"),
     [
-        ("noise", "within_tenth", 50.0, "label-accuracy-intense"),
+        ("noise", "within_tenth", 50.0, "label-accuracy"),
         ("fcn-inversion", "psnr", 50.0, "fcn-inversion"),
         ("harder-transcripts", "exact", True, "transcripts"),
     ],

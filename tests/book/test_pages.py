@@ -125,25 +125,31 @@ def test_a_failing_page_says_where_and_keeps_what_ran(checkout: Toy, monkeypatch
     monkeypatch.setenv("TOY_FAILS", "2")
     with pytest.raises(GradleakError) as error:
         pages.run_page(checkout.load(), checkout.parameters(), checkout.root / "out", jobs=1)
-    assert str(error.value) == (
-        "page 'toy' failed in cell 2: ValueError: the toy broke (the cells up to there are in toy.ipynb)"
-    )
+    assert str(error.value).startswith("page 'toy' failed: ValueError: the toy broke (in a trial of 'toy': number=2")
+    monkeypatch.delenv("TOY_FAILS")
+    checkout.write_notebook(checkout.study_cell, "raise ValueError('no')")
+    with pytest.raises(GradleakError) as error:
+        pages.run_page(checkout.load(), checkout.parameters(), checkout.root / "out", jobs=1)
+    assert str(error.value) == ("page 'toy' failed in cell 3: ValueError: no (the cells up to there are in toy.ipynb)")
     page = nbformat.read(checkout.root / "out" / "toy.ipynb", 4)
     assert any(output.output_type == "error" for cell in page.cells for output in cell.get("outputs", ()))
     assert not (checkout.root / "out" / "toy.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("cell", "message"),
-    [
-        ("x = 1", "page 'toy' ran, but its notebook made no record"),
-        ("import os; os._exit(1)", "the kernel of page 'toy' died"),
-    ],
-)
-def test_pages_without_a_record(checkout: Toy, cell: str, message: str) -> None:
-    checkout.write_notebook(cell)
-    with pytest.raises(GradleakError, match=message):
-        pages.run_page(checkout.load(), checkout.parameters(), checkout.root / "out")
+def test_our_warnings_in_a_kernel_are_given_to_the_user(checkout: Toy) -> None:
+    warn = "from gradleak import reporting; reporting.warn('look out'); reporting.warn('and here')"
+    checkout.write_notebook(checkout.study_cell, warn, "import sys; print('plain', file=sys.stderr)")
+    with pytest.warns(GradleakWarning) as caught:
+        run = pages.run_page(checkout.load(), checkout.parameters(), checkout.root / "out", jobs=1)
+    assert [str(one.message) for one in caught] == ["look out", "and here"]
+    page = nbformat.read(run.notebook, 4)
+    assert [output.text for cell in page.cells for output in cell.get("outputs", ())] == ["plain\n"]
+
+
+def test_a_kernel_that_dies_is_named(checkout: Toy) -> None:
+    checkout.write_notebook("import os; os._exit(1)")
+    with pytest.raises(GradleakError, match="the kernel of page 'toy' died"):
+        pages.run_page(checkout.load(), checkout.parameters(), checkout.root / "out", jobs=1)
 
 
 def test_without_notebooks_it_says_what_to_install(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,12 +160,13 @@ def test_without_notebooks_it_says_what_to_install(checkout: Toy, monkeypatch: p
 
 def test_an_interrupted_page_leaves_no_kernel(checkout: Toy) -> None:
     checkout.write_notebook(
-        "import os, pathlib; pathlib.Path(os.environ['TOY_TRACE']).write_text(str(os.getpid()))\n"
+        "import os, pathlib; pathlib.Path(os.environ['TOY_TRACE'] + ' kernel').write_text(str(os.getpid()))\n"
         "import threading; threading.Event().wait()"
     )
     process = checkout.start(RUN + "import pathlib; pages.run_page(s, studies.parameters(s), pathlib.Path('out'))")
-    wait_until(lambda: checkout.traced)
-    (kernel,) = checkout.traced
+    trace = checkout.root / "trace kernel"
+    wait_until(lambda: process.poll() is not None or (trace.is_file() and trace.read_text()))
+    kernel = trace.read_text()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=PATIENCE)
     assert process.returncode != 0

@@ -1,4 +1,4 @@
-"""Memory: what a process holds, the most it held since a moment, and what the machine has left."""
+"""Memory: the most that a process held since a moment."""
 
 from __future__ import annotations
 
@@ -17,11 +17,8 @@ memory.begin_peak()
 before = memory.peak()
 block = bytearray(200 * 2**20)
 block[:: 2**12] = b"x" * len(block[:: 2**12])
-held = memory.used()
 del block
 assert memory.peak() >= before + 150 * 2**20
-assert held > memory.used() or held >= before
-assert memory.available() > 0
 """
 
 
@@ -33,4 +30,4 @@ def test_without_proc_it_is_the_most_ever(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr(memory, "STATUS", tmp_path / "none")
     monkeypatch.setattr(memory, "RESET", tmp_path / "no" / "folder")
     memory.begin_peak()
-    assert memory.used() == memory.peak() > 2**20
+    assert memory.peak() > 2**20

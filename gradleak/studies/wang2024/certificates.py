@@ -120,8 +120,8 @@ class Parameters(studies.Parameters):
     repeats: int = setting(1, paper=20, ge=1, le=1000, about="repetitions of each time measurement")
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield every attack under every broken assumption in groups of seeds, then the time measurements."""
-        for family, broken in pairs():
+        """Yield every attack with all assumptions kept, then under every broken one, then the time measurements."""
+        for family, broken in sorted(pairs(), key=lambda pair: pair[1] != "none"):
             wanted = getattr(self, SEEDS[family]) if broken in self.broken else 0
             wanted *= self.kept if broken == "none" else 1
             for first in range(0, wanted, AT_ONCE):
