@@ -161,7 +161,7 @@ def check_values(name: str, value: Tensor, *, finite: bool = True) -> None:
     if value.numel() == 0:
         raise InputError(f"{name} must not be empty; got {shown(value)}")
     # A sum is quick and finite in nearly all cases; where it overflows, look at each entry.
-    if not finite or not value.is_floating_point() or bool(value.detach().sum().isfinite()):
+    if not finite or not value.is_floating_point() or math.isfinite(value.detach().sum()):
         return
     if not bool(value.isfinite().all()):
         raise InputError(f"{name} holds NaN or infinite values")
