@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -27,7 +28,8 @@ def progress(items: Iterable[T], total: int, description: str) -> Iterator[T]:
         description: The text beside the bar.
     """
     notebook = not _quiet and _in_notebook()
-    if not (notebook or in_terminal()):
+    # tqdm reads this variable when it is imported, which may have been before a page's kernel was forked.
+    if os.environ.get("TQDM_DISABLE") or not (notebook or in_terminal()):
         yield from items
         return
     with warnings.catch_warnings():

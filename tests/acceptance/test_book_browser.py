@@ -141,7 +141,7 @@ def test_every_internal_link_leads_somewhere(visits: dict[str, Any], site: tuple
             target, anchor = urldefrag(urljoin(f"{address}/{page}", link))
             if not target.startswith(address):
                 continue
-            path = urlparse(target).path.lstrip("/") or "index.html"
+            path = unquote(urlparse(target).path).lstrip("/") or "index.html"
             asks = bool(anchor) and path in visits
             if not (BOOK / path).is_file() or (asks and unquote(anchor) not in visits[path]["anchors"]):
                 broken.append((page, link))
