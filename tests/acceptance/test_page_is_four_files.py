@@ -300,9 +300,8 @@ def test_a_page_is_four_files_and_a_paper_six_beside_its_prose(tmp_path: Path) -
         shutil.copytree(ROOT / part, copy / part, ignore=ignored)
     shutil.copy(ROOT / "_config.yml", copy / "_config.yml")
     # What the pages about the project read.
-    for name in ("benchmarks/results.json", "results/rounding.json"):
-        (copy / name).parent.mkdir()
-        shutil.copy(ROOT / name, copy / name)
+    for part in ("benchmarks", "results"):
+        shutil.copytree(ROOT / part, copy / part, ignore=ignored)
     # The other pages would take minutes here, and are built elsewhere.
     for file in [*copy.glob("gradleak/studies/*2*/[!_]*.py"), *copy.glob("gradleak/claims/*/*.yaml")]:
         file.unlink()
