@@ -51,11 +51,11 @@ def _matched(settings: Adam | LBFGS, **options: Any) -> Callable[[str], Any]:
 def test_the_exact_solver_launches_no_more_for_more_samples_or_classes() -> None:
     few, many = (counted(_exact(10, samples)) for samples in (32, 1000))
     # Newton's method takes up to eight steps, and in more samples some need more: rounding decides on the last one.
-    assert many.operations <= 500
+    assert many.operations <= 520  # 20 for the errors that a certificate states and the check of the arguments
     assert many.reads <= 20
     assert many.operations <= few.operations + 200
     some, all_ = (counted(_exact(classes, 32)) for classes in (100, 1000))
-    assert all_.operations <= some.operations + 100 <= 700
+    assert all_.operations <= some.operations + 100 <= 760
     assert all_.reads <= some.reads + 3
 
 
@@ -81,7 +81,7 @@ def test_peeling_launches_a_quarter_of_a_loop_over_channels() -> None:
     gpu = counted(peeled)
     # A loop over the 4,257 channels of the network took 54,000 operations and 4,700 reads.
     assert gpu.operations <= 54_000 / 4
-    assert gpu.reads <= 250
+    assert gpu.reads <= 280  # some 30 for the checks of arguments, which read whether values are finite
 
 
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
