@@ -233,8 +233,7 @@ def _render(index: Path) -> None:
         "NO_COLOR": "1",  # without the colours that Sphinx writes for terminals, the log is readable
         "PYTHONWARNINGS": "ignore",
         "GRADLEAK_ROOT": str(paths.root()),
-        # Their kernels must run the same code as this process, even if the installed package is another checkout.
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(code.package_folder().parent), os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": code.search_path(),
     }
     result = subprocess.run(command, cwd=paths.root(), capture_output=True, text=True, env=environment, check=False)
     if result.returncode != 0:

@@ -158,8 +158,7 @@ def _settings(folder: Path) -> dict[str, str]:
     folders = [name for name in paths.VARIABLES if os.environ.get(name)]
     return {
         "IPYTHONDIR": str(folder / "ipython"),
-        # The kernel must run the same code as this process, even if the installed package is another checkout.
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(code.package_folder().parent), os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": code.search_path(),
         # Turns off a warning at every start that frozen modules cannot be debugged.
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         # A page shows no progress bars.

@@ -185,7 +185,7 @@ class Fact:
 
 
 def facts(line: Line, entry: Listed) -> list[Fact]:
-    """Return what the page of a claim states about it.
+    """Return the facts that the page of a claim states about the claim.
 
     Args:
         line: The judged claim.

@@ -7,6 +7,7 @@ change of the code changes a *recorded* result is another question, which the go
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +23,11 @@ SHOWING = ("book", "claims", "show", "cli.py")
 def package_folder() -> Path:
     """Return the folder of the package `gradleak` that this process has imported."""
     return Path(gradleak.__file__).resolve().parent
+
+
+def search_path() -> str:
+    """Return the PYTHONPATH with which another process imports the same code, even if another checkout is installed."""
+    return os.pathsep.join(filter(None, [str(package_folder().parent), os.environ.get("PYTHONPATH")]))
 
 
 def of_trials(study: Study) -> str:

@@ -20,7 +20,7 @@ STATUS = {
     "time of all trials": "2 min", "quick run": "3 s", "quick run: when and where": "2026-01-03, a CPU, abc",
     "at": "doc:executed/toy2020/toy", "record at": "bookfile:records/toy2020/toy.json",
 }  # fmt: skip
-# What a page must say, its number of tables, and its number of figures.
+# The texts that a page must contain, the number of its tables, and the number of its figures.
 PAGES: dict[str, tuple[list[str], int, int]] = {
     "performance": (
         [
