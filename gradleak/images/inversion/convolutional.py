@@ -31,6 +31,7 @@ from gradleak.images.inversion.chain import Layer
 from gradleak.images.inversion.fully_connected import (
     ALLOWED,
     BOUND,
+    FINEST,
     FITS,
     SURE,
     Inversion,
@@ -276,7 +277,8 @@ def _through(layer: Layer, outputs: Known, back: Known) -> tuple[Known, Known]:
 
 def _claimed(known: Known) -> float:
     """Return the claimed relative error of values."""
-    return float((BOUND * known.error.norm() + known.drift.norm()) / known.value.norm())
+    relative = (BOUND * known.error.norm() + known.drift.norm()) / known.value.norm()
+    return float(relative.clamp(min=BOUND * FINEST))
 
 
 def _inside(layer: Layer, outputs: Tensor, error: Tensor) -> Tensor:

@@ -105,8 +105,8 @@ class Inversion:
             if the batch is an estimate; or "failed".
         reason: Why the batch is not exact, "" if it is.
         residual: The largest relative error, over all parameters, of the gradient that the batch gives.
-        claimed: The largest relative error of a sample's inputs, estimated without the truth and exceeded in fewer than
-            one of a thousand batches; inf without an estimate.
+        claimed: The largest relative error of a sample's inputs, estimated without the truth; inf without an estimate. If
+            every assumption holds, fewer than one of a thousand batches exceeds it.
         in_front: What changes the network's inputs before the first layer in train mode, "" if nothing is known to do
             so. The gradient shows only what the first layer sees.
     """
@@ -333,7 +333,7 @@ def _carried(delta: Known, above: Layer, layer: Layer, outputs: Known, loose: Te
 def _claimed(inputs: Known, loose: Tensor) -> float:
     """Return the largest claimed relative error of a sample's inputs (B, I), which have errors (B, 1)."""
     relative = inputs.error[:, 0] * math.sqrt(inputs.value.shape[1]) / inputs.value.norm(dim=1)
-    return float((BOUND * relative + loose).max())
+    return float((BOUND * relative + loose).max().clamp(min=BOUND * FINEST))
 
 
 def _mean(leak: Leak, layers: list[Layer], prior: str | LabelPrior, solver: Solver) -> Inversion:

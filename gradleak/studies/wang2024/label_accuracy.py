@@ -451,10 +451,9 @@ def headline(record: Record) -> Headline:
     first = _first(record)
     missed = (100 - first["accuracy"] - first["ambiguous"] - first["zero"]).max()
     return Headline(
-        f"Without ever seeing a true label, the exact solver recovers {imagenet.text} of the smoothed labels on "
-        f"ImageNet in a ResNet50 with random weights, and all {rows['count'][~certain].sum():,} soft labels on the "
-        f"networks of Table 2 other than the untrained AlexNet, where it recovers at least {least.text}. The gradients "
-        "of the other samples do not determine the label.",
+        f"The exact solver recovers {imagenet.text} of the smoothed labels of ImageNet in a random ResNet50 and all "
+        f"{rows['count'][~certain].sum():,} soft labels on the networks of Table 2, except on the untrained AlexNet "
+        f"(at least {least.text}); the other gradients do not determine the label.",
         true=bool(
             missed < 0.05
             and known["label-accuracy-silent"].agrees
