@@ -316,6 +316,7 @@ def _settled(threads: int, accelerated: bool) -> Iterator[None]:
 
     before = torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    devices.keep_freed_memory()
     # The number of threads determines the order of summation, so it must not depend on the number of jobs.
     with threadpool_limits(threads), devices.ieee(), warnings.catch_warnings():
         # torch warns of each operation without a deterministic CUDA version. Rows then agree up to rounding errors.

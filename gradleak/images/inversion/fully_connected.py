@@ -22,7 +22,7 @@ from gradleak.cases import DOUBLE, NOISE, Attack, Case
 from gradleak.devices import least_squares
 from gradleak.errors import GradleakWarning, InputError, unknown
 from gradleak.images.inversion import chain
-from gradleak.images.inversion.again import TINY, observed_again
+from gradleak.images.inversion.again import TINY, observed_again, size_of
 from gradleak.images.inversion.chain import Layer
 from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.batch.recover import recover_batch
@@ -105,8 +105,8 @@ class Inversion:
             if the batch is an estimate; or "failed".
         reason: Why the batch is not exact, "" if it is.
         residual: The largest relative error, over all parameters, of the gradient that the batch gives.
-        claimed: The largest relative error of a sample's inputs, estimated without the truth; inf without an estimate. If
-            every assumption holds, fewer than one of a thousand batches exceeds it.
+        claimed: The largest relative error of a sample's inputs, estimated without the truth; inf without an estimate.
+            If every assumption holds, fewer than one of a thousand batches exceeds it.
         in_front: What changes the network's inputs before the first layer in train mode, "" if nothing is known to do
             so. The gradient shows only what the first layer sees.
     """
@@ -431,7 +431,7 @@ def _solved(
         misses = _missed(gradient[rows], sloped[:, rows], inputs)
     misfit = float(misses.square().mean().sqrt())
     # A = P ∇W with P = B pinv(δᵀ), so an error Δ of δ adds −P Δᵀ A / B, and an error E of ∇W adds P E.
-    sizes, size = inputs.square().mean(dim=1), float(torch.linalg.vector_norm(gradient, dtype=torch.float64))
+    sizes, size = inputs.square().mean(dim=1), size_of(gradient)
     entry = noise**2 + (unit * size) ** 2 / gradient.numel()
     by_delta = delta.error.square() @ inverse.square().T / count**2
     variance = by_delta.T @ sizes + entry * inverse.square().sum(dim=1)
