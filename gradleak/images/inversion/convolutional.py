@@ -53,11 +53,11 @@ BROAD, PIXELS = (0.0, 10.0), (0.0, 1.0)
 # The number of draws from which a posterior's standard deviation is estimated, with a relative error of about 0.1.
 DRAWS = 64
 REFINEMENTS = 6
-# Upper limits of an equation's inverse variance relative to the prior's. The second is for layers whose equations leave
-# directions open: without it, rounding would hide what is left of the prior there.
-CERTAINTY = (math.inf, 1e12)
-# Rounding errors of the normal equations, relative to their diagonal.
-VISIBLE = 1e-14
+# Upper limits of an equation's inverse variance relative to the prior's, and rounding errors of the normal equations
+# relative to their diagonal, until one pair succeeds. The second limit is for layers whose equations leave directions
+# open: without it, rounding would hide what is left of the prior there. Larger rounding errors are for equations that
+# have no Cholesky factor otherwise.
+TRIED = ((math.inf, 1e-14), (1e12, 1e-14), (1e12, 1e-12), (1e12, 1e-10))
 # A layer's inputs are determined if the equations leave less than this of a direction open.
 OPEN = 0.5
 
@@ -347,7 +347,7 @@ def _solved(
     # ∇W (O, I, k, k) as equations (O k k, I).
     backward_target = gradient.permute(0, 2, 3, 1).reshape(-1, channels)
     forward_target = before.value.reshape(-1)
-    for limit in CERTAINTY:
+    for limit, lost in TRIED:
         column_weight, row_weight = (weights.clamp(max=limit / deviation**2) for weights in (column_weight, row_weight))
         square = forward.T @ (column_weight[:, None] * forward)
         block = backward.T @ (row_weight[:, None] * backward)
@@ -355,16 +355,18 @@ def _solved(
         for channel in range(channels):
             blocks[channel, :, channel, :] += block
         # What the equations say of a direction is lost if it is below the rounding errors of this matrix.
-        least = (VISIBLE * square.diagonal()).clamp(min=deviation**-2)
+        least = (lost * square.diagonal()).clamp(min=deviation**-2)
         square.diagonal().add_(least)
         scale = square.diagonal().rsqrt()
-        factor = torch.linalg.cholesky(scale[:, None] * square * scale)
+        factor, failed = torch.linalg.cholesky_ex(scale[:, None] * square * scale)
+        if failed:
+            continue
         draws = torch.randn(len(scale), DRAWS, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         deviations = scale[:, None] * torch.linalg.solve_triangular(factor.T, draws.to(scale), upper=True)
         variance = deviations.square().mean(dim=1)
         # A direction that the equations leave open counts as 1, one that they determine as 0.
         open_directions = float((least * variance).sum())
-        if open_directions < OPEN:
+        if open_directions < OPEN or math.isfinite(limit):
             break
 
     def missed(inputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -146,11 +146,11 @@ def _mixtures(
 def _least(form: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` least eigenvalues of a positive semidefinite matrix in ascending order, and their vectors."""
     side, columns = len(form), count + SPARE
-    if side <= SMALL or columns >= side:
+    shift = LIFT * form.diagonal().mean()
+    factor, failed = torch.linalg.cholesky_ex(form + shift * torch.eye(side).to(form))
+    if side <= SMALL or columns >= side or failed:
         values, vectors = torch.linalg.eigh(form)
         return values[:count], vectors[:, :count]
-    shift = LIFT * form.diagonal().mean()
-    factor = torch.linalg.cholesky(form + shift * torch.eye(side).to(form))
     generator = torch.Generator().manual_seed(0)
     block = torch.randn(side, columns, generator=generator, dtype=form.dtype).to(form)
     for _ in range(ROUNDS):
