@@ -99,19 +99,28 @@ def _hints(owner: Any) -> dict[str, Any]:
     return HINTS[owner]
 
 
+@functools.cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return the origin and the arguments of an annotation; those of a union with tensors last, which take longest."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return Union, tuple(sorted(inner, key=lambda option: option is Tensor))
+    return origin, inner
+
+
 def _fits(name: str, value: Any, hint: Any) -> bool:
     """Return whether a value is of the kind that an annotation states; raise an error for tensors without values."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if hint is Any or isinstance(hint, TypeVar):
-        return True
-    if origin in (Union, types.UnionType):
-        return any(_fits(name, value, option) for option in sorted(inner, key=lambda option: option is Tensor))
-    if origin is Literal:
-        return type(value) in map(type, inner)
     if hint is Tensor:
         if torch.is_tensor(value):
             check_values(name, value)
         return torch.is_tensor(value)
+    origin, inner = _parts(hint)
+    if hint is Any or isinstance(hint, TypeVar):
+        return True
+    if origin is Union:
+        return any(_fits(name, value, option) for option in inner)
+    if origin is Literal:
+        return type(value) in map(type, inner)
     if hint in (int, float, bool):
         return _is_number(value, hint)
     if getattr(hint, "_is_protocol", False):

@@ -77,7 +77,8 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
     counts = accepted.sum(dim=1).tolist()
     most = max(1, *counts)
     scalars, kept = at_all[:, :most], accepted[:, :most]
-    wide = weights is None and bool(((high[:, 0] / best - 1).abs() > STEEP).any())
+    beyond = high[:, 0] / best - 1
+    wide = weights is None and bool((beyond.abs() > STEEP).any())
     ends = accepted & (opened > KNOWN)
     if weights is None and ends.any():
         # If a label is uncertain, the ends of its accepted range are explanations as well.
@@ -123,8 +124,8 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
             _, error = problem.certainty(best, best.reciprocal(), labels[:, 0])
             checked = conditions(labels[:, 0], error, prior) > 1
             spread = spread.where(checked, 2)
-        low, high, misfit = merged.values[1:4, :, 0]
-        reach = torch.maximum(high / best - 1, 1 - low / best)
+        below, _, misfit = merged.values[1:4, :, 0]
+        reach = torch.maximum(beyond, 1 - below / best)
         # The range ends where the root mean square of the residuals does not fit; independent errors leave less open.
         equations = prior.equations(problem.classes) if isinstance(prior, LabelPrior) else 1
         length = reach * misfit.clamp(min=1) * BOUND / ACCEPT / math.sqrt(equations)
