@@ -8,6 +8,7 @@ from torch import nn
 
 from gradleak import augment, observe
 from gradleak.errors import InputError
+from gradleak.hunting import FAMILIES
 from gradleak.images import certify_features, unmix_features
 from gradleak.leak import Leak
 
@@ -46,6 +47,34 @@ def test_mixtures_are_not() -> None:
         # The second sample's share of the gradient is mixed with the first one's; the third is as it was.
         assert "unique" not in found.status[:2]
         assert found.status[2] == "unique"
+
+
+@pytest.mark.parametrize("seed", [2023000010, 2023000619, 2023000902, 2023001606, 2023001996])
+def test_labels_that_do_not_exclude_a_mixture_are_not_certified(seed: int) -> None:
+    """Saturated predictions do not depend on the features, and few classes give too few equations."""
+    assert "wrong" not in {one.outcome for one in FAMILIES["features"].hunted(seed, "none")}
+
+
+def test_a_certificate_needs_as_many_equations_as_mixtures() -> None:
+    """Three smoothed labels of four classes give six equations for nine entries of the mixing matrix."""
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Linear(WIDTH, 4, bias=False).double()
+    features = torch.rand(3, WIDTH, generator=generator, dtype=torch.float64)
+    labels = augment.smooth(torch.arange(3), 4, torch.full((3,), 0.3).double())
+    leak = observe(model, features, labels)
+    found = certify_features(leak.weight_gradient, leak.weight, features)
+    assert found.status == ("ambiguous",) * 3
+    assert "mixture" in found.reasons[0]
+    assert (found.labels - labels).abs().max() < 1e-6
+
+
+def test_mixtures_of_many_samples_are_not_excluded() -> None:
+    model = nn.Linear(80, 60).double()
+    features = torch.rand(49, 80, dtype=torch.float64)
+    leak = observe(model, features, torch.arange(49))
+    found = certify_features(leak.weight_gradient, leak.weight, features, bias=leak.bias, prior="onehot")
+    assert "unique" not in found.status
+    assert "48 samples" in " ".join(found.reasons)
 
 
 def test_independent_components_hold_too_few_digits() -> None:
