@@ -49,7 +49,7 @@ def test_version_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
         assert name in out
     assert "photos" in call(capsys, "data")[1]
     assert "theorem1-sum-bound" in call(capsys, "claims")[1]
-    assert "theorem1" not in call(capsys, "claims", "loss-landscape")[1]
+    assert "theorem1" not in call(capsys, "claims", "noise")[1]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class Study:
     """A study, which is one page of the book.
 
     Attributes:
-        name: The name of the page, such as "loss-landscape".
+        name: The name of the page, such as "label-accuracy".
         paper: The citation key of its paper, which is also the name of its folder.
         title: The page's title.
         place: The part of the paper that the page reproduces, such as a figure or a table.

@@ -2,10 +2,10 @@
 
 Four files make a page, and no list of pages has to be edited:
 
-    gradleak/studies/<paper>/loss_landscape.py          the code
-    notebooks/<paper>/loss-landscape.ipynb              the page
-    gradleak/claims/<paper>/loss-landscape.yaml         the paper's claims
-    tests/studies/<paper>/test_loss_landscape.py        the tests
+    gradleak/studies/<paper>/label_accuracy.py          the code
+    notebooks/<paper>/label-accuracy.ipynb              the page
+    gradleak/claims/<paper>/label-accuracy.yaml         the paper's claims
+    tests/studies/<paper>/test_label_accuracy.py        the tests
 
 The folder `shared` holds code that several pages use. A page's module has
 

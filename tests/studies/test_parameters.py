@@ -48,7 +48,7 @@ WRONG = [
     ("llg-attack", "datasets", "digts", "unknown dataset 'digts': did you mean 'digits'"),
     ("label-accuracy", "network", "alexnet", "cannot be shown 'photos': 'alexnet' needs images of at least 63 pixels"),
     (
-        "loss-landscape",
+        "theorem1",
         "dataset",
         "digits",
         "trained on 'photos' and cannot be shown 'digits': 32×32×3 pixels there",

@@ -12,6 +12,7 @@ from gradleak.devices import in_chunks
 from gradleak.errors import unknown
 from gradleak.labels import LabelPath, label_path
 from gradleak.leak import HeadLeaks, observe_heads
+from gradleak.runs.plain import Columns
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 LABELS = ("smoothing", "mixup", "onehot")
@@ -115,7 +116,7 @@ def inputs_of(modules: Iterable[nn.Module], model: nn.Module, inputs: Tensor) ->
     return seen
 
 
-def written(path: LabelPath) -> dict[str, list[float]]:
+def written(path: LabelPath) -> Columns:
     """Return the part of one sample's label path that a record keeps: all that is needed to compute its labels."""
     return {"logits": path.logits[0].tolist(), "ratios": path.ratios[0].tolist()}
 

@@ -1,52 +1,69 @@
-"""Theorem 1: every scalar gives a label that sums to one
+"""Theorem 1 and its loss: every scalar gives a label that sums to one, and one scalar gives the right shape
 
-wang2024, section 3.4 and appendix A: without a prior on the label, the gradient admits an interval of scalars.
+wang2024, sections 3.2 to 3.4, appendices A and C: the interval of scalars that remains without a prior, and the minima
+of the loss that a prior defines, before and after training.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pydantic import Field
+from pydantic import PlainSerializer
 from torch import Tensor
 
 from gradleak import claims, data, studies
-from gradleak.labels import LabelPath, label_loss, nonnegative_intervals
+from gradleak.labels import LabelPath, Minima, find_minima, label_loss, nonnegative_intervals
 from gradleak.labels.priors import named
 from gradleak.leak import HeadLeaks
-from gradleak.runs import kinds
+from gradleak.models import training
 from gradleak.runs.fitting import Sees
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, greatest, mean, median, only, percent, select, share, spread, summary, total
+from gradleak.show.summaries import (
+    among,
+    cells,
+    greatest,
+    mean,
+    median,
+    only,
+    select,
+    share,
+    spread,
+    summary,
+    total,
+)
 from gradleak.show.touch import InteractiveFigure, LabelSlider
-from gradleak.studies import Experiment, Row, setting
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import DTYPES, LABELS, observe_private, private_samples, read, reduced, written
+from gradleak.studies.wang2024.columns import COLUMNS
 
-PLACE = "Section 3.4, Figure 2, Appendix A"
-# A rounding error divided by its bound is as uncertain as the error. Logits in float32 contain the rounding errors of
-# all layers.
-COLUMNS = {
-    "bound_share": kinds.rounding(near=1.0),
-    "logits": kinds.measured(relative=1e-5),
-    "ratios": kinds.measured(relative=1e-5),
-}
+PLACE = "Sections 3.2 to 3.4, Figures 1, 2 and 7, Appendices A and C"
 # Decades of |λ / λ*|, given by the exponents of their lower ends.
 DECADES = (-2, -1, 0, 1)
+# The paper's code multiplies the variance by 1000 and its Algorithm 1 accepts a loss below 1e-9.
+ACCEPTED = 1e-9 / 1000
+# The paper's code multiplies the scalar by 4 and counts it as found within 0.01.
+FOUND = 0.01 / 4
+# The starts of a walk outward: ±1, and ±¼, which is ±1 divided by the coefficient of 4.
+START, START_SCALED = 1.0, 0.25
+# A training recipe that is written to a trial's inputs with all fields, as JSON.
+StatedRecipe = Annotated[training.Recipe, PlainSerializer(lambda recipe: recipe.model_dump(mode="json"))]
 
 
 class Parameters(studies.Parameters):
-    """Parameters of the page: random layers, networks and images."""
+    """Parameters of the page: random layers, networks and images, and the training of one network."""
 
     samples: int = setting(
         200,
@@ -60,18 +77,26 @@ class Parameters(studies.Parameters):
         [2, 10, 100], paper=[2, 10, 100, 1000], smallest=[3, 10], about="numbers of classes C of the random layers"
     )
     features: int = setting(64, ge=1, le=8192, about="features I of the random layers")
-    images: int = setting(
-        30, paper=500, smallest=10, ge=1, le=100_000, about="single images per network and kind of label"
-    )
-    dataset: str = setting("photos", paper="cifar10", about="dataset of the private images")
+    images: int = setting(12, paper=500, ge=1, le=100_000, about="single images per network and kind of label")
+    dataset: str = setting("photos", paper="cifar10", about="dataset of the private images, test split")
     networks: list[str] = setting(["lenet"], paper=["lenet", "resnet18", "resnet18-cifar"], about="untrained networks")
+    untrained: str = setting("resnet18", smallest="lenet", about="untrained network whose minima are counted")
+    trained: str = setting("small-cnn", paper="resnet20", about="trained network whose minima are counted")
+    training_dataset: str = setting("photos", paper="cifar10", about="dataset of its training, training split")
+    epochs: int = setting(1, paper=3, ge=1, le=1000, about="training epochs")
+    pretrained: str = setting(
+        "",
+        paper="cifar10_resnet20.pt",
+        about="file of weights from which the training starts; empty to train from scratch",
+    )
 
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they see."""
-        return [Sees(network, self.dataset) for network in self.networks]
+        untrained = [Sees(network, self.dataset) for network in (*self.networks, self.untrained)]
+        return [*untrained, Sees(self.trained, self.dataset, learns=self.training_dataset)]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield the random layers, then each network's images, and one image for the figure."""
+        """Yield the random layers, each network's images, one image for the figure, and the minima of two networks."""
         for classes, dtype, bias in product(self.classes, DTYPES, (False, True)):
             yield RandomLayers.of(self, classes=classes, dtype=dtype, bias=bias)
         for network, labels in product(self.networks, LABELS):
@@ -79,83 +104,24 @@ class Parameters(studies.Parameters):
                 yield NetworkSums.of(self, network=network, labels=labels, dtype=dtype, samples=self.images)
             yield Intervals.of(self, network=network, labels=labels, dtype="float64", samples=self.images)
         yield OneInterval.of(self, network=self.networks[0], labels="smoothing", dtype="float32", samples=1)
+        recipe = training.Recipe(
+            network=self.trained,
+            dataset=self.training_dataset,
+            labels="smoothing",
+            epochs=self.epochs,
+            pretrained=self.pretrained or None,
+            bias=False,
+            batch_size=64 if self.training_dataset == "photos" else 128,
+            learning_rate=5e-3,
+            seed=self.seed,
+        )
+        yield Landscape.of(self, stage="untrained", network=self.untrained, recipe=None, samples=self.images)
+        yield Landscape.of(self, stage="trained", network=self.trained, recipe=recipe, samples=self.images)
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
         images = f"{self.images} images for each network and kind of label, {data.title(self.dataset)}"
         return f"{self.samples:,} random layers of each kind, {images}"
-
-
-class Sums(Row):
-    """How much the sums of pseudo labels differ from 1.
-
-    Attributes:
-        pseudo_labels: The number of pseudo labels.
-        error: The largest |Σŷ − 1|.
-        median_error: The median of |Σŷ − 1|.
-        bound_share: The largest |Σŷ − 1| relative to its bound.
-        invalid_percent: The percentage of pseudo labels with a negative entry.
-        error_decade_…: The largest |Σŷ − 1| in one decade of |λ / λ*|, named by the exponent of its lower end.
-    """
-
-    pseudo_labels: int
-    error: float
-    median_error: float
-    bound_share: float
-    invalid_percent: float
-    error_decade_minus_2: float = Field(alias="error_decade_-2")
-    error_decade_minus_1: float = Field(alias="error_decade_-1")
-    error_decade_0: float
-    error_decade_1: float
-
-
-class LayerSums(Sums):
-    """The sums for random layers and, if the layers have a bias, median L1 errors of the labels.
-
-    Attributes:
-        median_label_error: The error at the true scalar.
-        median_label_error_bias_ignored: The error at the true scalar if the bias is ignored.
-        median_label_error_closed_form: The error of the closed form that uses the bias gradient.
-    """
-
-    median_label_error: float = math.nan
-    median_label_error_bias_ignored: float = math.nan
-    median_label_error_closed_form: float = math.nan
-
-
-class Interval(Row):
-    """The interval of λ around the true scalar in which every label is valid.
-
-    Attributes:
-        sample: The number of the image.
-        truth: The true scalar.
-        low: The end nearer to zero.
-        high: The other end, infinite if the interval has none.
-        elsewhere: The number of other intervals with valid labels.
-        least: The least |λ| with a valid label.
-        widening: high / low.
-        ambiguous: Whether the interval is wider than rounding.
-        endless: Whether the interval has no upper end.
-        label_distance: The L1 distance between the labels at both ends.
-    """
-
-    sample: int = 0
-    truth: float
-    low: float
-    high: float
-    elsewhere: int
-    least: float
-    widening: float
-    ambiguous: bool
-    endless: bool
-    label_distance: float
-
-
-class DrawnInterval(Interval):
-    """The interval of one image with its label path."""
-
-    logits: list[float]
-    ratios: list[float]
 
 
 class RandomLayers(Experiment):
@@ -168,7 +134,7 @@ class RandomLayers(Experiment):
     features: int
     samples: int
 
-    def run(self) -> list[LayerSums]:
+    def run(self) -> list[Columns]:
         """Draw the layers, and measure the sums."""
         generator = torch.Generator().manual_seed(self.seed)
         chunk = max(1, 20_000_000 // (self.classes * self.features))
@@ -176,7 +142,7 @@ class RandomLayers(Experiment):
         drawn = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
         sums = measured_sums(drawn.pop("labels"), drawn.pop("reach"), DTYPES[self.dtype])
         medians = {f"median_{name}": float(values.median()) for name, values in drawn.items()}
-        return [LayerSums.of(sums, **medians)]
+        return [sums | medians]
 
     def _draw(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the pseudo labels of some layers, |λ* / λ| of their scalars and, with a bias, label errors."""
@@ -257,7 +223,7 @@ class NetworkSums(OnNetwork):
 
     part: ClassVar[str] = "network"
 
-    def run(self) -> list[Sums]:
+    def run(self) -> list[Columns]:
         """Draw sixteen scalars for each image, and measure the sums."""
         path, truth = reduced(*self.observed(), exact=False)
         generator = torch.Generator().manual_seed(self.seed)
@@ -272,10 +238,10 @@ class Intervals(OnNetwork):
 
     part: ClassVar[str] = "interval"
 
-    def run(self) -> list[Interval]:
+    def run(self) -> list[Columns]:
         """Find the interval of each image."""
         rows = interval_rows(*reduced(*self.observed()))
-        return [Interval.of(row, sample=n) for n, row in enumerate(rows)]
+        return [{"sample": n} | row for n, row in enumerate(rows)]
 
 
 class OneInterval(OnNetwork):
@@ -283,10 +249,113 @@ class OneInterval(OnNetwork):
 
     part: ClassVar[str] = "figure"
 
-    def run(self) -> list[DrawnInterval]:
+    def run(self) -> list[Columns]:
         """Find the interval, and return it with the label path."""
         path, truth = reduced(*self.observed())
-        return [DrawnInterval.of(interval_rows(path, truth)[0], **written(path))]
+        return [interval_rows(path, truth)[0] | written(path)]
+
+
+class Landscape(Experiment):
+    """Find the minima of the loss of single images in one network, untrained or trained by `recipe`."""
+
+    part: ClassVar[str] = "landscape"
+    stage: str
+    network: str
+    recipe: StatedRecipe | None
+    dataset: str
+    samples: int
+
+    def reads(self) -> list[str]:
+        """Return the datasets of the private images and of the training."""
+        return [self.dataset, self.recipe.dataset] if self.recipe else [self.dataset]
+
+    def run(self) -> Iterator[Columns]:
+        """Find the minima of every sample for both kinds of label, and choose the sample that figures show."""
+        for labels in ("smoothing", "mixup"):
+            path, truth, accuracy = self._paths(labels)
+            rows = sample_minima(path, truth, labels, accuracy)
+            yield from rows
+            if labels == "smoothing":
+                sample = _example(rows)
+                kept = written(path[sample : sample + 1])
+                yield {"example": True, "sample": sample, "truth": float(truth[sample]), **kept}
+
+    def _paths(self, labels: str) -> tuple[LabelPath, Tensor, float | None]:
+        """Return the label paths of the samples, their true scalars (N,), and a trained network's test accuracy."""
+        private = data.load(self.dataset, "test")
+        inputs, targets = private_samples(private, labels, self.samples, self.seed)
+        if self.recipe is None:
+            accuracy = None
+            model = built(self.network, private, self.seed, self.device)
+        else:
+            trained = training.train(self.recipe, device=self.device)
+            model, accuracy = trained.model, trained.accuracy
+        return *reduced(*observe_private(model, inputs, targets, "float32", self.device)), accuracy
+
+
+def sample_minima(
+    path: LabelPath, truth: torch.Tensor, labels: str, test_accuracy: float | None
+) -> list[dict[str, Any]]:
+    """Find the minima of the variance and of the mean square, and compare them with the true scalars.
+
+    Args:
+        path: The label paths of N samples.
+        truth: The true scalars (N,).
+        labels: The kind of label.
+        test_accuracy: The network's test accuracy if it is trained.
+
+    Returns:
+        A row for each sample.
+    """
+    variances = find_minima(path, labels, "variance", start=START_SCALED)
+    squares = find_minima(path, labels, "square", start=START_SCALED)
+    rows = []
+    for n, (true, variance, square, intervals) in enumerate(
+        zip(truth.tolist(), variances, squares, nonnegative_intervals(path), strict=True)
+    ):
+        first, first_scaled = (first_minimum(variance, true, start) for start in (START, START_SCALED))
+        rows.append(
+            {
+                "labels": labels,
+                "sample": n,
+                "truth": true,
+                "minima": len(variance.side(true).scalars),
+                "first": first,
+                "first_scaled": first_scaled,
+                "first_wrong": not _found(first, true),
+                "first_scaled_wrong": not _found(first_scaled, true),
+                "best": variance.best,
+                "best_wrong": not _found(variance.best, true),
+                "accepted_wrong": _accepted_wrong(variance, true),
+                "square_right": _found(square.best, true),
+                "negative_interval": any(high / low > 1 + 1e-4 for low, high in intervals if low * true > 0),
+                "test_accuracy": test_accuracy,
+            }
+        )
+    return rows
+
+
+def _example(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Return the first sample whose first minimum is wrong, else a sample with the most minima."""
+    most = max(rows, key=lambda row: row["minima"])
+    return int(next((row for row in rows if row["first_wrong"]), most)["sample"])
+
+
+def first_minimum(minima: Minima, truth: float, start: float) -> float:
+    """Return the first minimum on a walk outward from ±start with the sign of the true scalar, NaN if there is none."""
+    side = minima.side(truth)
+    beyond = side.scalars[side.scalars.abs() >= start * (1 - 1e-3)]
+    return float(beyond[0]) if len(beyond) else float("nan")
+
+
+def _found(scalar: float, truth: float) -> bool:
+    # The relative tolerance is for scalars in the hundreds, whose rounding errors in float32 exceed 0.0025.
+    return abs(scalar - truth) <= max(FOUND, 1e-3 * abs(truth))
+
+
+def _accepted_wrong(minima: Minima, truth: float) -> bool:
+    low_enough = minima.scalars[(minima.losses <= ACCEPTED) & (minima.scalars.abs() >= START_SCALED)]
+    return any(not _found(scalar, truth) for scalar in low_enough.tolist())
 
 
 def sum_bound(classes: int, reach: Tensor, dtype: torch.dtype) -> Tensor:
@@ -295,27 +364,27 @@ def sum_bound(classes: int, reach: Tensor, dtype: torch.dtype) -> Tensor:
     return unit * (2 * classes + 2 + (4 * classes + 16 + 4 * math.log(classes)) * reach)
 
 
-def measured_sums(labels: Tensor, reach: Tensor, dtype: torch.dtype) -> Sums:
+def measured_sums(labels: Tensor, reach: Tensor, dtype: torch.dtype) -> Columns:
     """Return how much the sums of pseudo labels (N, K, C) at reach |λ* / λ| (N, K) differ from 1."""
     # Sum in float64, because the theorem is on the entries and not on rounding in the sum.
     error = (labels.double().sum(dim=-1) - 1).abs()
     share = error / sum_bound(labels.shape[-1], reach, dtype)
     decade = (-reach.log10()).floor().clamp(DECADES[0], DECADES[-1])
     largest = {
-        f"error_decade_{low}": float(error[decade == low].amax()) if bool((decade == low).any()) else math.nan
+        f"sum_error_decade_{low}": float(error[decade == low].amax()) if bool((decade == low).any()) else math.nan
         for low in DECADES
     }
-    return Sums.of(
-        pseudo_labels=error.numel(),
-        error=float(error.max()),
-        median_error=float(error.median()),
-        bound_share=float(share.max()),
-        invalid_percent=100 * float((labels < 0).any(dim=-1).double().mean()),
+    return {
+        "pseudo_labels": error.numel(),
+        "sum_error": float(error.max()),
+        "median_sum_error": float(error.median()),
+        "bound_share": float(share.max()),
+        "invalid_percent": 100 * float((labels < 0).any(dim=-1).double().mean()),
         **largest,
-    )
+    }
 
 
-def interval_rows(path: LabelPath, truth: Tensor) -> list[Interval]:
+def interval_rows(path: LabelPath, truth: Tensor) -> list[Columns]:
     """Return, for every sample, the interval of λ around the true scalar (N,) in which every label is valid."""
     known = truth.tolist()
     around = [_around(own, true) for own, true in zip(nonnegative_intervals(path), known, strict=True)]
@@ -325,17 +394,17 @@ def interval_rows(path: LabelPath, truth: Tensor) -> list[Interval]:
     labels = path.labels(ends)
     distances = (labels[:, 0] - labels[:, 1]).abs().sum(dim=1).tolist()
     return [
-        Interval(
-            truth=true,
-            low=low,
-            high=high,
-            elsewhere=elsewhere,
-            least=least,
-            widening=high / low,
-            ambiguous=high / low > 1 + 1e-4,
-            endless=math.isinf(high),
-            label_distance=distance,
-        )
+        {
+            "truth": true,
+            "low": low,
+            "high": high,
+            "elsewhere": elsewhere,
+            "least": least,
+            "widening": high / low,
+            "interval": high / low > 1 + 1e-4,
+            "endless": math.isinf(high),
+            "label_distance": distance,
+        }
         for true, (low, high, elsewhere), least, distance in zip(
             known, around, path.least.tolist(), distances, strict=True
         )
@@ -355,14 +424,18 @@ def _around(intervals: list[tuple[float, float]], true: float) -> tuple[float, f
 
 
 def headline(record: Record) -> Headline:
-    """Return the finding: the sum is always one, so the gradient alone leaves an interval of labels."""
+    """Return the finding: the sum is always one, and of the minima of a prior's loss only the lowest is right."""
     known = claims.judgements(record)
-    error, interval, apart = known["theorem1-sum-float64"], known["theorem1-interval"], known["theorem1-prior"]
+    interval, first, lowest = (
+        known[name] for name in ("theorem1-interval", "loss-landscape-trained-first", "loss-landscape-least")
+    )
+    needed = ("theorem1-sum-float64", "theorem1-prior", "loss-landscape-untrained-first")
     return Headline(
-        f"For every scalar the entries of the recovered label sum to one (to within {error.text} in float64), and for "
-        f"{interval.text} of the smoothed labels a whole interval of scalars gives a valid label: without a prior the "
-        "gradient does not determine the label.",
-        true=bool(error.agrees and interval.agrees and apart.agrees),
+        f"A label's entries sum to one for every scalar, so {interval.text} of the smoothed labels allow a whole interval "
+        f"of scalars. On a trained ResNet20 the first minimum of the prior's loss is wrong for {first.text}, the lowest "
+        f"for {lowest.text}.",
+        true=bool(interval.agrees and lowest.agrees and (first.value or 0) > 20)
+        and all(known[name].agrees for name in needed),
         claim="theorem1-prior",
         what="mean L1 distance between the two extreme labels that explain one gradient (at most 2)",
         figure=figure_two,
@@ -382,17 +455,13 @@ def table(record: Record) -> pd.DataFrame:
         rows.assign(layer=rows["network"] + sizes, bias=rows["bias"].map({True: "yes", False: "no"})),
         {"layer": "layer", "bias": "bias", "labels": "labels"},
         {
-            "pseudo labels": total("pseudo_labels"),
-            "with a negative entry": mean("invalid_percent", percent(1)),
-            "largest |Σŷ − 1|, float32": among(greatest("error", ".1e"), dtype="float32"),
-            "largest |Σŷ − 1|, float64": among(greatest("error", ".1e"), dtype="float64"),
-            "largest error / its bound": greatest("bound_share", _in_percent),
+            **cells(COLUMNS, "pseudo_labels", by=total),
+            **cells(COLUMNS, "invalid_percent", by=mean),
+            "largest |Σŷ − 1|, float32": among(greatest("sum_error", ".1e"), dtype="float32"),
+            "largest |Σŷ − 1|, float64": among(greatest("sum_error", ".1e"), dtype="float64"),
+            **cells(COLUMNS, "bound_share", by=greatest),
         },
     )
-
-
-def _in_percent(value: float) -> str:
-    return percent(1)(100 * value)
 
 
 def bias_table(record: Record) -> pd.DataFrame:
@@ -406,9 +475,7 @@ def bias_table(record: Record) -> pd.DataFrame:
         {"C": "classes", "precision": "dtype"},
         {
             "layers": only("samples", "{:,}"),
-            "L1 error, bias ignored, true λ*": only("median_label_error_bias_ignored", ".1e"),
-            "L1 error, bias used, true λ*": only("median_label_error", ".1e"),
-            "L1 error, bias gradient used, no λ": only("median_label_error_closed_form", ".1e"),
+            **cells(COLUMNS, "median_label_error_bias_ignored", "median_label_error", "median_label_error_closed_form"),
         },
     )
 
@@ -424,12 +491,56 @@ def interval_table(record: Record) -> pd.DataFrame:
         record.rows(Intervals).assign(second=lambda rows: rows["elsewhere"] > 0),
         {"network": "network", "labels": "labels"},
         {
-            "samples with an interval": share("ambiguous", _in_percent),
-            "interval unbounded": share("endless", _in_percent),
-            "far end / near end, median": median("widening", ".2f"),
-            "L1 distance of the end labels": spread("label_distance", ".2f"),
-            "samples with a second interval": share("second", _in_percent),
+            **cells(COLUMNS, "interval", "endless", by=share),
+            **cells(COLUMNS, "widening", by=median),
+            **cells(COLUMNS, "label_distance", by=spread),
+            "samples with a second interval": share("second", ".1%"),
         },
+    )
+
+
+def minima_table(record: Record) -> pd.DataFrame:
+    """Return how often each rule for choosing a minimum is wrong.
+
+    Rows: networks and kinds of label. Columns: the shares of samples with a wrong first minimum from ±1, a wrong first
+    minimum from ±¼, a wrong lowest minimum, and a wrong minimum that the paper's code accepts.
+    """
+    return _shares(record, "first_wrong", "first_scaled_wrong", "best_wrong", "accepted_wrong")
+
+
+def alternatives_table(record: Record) -> pd.DataFrame:
+    """Return the results of the two losses of appendix C.
+
+    Rows: networks and kinds of label. Columns: the share of samples for which the square loss is right, and the share
+    for which the negative mass is 0 on an interval.
+    """
+    return _shares(record, "square_right", "negative_interval")
+
+
+def _samples(record: Record) -> pd.DataFrame:
+    """Return a row for each sample and kind of label whose minima were counted."""
+    rows = record.rows(Landscape)
+    return rows[rows["example"].ne(True)].infer_objects()
+
+
+def _shares(record: Record, *columns: str) -> pd.DataFrame:
+    rows = _samples(record)
+    return summary(
+        rows.assign(name=rows["network"] + ", " + rows["stage"]),
+        {"network": "name", "labels": "labels"},
+        cells(COLUMNS, *columns, by=share),
+    )
+
+
+def training_line(record: Record) -> str:
+    """Return a sentence on the trained network: its training and its test accuracy."""
+    frame = _samples(record)
+    line = frame[frame["stage"] == "trained"].iloc[0]
+    stated = record.stated(Parameters)
+    start = f", from {stated.pretrained}" if stated.pretrained else ""
+    return (
+        f"{line['network']}, trained with label smoothing on {data.title(stated.training_dataset)} for "
+        f"{stated.epochs} epochs{start}\ntest accuracy: {line['test_accuracy']:.1%}"
     )
 
 
@@ -443,7 +554,7 @@ def figure_errors(record: Record) -> Figure:
         lines = frame[frame["dtype"] == dtype]
         for index, (_, line) in enumerate(lines.iterrows()):
             colour = figures.COLOURS[index % len(figures.COLOURS)]
-            errors = np.array([line[f"error_decade_{low}"] for low in DECADES], dtype=float)
+            errors = np.array([line[f"sum_error_decade_{low}"] for low in DECADES], dtype=float)
             # A logarithmic axis cannot show errors of exactly 0.
             errors = np.where(errors > 0, errors, np.nan)
             classes = int(line["classes"])
@@ -463,20 +574,14 @@ def figure_two(record: Record) -> Figure:
 
     Bars show the label at five scalars from end to end of the valid interval, and at one scalar outside each end.
     """
-    cases = record.rows(OneInterval)
-    if cases.empty:
-        return figures.nothing("This record is older than the figure and lacks what it shows")
-    case = cases.iloc[0]
+    case = record.rows(OneInterval).iloc[0]
     path = read(case["logits"], case["ratios"])
     return draw_two(path, case["truth"], (case["low"], case["high"]))
 
 
-def slider(record: Record) -> InteractiveFigure | None:
-    """Return the label and the loss of `figure_two` with a slider over λ, or None if the record lacks them."""
-    cases = record.rows(OneInterval)
-    if cases.empty:
-        return None
-    case = cases.iloc[0]
+def slider(record: Record) -> InteractiveFigure:
+    """Return the label and the loss of `figure_two` with a slider over λ."""
+    case = record.rows(OneInterval).iloc[0]
     low, high = case["low"], case["high"]
     ends = slider_ends(low, high)
     return InteractiveFigure(
@@ -577,4 +682,102 @@ def figure_intervals(record: Record) -> Figure:
         axis.set(title=name, xlabel="L1 distance of the end labels", xlim=(-0.05, 2.05), ylabel="")
     axes[0][0].set_ylabel("share of samples")
     figures.legend_below(figure, len(LABELS))
+    return figure
+
+
+def _examples(record: Record) -> dict[str, tuple[LabelPath, float]]:
+    """Return the label path and the true scalar of the sample that figures show, for each network."""
+    rows = record.rows(Landscape)
+    shown = rows[rows["example"].eq(True)].set_index("stage")
+    return {
+        str(stage): (read(shown["logits"][stage], shown["ratios"][stage]), float(shown["truth"][stage]))
+        for stage in shown.index
+    }
+
+
+def figure_landscape(record: Record) -> Figure:
+    """Plot the variance loss of one sample against the scalar λ, as Figures 1 and 7 do; one row for each network.
+
+    Left: both signs of λ. Middle: all minima with the sign of the true scalar. Right: the first minimum.
+    """
+    cases = _examples(record)
+    figure, axes = figures.panels(len(cases), 3, height=2.7)
+    for row, (name, (path, truth)) in zip(axes, cases.items(), strict=True):
+        minima = find_minima(path, "smoothing", start=START_SCALED)[0]
+        side = minima.side(truth)
+        marks = np.append(side.scalars.abs().numpy(), abs(truth))
+        first = first_minimum(minima, truth, START)
+        reach = 1.5 * float(marks.max())
+        sign = float(np.sign(truth))
+        windows = [
+            np.concatenate([-np.geomspace(reach, 0.25, 900), [np.nan], np.geomspace(0.25, reach, 900)]),
+            sign * np.geomspace(0.8 * marks.min(), 1.25 * marks.max(), 1200),
+            first * np.linspace(0.93, 1.07, 600),
+        ]
+        titles = (f"{name}, both signs", "sign of the true scalar", "near the first minimum")
+        for axis, scalars, title in zip(row, windows, titles, strict=True):
+            _draw_loss(axis, path, scalars)
+            inside = (side.scalars.numpy() >= np.nanmin(scalars)) & (side.scalars.numpy() <= np.nanmax(scalars))
+            axis.plot(
+                side.scalars[inside],
+                side.losses[inside].clamp(min=1e-18),
+                "o",
+                color=figures.COLOURS[1],
+                markersize=5,
+                label="minimum",
+            )
+            if np.nanmin(scalars) <= truth <= np.nanmax(scalars):
+                figures.mark_truth(axis, truth)
+            axis.set(title=title, xlabel="λ")
+        row[0].set_ylabel("variance loss")
+    figures.legend_below(figure, 2)
+    return figure
+
+
+def _draw_loss(axis: Axes, path: LabelPath, scalars: np.ndarray[Any, Any]) -> None:
+    values = label_loss(path.labels(torch.from_numpy(scalars)[None]))[0].clamp(min=1e-18)
+    axis.plot(scalars, values, color=figures.COLOURS[0])
+    axis.set_yscale("log")
+
+
+def figure_alternatives(record: Record) -> Figure:
+    """Plot the variance loss and both losses of appendix C against the scalar λ, one panel for each network."""
+    names = {
+        "variance": "variance (Eqn. 5)",
+        "square": "mean square (App. C)",
+        "negative": "negative mass (App. C)",
+    }
+    cases = _examples(record)
+    figure, axes = figures.panels(1, len(cases), height=3.5, sharey=True)
+    for axis, (name, (path, truth)) in zip(axes[0], cases.items(), strict=True):
+        scalars = truth * np.geomspace(0.4, 4, 1200)
+        labels = path.labels(torch.from_numpy(scalars)[None])[0]
+        for index, (kind, label) in enumerate(names.items()):
+            values = label_loss(labels, "smoothing", kind).clamp(min=1e-12)  # type: ignore[arg-type]
+            axis.plot(scalars, values, color=figures.COLOURS[index], linestyle=figures.DASHES[index], label=label)
+        figures.mark_truth(axis, truth)
+        axis.set(title=name, xlabel="λ", yscale="log", ylim=(1e-9, None))
+    axes[0][0].set_ylabel("loss")
+    figures.legend_below(figure, 4)
+    return figure
+
+
+def figure_minima(record: Record) -> Figure:
+    """Plot the distribution of the number of minima with the true scalar's sign, for the untrained and trained network.
+
+    One panel for each kind of label.
+    """
+    frame = _samples(record)
+    kinds = list(dict.fromkeys(frame["labels"]))
+    figure, axes = figures.panels(1, len(kinds), height=2.9, sharey=True)
+    for axis, kind in zip(axes[0], kinds, strict=True):
+        sns.histplot(
+            frame[frame["labels"] == kind], x="minima", hue="stage", ax=axis, discrete=True, multiple="dodge",
+            stat="proportion", common_norm=False, shrink=0.8, legend=axis is axes[0][-1],
+            palette=[figures.COLOURS[0], figures.COLOURS[2]],
+        )  # fmt: skip
+        axis.set_xticks(range(1, int(frame["minima"].max()) + 1))
+        axis.set(title=kind, xlabel="minima with the sign of the true scalar", ylabel="")
+    axes[0][0].set_ylabel("share of samples")
+    axes[0][-1].get_legend().set_title("")
     return figure
