@@ -431,9 +431,9 @@ def headline(record: Record) -> Headline:
     )
     needed = ("theorem1-sum-float64", "theorem1-prior", "loss-landscape-untrained-first")
     return Headline(
-        f"A label's entries sum to one for every scalar, so {interval.text} of the smoothed labels allow a whole interval "
-        f"of scalars. On a trained ResNet20 the first minimum of the prior's loss is wrong for {first.text}, the lowest "
-        f"for {lowest.text}.",
+        f"A label's entries sum to one for every scalar, so {interval.text} of the smoothed labels allow a whole "
+        "interval of scalars. On a trained ResNet20 the first minimum of the prior's loss is wrong for "
+        f"{first.text}, the lowest for {lowest.text}.",
         true=bool(interval.agrees and lowest.agrees and (first.value or 0) > 20)
         and all(known[name].agrees for name in needed),
         claim="theorem1-prior",
