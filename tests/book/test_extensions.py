@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from gradleak import studies
+
 EXTENSIONS = Path(__file__).parents[2] / "book" / "_ext"
 CONF = """
 import sys
@@ -106,6 +108,12 @@ def test_a_table_has_the_papers_number_or_the_name_of_its_label(label: str, capt
 )  # fmt: skip
 def test_every_place_that_a_page_regenerates_is_found(text: str, places: list[str]) -> None:
     assert list(extension("paper_places").places(text)) == places
+
+
+@pytest.mark.parametrize("name", studies.names())
+def test_the_places_of_each_page_are_found(name: str) -> None:
+    text = studies.load(name).module.PLACE
+    assert bool(list(extension("paper_places").places(text))) != text.startswith("Beyond")
 
 
 @pytest.fixture(scope="module")

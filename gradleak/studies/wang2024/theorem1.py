@@ -49,7 +49,7 @@ from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import DTYPES, LABELS, observe_private, private_samples, read, reduced, written
 from gradleak.studies.wang2024.columns import COLUMNS
 
-PLACE = "Sections 3.2 to 3.4, Figures 1, 2 and 7, Appendices A and C"
+PLACE = "Theorem 1, Sections 3.2, 3.3 and 3.4, Figures 1, 2 and 7, Appendices A and C"
 # Decades of |λ / λ*|, given by the exponents of their lower ends.
 DECADES = (-2, -1, 0, 1)
 # The paper's code multiplies the variance by 1000 and its Algorithm 1 accepts a loss below 1e-9.
