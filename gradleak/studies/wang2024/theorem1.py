@@ -544,31 +544,6 @@ def training_line(record: Record) -> str:
     )
 
 
-def figure_errors(record: Record) -> Figure:
-    """Plot the largest |Σŷ − 1| in each decade of |λ / λ*|, and the bound (dashed), for both precisions."""
-    frame = record.rows(RandomLayers)
-    frame = frame[frame["bias"].eq(False)]
-    centres = np.array([10**-1.5, 10**-0.5, 10**0.5, 10**1.5])
-    figure, axes = figures.panels(1, 2, height=3.6)
-    for axis, dtype in zip(axes[0], DTYPES, strict=True):
-        lines = frame[frame["dtype"] == dtype]
-        for index, (_, line) in enumerate(lines.iterrows()):
-            colour = figures.COLOURS[index % len(figures.COLOURS)]
-            errors = np.array([line[f"sum_error_decade_{low}"] for low in DECADES], dtype=float)
-            # A logarithmic axis cannot show errors of exactly 0.
-            errors = np.where(errors > 0, errors, np.nan)
-            classes = int(line["classes"])
-            axis.plot(centres, errors, "o", color=colour, label=f"C = {classes}")
-            reach = torch.logspace(2, -2, 60, dtype=torch.float64)
-            bound = sum_bound(classes, reach, DTYPES[dtype])
-            axis.plot(1 / reach, bound, color=colour, linestyle=figures.DASHES[1], linewidth=1.1)
-        axis.set(xscale="log", yscale="log", title=dtype, xlabel="|λ / λ*|")
-    axes[0][0].set_ylabel("largest |Σŷ − 1| in a decade")
-    axes[0][0].plot([], [], color="0.4", linestyle=figures.DASHES[1], linewidth=1.1, label="bound")
-    figures.legend_below(figure, 5)
-    return figure
-
-
 def figure_two(record: Record) -> Figure:
     """Plot the labels of one gradient as functions of λ, and the variance loss against λ, as Figure 2 does.
 
@@ -759,25 +734,4 @@ def figure_alternatives(record: Record) -> Figure:
         axis.set(title=name, xlabel="λ", yscale="log", ylim=(1e-9, None))
     axes[0][0].set_ylabel("loss")
     figures.legend_below(figure, 4)
-    return figure
-
-
-def figure_minima(record: Record) -> Figure:
-    """Plot the distribution of the number of minima with the true scalar's sign, for the untrained and trained network.
-
-    One panel for each kind of label.
-    """
-    frame = _samples(record)
-    kinds = list(dict.fromkeys(frame["labels"]))
-    figure, axes = figures.panels(1, len(kinds), height=2.9, sharey=True)
-    for axis, kind in zip(axes[0], kinds, strict=True):
-        sns.histplot(
-            frame[frame["labels"] == kind], x="minima", hue="stage", ax=axis, discrete=True, multiple="dodge",
-            stat="proportion", common_norm=False, shrink=0.8, legend=axis is axes[0][-1],
-            palette=[figures.COLOURS[0], figures.COLOURS[2]],
-        )  # fmt: skip
-        axis.set_xticks(range(1, int(frame["minima"].max()) + 1))
-        axis.set(title=kind, xlabel="minima with the sign of the true scalar", ylabel="")
-    axes[0][0].set_ylabel("share of samples")
-    axes[0][-1].get_legend().set_title("")
     return figure

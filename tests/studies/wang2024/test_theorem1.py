@@ -111,12 +111,10 @@ def test_tables_and_figures(record: Record) -> None:
     truth = float(1 / error[path.row[0]])
     interval = next(pair for pair in nonnegative_intervals(path)[0] if pair[0] * truth > 0)
     drawn = [
-        theorem1.figure_errors(record),
         theorem1.figure_intervals(record),
         theorem1.figure_two(record),
         theorem1.figure_landscape(record),
         theorem1.figure_alternatives(record),
-        theorem1.figure_minima(record),
         theorem1.draw_two(path, truth, (interval[0], math.copysign(math.inf, truth))),
     ]
     for figure in drawn:
