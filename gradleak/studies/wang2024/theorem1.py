@@ -648,7 +648,7 @@ def figure_intervals(record: Record) -> Figure:
     """
     frame = record.rows(Intervals)
     names = list(dict.fromkeys(frame["network"]))
-    figure, axes = figures.panels(1, len(names), height=3.2, sharey=True)
+    figure, axes = figures.panels(1, len(names), height=2.7, sharey=True)
     for axis, name in zip(axes[0], names, strict=True):
         for index, kind in enumerate(LABELS):
             own = frame[(frame["network"] == name) & (frame["labels"] == kind)]
@@ -676,7 +676,7 @@ def figure_landscape(record: Record) -> Figure:
     Left: both signs of λ. Middle: all minima with the sign of the true scalar. Right: the first minimum.
     """
     cases = _examples(record)
-    figure, axes = figures.panels(len(cases), 3, height=2.7)
+    figure, axes = figures.panels(len(cases), 3, height=2.4)
     for row, (name, (path, truth)) in zip(axes, cases.items(), strict=True):
         minima = find_minima(path, "smoothing", start=START_SCALED)[0]
         side = minima.side(truth)
@@ -723,7 +723,7 @@ def figure_alternatives(record: Record) -> Figure:
         "negative": "negative mass (App. C)",
     }
     cases = _examples(record)
-    figure, axes = figures.panels(1, len(cases), height=3.5, sharey=True)
+    figure, axes = figures.panels(1, len(cases), height=2.8, sharey=True)
     for axis, (name, (path, truth)) in zip(axes[0], cases.items(), strict=True):
         scalars = truth * np.geomspace(0.4, 4, 1200)
         labels = path.labels(torch.from_numpy(scalars)[None])[0]
