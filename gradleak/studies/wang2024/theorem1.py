@@ -540,7 +540,7 @@ def training_line(record: Record) -> str:
     start = f", from {stated.pretrained}" if stated.pretrained else ""
     return (
         f"{line['network']}, trained with label smoothing on {data.title(stated.training_dataset)} for "
-        f"{stated.epochs} epochs{start}\ntest accuracy: {line['test_accuracy']:.1%}"
+        f"{stated.epochs} epochs{start}: test accuracy {line['test_accuracy']:.1%}"
     )
 
 
