@@ -21,10 +21,10 @@ T = TypeVar("T")
 GPU_SHARE = 0.4
 # The number of steps after which a search on a GPU reads its state.
 STEPS_A_READ = 10
-# The C library's names for the number of separately mapped blocks, and for the free memory that it keeps.
-M_MMAP_MAX, M_TRIM_THRESHOLD = -4, -1
 # So few steps are not worth the recording of a CUDA graph.
 FEW_STEPS = 4
+# The C library's names for the number of separately mapped blocks, and for the free memory that it keeps.
+M_MMAP_MAX, M_TRIM_THRESHOLD = -4, -1
 
 
 def accelerated(device: torch.device | str) -> bool:

@@ -733,7 +733,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "peeling": Family("images, by peeling", f"every image to 0.1 %{_CLAIMED}", _peeled),
     "updates": Family(
-        "label and input of one sample, from its client's weights",
+        "label and input of a sample, from the weights that a client sends",
         f"the label to 0.001 (L1), and the input to 1 %{_CLAIMED}", _updates,
     ),
     "sentences": Family(

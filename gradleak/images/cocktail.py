@@ -24,7 +24,7 @@ ROUNDS, TOLERANCE = 500, 1e-6
 # Combined error of a gradient's entry and of the inverse of the features, in rounding units.
 ROUNDED = 8.0
 # Eigenvalues of normal equations below this share of the largest are rounding errors; their directions are open.
-LOST, OPEN, TINY = 1e-12, 1e20, 1e-300
+LOST, OPEN = 1e-12, 1e20
 # Mixtures of more samples are not looked for: the time grows with the sixth power of their number.
 MOST = 48
 # Why a label that fits is not certain.
@@ -117,18 +117,13 @@ def certify_features(
     found = recover_soft_labels(products, weight, bias=bias, prior=prior, noise=noise, precision=precision)
     shape = resolve(prior, len(weight))
     assert isinstance(shape, LabelPrior)
-    if len(inputs) <= MOST:
-        opened, loose = _mixed(found, errors, inputs, weight.double(), bias, shape, noise, unit)
-    else:
-        opened, loose = torch.full_like(found.open, torch.inf), torch.full_like(found.loose, torch.inf)
+    opened, loose = _mixed(found, errors, inputs, weight.double(), bias, shape, noise, unit)
     opened, loose = found.open + opened, found.loose + loose
     mixed = ((opened > KNOWN) | (loose > KNOWN_FEATURE)).tolist()
     pairs = tuple(zip(found.status, mixed, strict=True))
     status = tuple("ambiguous" if one == "unique" and other else one for one, other in pairs)
-    reasons = tuple(
-        why or (MIXED if len(inputs) <= MOST else TOO_MANY) if other else why
-        for why, other in zip(found.reasons, mixed, strict=True)
-    )
+    doubt = MIXED if len(inputs) <= MOST else TOO_MANY
+    reasons = tuple(why or doubt if other else why for why, other in zip(found.reasons, mixed, strict=True))
     return replace(found, open=opened, loose=loose, status=status, reasons=reasons)
 
 
@@ -147,6 +142,8 @@ def _mixed(
     For any matrix M near zero, the features (1 + M) X with the errors (1 − Mᵀ) E give the same gradient. They change
     the label y = p − e of sample b by p′ W ∑ M_bc x_c + ∑ M_cb e_c. Only the shape of the labels determines M.
     """
+    if len(inputs) > MOST:
+        return torch.full_like(found.open, torch.inf), torch.full_like(found.loose, torch.inf)
     known = found.features.isfinite().all(dim=1)
     # The features and errors at the scale of the labels; those of a sample without a label have any scale.
     scale = torch.where(known, (found.features * inputs).sum(dim=1) / inputs.square().sum(dim=1), 1.0)[:, None]
@@ -174,7 +171,7 @@ def _mixed(
     places = numbers[:, :, None] * count**2 + numbers[:, None, :]
     square.index_add_(0, places.flatten(), (shown.mT @ shown).flatten())
     values, vectors = torch.linalg.eigh(square.view(count**2, count**2))
-    variance = torch.where(values > LOST * values.amax(), 1 / values.clamp(min=TINY), OPEN)
+    variance = torch.where(values > LOST * values.amax(), 1 / values, OPEN)
     spread = (vectors * variance) @ vectors.T
     own = spread[numbers[:, :, None], numbers[:, None, :]]
     # Covariances of M_bc for each sample b give the variance of its feature.

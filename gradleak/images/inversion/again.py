@@ -53,7 +53,7 @@ class Again:
             return f"the errors p − y in the last layer's gradient {sums}"
         for name, missed in self.misses.items():
             gradient = leak.gradients[name]
-            added = noise * math.sqrt(gradient.numel()) / max(float(gradient.double().norm()), TINY) if noise else 0.0
+            added = noise * math.sqrt(gradient.numel()) / max(size_of(gradient), TINY) if noise else 0.0
             if not missed <= allowed + 2 * added:
                 return f"what was found has another gradient: '{name}' is missed by {missed:.1e} of its size"
         return ""

@@ -146,9 +146,12 @@ def _mixtures(
 def _least(form: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` least eigenvalues of a positive semidefinite matrix in ascending order, and their vectors."""
     side, columns = len(form), count + SPARE
-    shift = LIFT * form.diagonal().mean()
-    factor, failed = torch.linalg.cholesky_ex(form + shift * torch.eye(side).to(form))
-    if side <= SMALL or columns >= side or failed:
+    iterated = side > SMALL and columns < side
+    if iterated:
+        shift = LIFT * form.diagonal().mean()
+        factor, failed = torch.linalg.cholesky_ex(form + shift * torch.eye(side).to(form))
+        iterated = not failed
+    if not iterated:
         values, vectors = torch.linalg.eigh(form)
         return values[:count], vectors[:, :count]
     generator = torch.Generator().manual_seed(0)

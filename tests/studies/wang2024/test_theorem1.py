@@ -1,4 +1,4 @@
-"""Theorem 1's study: it holds in every draw, its bound is one, and minima are told right from wrong."""
+"""The page on Theorem 1: sums stay under a bound that can fail, and right minima differ from wrong minima."""
 
 from __future__ import annotations
 
