@@ -45,16 +45,17 @@ def checked_arguments(*unchecked: str, **shapes: str) -> Callable[[Callable[P, R
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        signature = inspect.signature(function)
+        names = tuple(inspect.signature(function).parameters)
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            given = signature.bind(*args, **kwargs)
-            check({key: one for key, one in given.arguments.items() if key not in unchecked}, _hints(function), shapes)
+            given = dict(zip(names, args, strict=False)) | kwargs
+            check({key: one for key, one in given.items() if key not in unchecked}, _hints(function), shapes)
             # torch does not take NumPy's whole numbers in all places.
-            given.arguments |= {key: int(one) for key, one in given.arguments.items() if isinstance(one, np.integer)}
+            args = tuple(int(one) if isinstance(one, np.integer) else one for one in args)  # type: ignore[assignment]
+            kwargs.update({key: int(one) for key, one in kwargs.items() if isinstance(one, np.integer)})
             try:
-                return function(*given.args, **given.kwargs)
+                return function(*args, **kwargs)
             except (MemoryError, RuntimeError) as error:
                 # torch reports an allocation that fails on a CPU as a RuntimeError.
                 if isinstance(error, MemoryError) or "can't allocate memory" in first_line(error):
@@ -82,8 +83,8 @@ def check(values: Mapping[str, Any], hints: Mapping[str, Any], shapes: Mapping[s
     # A tensor with only one possible shape gives the sizes that the others are compared with.
     for key in sorted(shaped, key=lambda key: "|" in shapes[key]):
         _check_shape(names[key], shaped[key], shapes[key], sizes)
-    if len(devices := {str(value.device) for value in shaped.values()}) > 1:
-        raise InputError(f"{', '.join(shaped)} must be on one device; got {', '.join(sorted(devices))}")
+    if len(devices := {value.device for value in shaped.values()}) > 1:
+        raise InputError(f"{', '.join(shaped)} must be on one device; got {', '.join(sorted(map(str, devices)))}")
 
 
 def check_kind(name: str, value: Any, hint: Any) -> None:
@@ -187,7 +188,7 @@ def check_module(name: str, module: nn.Module) -> None:
 
 def _check_shape(name: str, value: Tensor, shapes: str, sizes: dict[str, int]) -> None:
     """Compare a tensor with its possible shapes, and note the sizes of its dimensions for the next arguments."""
-    options = [shape.split() for shape in shapes.split("|")]
+    options = _options(shapes)
     for letters in options:
         known = zip(letters, value.shape, strict=False)
         if len(letters) == value.ndim and all(sizes.get(letter, size) == size for letter, size in known):
@@ -200,6 +201,12 @@ def _check_shape(name: str, value: Tensor, shapes: str, sizes: dict[str, int]) -
         raise InputError(f"{name} must be floating point; got {shown(value)}")
     for letter, size in zip(letters, value.shape, strict=True):
         sizes.setdefault(letter, size)
+
+
+@functools.cache
+def _options(shapes: str) -> list[list[str]]:
+    """Return the possible shapes, each a list of letters."""
+    return [shape.split() for shape in shapes.split("|")]
 
 
 def _shape(letters: list[str], sizes: Mapping[str, int]) -> str:

@@ -139,9 +139,11 @@ def shown_rounding(values: Tensor) -> Tensor:
     units = torch.zeros(len(flat), dtype=torch.float64, device=flat.device)
     # The binary digits of a product of two TF32 or float16 numbers, of one such number, and of a bfloat16 number.
     for significant, unit in ((22, 2.0**-11), (11, 2.0**-11), (8, 2.0**-8)):
-        if significant < digits:
-            units = units.masked_fill(lowest >= 2 ** (digits - significant), unit)
-    return units.masked_fill((flat != 0).sum(dim=1) < ENOUGH, 0)
+        coarse = lowest >= 2 ** (digits - significant)
+        if not coarse.any():
+            return units
+        units = units.masked_fill(coarse & (flat.count_nonzero(dim=1) >= ENOUGH), unit)
+    return units
 
 
 def rounded(values: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ def judged(problem: Problem, scalars: Tensor, lengths: Tensor, prior: LabelPrior
 
     `lengths` (2, N, K): the misfit and its slope.
     """
-    misfit, steep = lengths
+    misfit, steep = lengths.unbind()
     reach = (ACCEPT**2 - misfit.square()).clamp_(min=0).sqrt_() / steep.clamp(min=1e-300)
     low = torch.maximum(scalars - reach, problem.least[:, None])
     high = torch.minimum(scalars + reach, scalars * FARTHEST)
@@ -105,14 +105,15 @@ def judged(problem: Problem, scalars: Tensor, lengths: Tensor, prior: LabelPrior
     moved, error = (label - own).abs_().sum(dim=3).amax(dim=1), error[:, :count]
     good = valid(problem, scalars, own[:, 0], error)
     fits = misfit < ACCEPT
-    if (problem.noise > 0).any() and isinstance(prior, LabelPrior):
+    if problem.noise.any() and isinstance(prior, LabelPrior):
         # Under noise large scalars have large errors and small residuals, so compare likelihoods.
         noise = problem.noise[:, None]
         unlikely = prior.equations(problem.classes) / 2 * misfit.square() + (error.log().sum(dim=2))
         unlikely = unlikely + problem.classes * (scalars / noise).log()
         misfit = torch.where(noise > 0, unlikely, misfit)
-    found = torch.stack([scalars, low, high, misfit.where(fits & good, math.inf), moved])
-    beside = fits & ~good & (moved > KNOWN)
+    fine = fits & good
+    found = torch.stack([scalars, low, high, misfit.where(fine, math.inf), moved])
+    beside = (fits ^ fine) & (moved > KNOWN)
     if beside.any():
         # Flat logits fit the gradient equally well over a wide range of scalars, and the best fit may have an invalid
         # label.

@@ -92,7 +92,7 @@ class Fit:
         """Return t (N, K) after a Gauss-Newton step; without `ends` the step changes it by a factor in RANGE."""
         slope = self.stack[1]
         if self.weights is None:
-            across, square = (self.stack * slope).sum(dim=3)
+            across, square = (self.stack * slope).sum(dim=3).unbind()
             square.clamp_(min=1e-300)
         else:
             # Remove what a change of w can do; the second pass removes the rounding error of the first.
@@ -118,7 +118,7 @@ class Fit:
             both -= weighted_mean(both, self.accuracy)
         both *= self.accuracy
         # The equations are linear in w. Keep a weight that they hardly determine.
-        across, size = (both * both[1]).sum(dim=3)
+        across, size = (both * both[1]).sum(dim=3).unbind()
         change = torch.where((size > 1) & (across > 0), across / size.clamp(min=1e-300), 1)
         weights, sides = self.weights * change, (probability, pull.mul_(change.unsqueeze(2)))
         return Fit.at(self.problem, self.prior, scalars, weights, self.free, self.fixed, sides)
@@ -164,7 +164,7 @@ def entries(problem: Problem, probability: Tensor, pull: Tensor, at: Tensor | No
     With `at` (N, K, 1), w = 1 / t is no unknown, and the derivative is that by t (2, N, K, C).
     """
     stack = probability.new_empty(3 if at is None else 2, *probability.shape)
-    label, slope, *by_weight = stack
+    label, slope, *by_weight = stack.unbind()
     torch.sub(probability, pull, out=label)
     torch.mul(probability, problem.rows[0], out=slope)
     slope.addcmul_(probability, slope.sum(dim=2, keepdim=True), value=-1)

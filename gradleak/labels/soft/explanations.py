@@ -71,16 +71,17 @@ def shaped(labels: Tensor, prior: LabelPrior | Score) -> Tensor:
 
 def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates) -> Explanation:
     """List each sample's distinct labels, given its candidates with the best one first."""
-    at_all, low, high, _, opened, *with_scale = merged.values
+    at_all, low, high, misfit, opened, *with_scale = merged.values.unbind()
     best, accepted, weights = at_all[:, 0], merged.accepted, with_scale[0] if with_scale else None
     widest = opened.where(accepted, 0).amax(dim=1)
     counts = accepted.sum(dim=1).tolist()
     most = max(1, *counts)
     scalars, kept = at_all[:, :most], accepted[:, :most]
-    beyond = high[:, 0] / best - 1
-    wide = weights is None and bool((beyond.abs() > STEEP).any())
-    ends = accepted & (opened > KNOWN)
-    if weights is None and ends.any():
+    # The distances of the ends of the best scalar's range, as shares of the scalar.
+    reach = (merged.values[1:3, :, 0] / best).sub_(1).abs_()
+    wide = weights is None and bool((reach[1] > STEEP).any())
+    if weights is None and (widest > KNOWN).any():
+        ends = accepted & (opened > KNOWN)
         # If a label is uncertain, the ends of its accepted range are explanations as well.
         low, high = (_true_ends(problem, prior, at_all, end, ends) for end in (low, high))
         # These ends represent all candidates between them; keep only the best of these.
@@ -121,14 +122,13 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
         if isinstance(prior, LabelPrior):
             checked = torch.full_like(best, prior.equations(problem.classes) > 1, dtype=torch.bool)
         else:
-            _, error = problem.certainty(best, best.reciprocal(), labels[:, 0])
+            _, error = problem.certainty(at_all[:, :1], at_all[:, :1].reciprocal(), labels[:, 0])
             checked = conditions(labels[:, 0], error, prior) > 1
             spread = spread.where(checked, 2)
-        below, _, misfit = merged.values[1:4, :, 0]
-        reach = torch.maximum(beyond, 1 - below / best)
         # The range ends where the root mean square of the residuals does not fit; independent errors leave less open.
         equations = prior.equations(problem.classes) if isinstance(prior, LabelPrior) else 1
-        length = reach * misfit.clamp(min=1) * BOUND / ACCEPT / math.sqrt(equations)
+        share = BOUND / ACCEPT / math.sqrt(equations)
+        length = reach.amax(dim=0).mul_(misfit[:, 0].clamp(min=1).mul_(share))
         return Explanation(best, best.reciprocal(), labels[:, 0], widest, loose, length, spread, checked, tuple(found))
     loose, checked = with_scale[1].where(accepted, 0).amax(dim=1), (with_scale[2][:, 0] > 0) & accepted[:, 0]
     # No equation checks such a label, so its error is only bounded by the largest L1 distance of two labels, 2.
@@ -168,8 +168,8 @@ def _true_ends(problem: Problem, prior: LabelPrior | Score, inside: Tensor, ends
 
 
 def reason_of(
+    faintest: float,
     size: float,
-    faint: bool,
     fitted: bool,
     misfit: float,
     widest: float,
@@ -178,10 +178,13 @@ def reason_of(
     candidates: Tensor,
     proved: bool | None,
 ) -> str:
-    """Return why an answer is not unique, or "" if it is; `candidates` (M, C) are the labels that were found."""
+    """Return why an answer is not unique, or "" if it is; `candidates` (M, C) are the labels that were found.
+
+    `faintest`: the size up to which a gradient is lost in the smallest numbers of its precision.
+    """
     if not size > 0:
         return "the gradient is zero: prediction and label agree, and nothing else is known"
-    if faint:
+    if size <= faintest:
         return f"the gradient, of size {size:.0e}, is lost in the smallest numbers that its precision holds"
     if not fitted:
         return f"not one sample's gradient: it misses rank one by {misfit:.1e}, more than rounding; a batch, or noise"

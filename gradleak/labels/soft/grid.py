@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gradleak.labels.priors import LabelPrior, Score
 from gradleak.labels.soft.intervals import excluded
-from gradleak.labels.soft.path import joined, padded
+from gradleak.labels.soft.path import padded
 from gradleak.labels.soft.problem import Problem
 
 # The grid ends where the largest two logits differ by this: only one class has any probability.
@@ -33,8 +33,10 @@ def brackets(problem: Problem, prior: LabelPrior | Score, grids: tuple[tuple[flo
     comb = _comb(grids, problem.logits.dtype, problem.logits.device)
     points = min(len(comb), MANY // problem.classes + RANGES)
     ends = [_minima(part, _grid(part, comb), prior) for part in problem.parts(points)]
-    most = max(lower.shape[1] for lower, _ in ends)
-    return joined([torch.cat([padded(value, most) for value in both], dim=1) for both in ends])
+    if len(ends) == 1:
+        return ends[0]
+    most = max(own.shape[1] for own in ends) // 2
+    return torch.cat([torch.cat([padded(half, most) for half in own.chunk(2, dim=1)], dim=1) for own in ends])
 
 
 def _grid(problem: Problem, comb: Tensor) -> Tensor:
@@ -61,8 +63,11 @@ def _comb(grids: tuple[tuple[float, float, float], ...], dtype: torch.dtype, dev
     return torch.cat(parts)
 
 
-def _minima(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> tuple[Tensor, Tensor]:
-    """Return the ends (N, K) of the grid cells around each sample's deepest minima, at most MINIMA_KEPT."""
+def _minima(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> Tensor:
+    """Return the ends (N, 2K) of the grid cells around each sample's deepest minima: K lower and K upper ones.
+
+    K is at most MINIMA_KEPT.
+    """
     many = grid.shape[1] * part.classes > MANY and isinstance(prior, LabelPrior)
     loss = _loss_where_possible(part, grid, prior) if many else _grid_loss(part, grid, prior)  # type: ignore[arg-type]
     inner = loss[:, 1:-1]
@@ -73,7 +78,7 @@ def _minima(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> tuple[Ten
     inner.masked_fill_(~dips, math.inf)
     best = loss.topk(min(MINIMA_KEPT, loss.shape[1]), dim=1, largest=False)
     index = best.indices[:, : max(1, int((best.values < math.inf).sum(dim=1).amax()))]
-    return grid.gather(1, (index - 1).clamp(min=0)), grid.gather(1, (index + 1).clamp(max=grid.shape[1] - 1))
+    return grid.gather(1, torch.cat([index - 1, index + 1], dim=1).clamp_(0, grid.shape[1] - 1))
 
 
 def _loss_where_possible(part: Problem, grid: Tensor, prior: LabelPrior) -> Tensor:

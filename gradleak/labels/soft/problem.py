@@ -88,40 +88,41 @@ class Problem(ScalarPath):
 
     def rounding(self, probability: Tensor, label: Tensor, at: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the error eᵢ(t) (N, K, C) of pᵢ − w cᵢ for p, y, t and w (N, K, 1); w is 1 / t by default."""
-        unit, share, floor, pulled = self._levels
+        unit, share, floor, pulled, rate = self._levels
         rest = torch.addcmul(floor, unit, label.abs())
         rest = rest.addcdiv(pulled, at) if weights is None else rest.addcmul(pulled, weights)
-        growth = (at * self.rate).clamp_(max=LARGEST)
-        sway = growth.exp().mul_(growth).mul_(share)
-        own = torch.lerp(sway.add_(unit), unit, probability)
+        growth = (at * rate).clamp_(max=LARGEST)
+        own = torch.lerp(torch.addcmul(unit, growth.exp(), growth.mul_(share)), unit, probability)
         return rest.add_(own.mul_(probability).clamp_(max=1 / ACCEPT))
 
-    def certainty(self, scalars: Tensor, weights: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return p and the errors of labels (N, C) for t and w (N,) of either sign, even if p or 1 − p underflows."""
-        unit, share, floor, pulled = (one[:, 0] for one in self._levels)
-        scores = scalars[:, None] * self.logits
+    def certainty(self, at: Tensor, weights: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return p and the errors of labels (N, C) for t and w (N, 1) of either sign, even if p or 1 − p underflows."""
+        unit, share, floor, pulled, rate = (one[:, 0] for one in self._levels)
+        scores = at * self.logits
         logs = (scores if self.bias is None else scores + self.bias).log_softmax(dim=1)
         likeliest = logs.argmax(dim=1, keepdim=True)
         others = logs.scatter(1, likeliest, -math.inf).logsumexp(dim=1, keepdim=True)
         probability = logs.exp()
-        growth = scalars.abs()[:, None] * self.rate[:, 0]
-        logs += (-probability).log1p().scatter_(1, likeliest, others) + (growth + (growth * share).log())
+        growth = at.abs() * rate
+        logs += (-probability).log1p().scatter_(1, likeliest, others)
+        logs += growth.add((growth * share).log_())
         moved = logs.clamp_(max=-math.log(ACCEPT)).exp_()
         rest = torch.addcmul(floor, unit, probability + labels.abs())
-        return probability, rest.addcmul_(pulled, weights.abs()[:, None]).add_(moved)
+        return probability, rest.addcmul_(pulled, weights.abs()).add_(moved)
 
-    @cached_property
+    @property
     def rate(self) -> Tensor:
         """The logarithm of the factor by which errors of the logits may change odds, per unit of t (N, 1, 1)."""
-        return torch.addcmul(ACCEPT * self.sway, self.unit, self.scale, value=WORST)[:, None, None]
+        return self._levels[-1]
 
     @cached_property
-    def _levels(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The parts of the errors: u, s / (rate t), the floor (N, 1, 1), and the factor of w (N, 1, C)."""
-        share = torch.addcmul(self.sway, self.unit, self.scale).div_(self.rate.flatten().clamp(min=1e-300))
-        levels = torch.stack([self.unit, share, self.floor, self.floor + self.noise])
-        unit, share, floor, disturbed = levels.reshape(4, -1, 1, 1)
-        return unit, share, floor, torch.addcmul(disturbed, unit, self.rows[1].abs())
+    def _levels(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The parts of the errors: u, s / (rate t), the floor (N, 1, 1), the factor of w (N, 1, C), `rate`."""
+        rate = torch.addcmul(ACCEPT * self.sway, self.unit, self.scale, value=WORST)
+        share = torch.addcmul(self.sway, self.unit, self.scale).div_(rate.clamp(min=1e-300))
+        levels = torch.stack([self.unit, share, self.floor, self.floor + self.noise, rate])
+        unit, share, floor, disturbed, rate = levels[:, :, None, None].unbind()
+        return unit, share, floor, torch.addcmul(disturbed, unit, self.rows[1].abs()), rate
 
     def explained(self, scalars: Tensor) -> tuple[Tensor, Tensor]:
         """Return the label ŷ(t) and its rounding error (N, K, C) for t (N, K)."""
