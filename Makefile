@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 LAB := $(VENV)/.lab
 
 .DEFAULT_GOAL := help
-.PHONY: help book lab archive test lint seeds fuzz hunt faults bench clean pdf wheel-check gpu-check golden gpu-queue
+.PHONY: help book lab archive test lint seeds fuzz hunt faults bench size clean pdf wheel-check gpu-check golden gpu-queue
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -70,6 +70,9 @@ gpu-check: $(READY) ## try every page and attack on a GPU, beside the CPU; minut
 
 bench: $(READY) ## measure speed; a table and benchmarks/results.json
 	@$(RUN) -m benchmarks
+
+size: $(READY) ## count lines of code, and the built book's pages, words, tables and figures
+	@$(RUN) -m tests.acceptance.size $(ARGS)
 
 clean: ## remove everything that can be made again, the environment too
 	@rm -rf $(VENV) .cache _build runs book/executed book/generated .mypy_cache .ruff_cache .pytest_cache .hypothesis
