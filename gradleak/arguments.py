@@ -90,7 +90,7 @@ def check(values: Mapping[str, Any], hints: Mapping[str, Any], shapes: Mapping[s
 def check_kind(name: str, value: Any, hint: Any) -> None:
     """Raise an InputError if a value does not fit an annotation."""
     if not _fits(name, value, hint):
-        raise InputError(f"{name} must be {_words(hint)}; got {shown(value)}")
+        raise InputError(f"{name} must be {_words(hint)}; got {described(value)}")
 
 
 def _hints(owner: Any) -> dict[str, Any]:
@@ -167,9 +167,9 @@ def _is_number(value: Any, kind: type) -> bool:
 def check_values(name: str, value: Tensor, *, finite: bool = True) -> None:
     """Refuse a tensor that is empty, complex or sparse, has no values, or holds NaN or infinite values if `finite`."""
     if value.is_meta or value.layout != torch.strided or value.is_quantized or value.is_complex():
-        raise InputError(f"{name} must be an ordinary tensor of real numbers; got {shown(value)}")
+        raise InputError(f"{name} must be an ordinary tensor of real numbers; got {described(value)}")
     if value.numel() == 0:
-        raise InputError(f"{name} must not be empty; got {shown(value)}")
+        raise InputError(f"{name} must not be empty; got {described(value)}")
     # A sum is quick and finite in nearly all cases; where it overflows, look at each entry.
     if not finite or not value.is_floating_point() or math.isfinite(value.detach().sum()):
         return
@@ -183,7 +183,7 @@ def check_module(name: str, module: nn.Module) -> None:
         if isinstance(value, nn.parameter.UninitializedParameter):
             raise InputError(f"{name}: '{parameter}' has no shape yet: run the network once on its inputs")
         if value.is_meta or not value.is_floating_point():
-            raise InputError(f"{name}: '{parameter}' must hold real numbers; got {shown(value)}")
+            raise InputError(f"{name}: '{parameter}' must hold real numbers; got {described(value)}")
 
 
 def _check_shape(name: str, value: Tensor, shapes: str, sizes: dict[str, int]) -> None:
@@ -195,10 +195,10 @@ def _check_shape(name: str, value: Tensor, shapes: str, sizes: dict[str, int]) -
             break
     else:
         raise InputError(
-            f"{name} must be {' or '.join(_shape(letters, sizes) for letters in options)}; got {shown(value)}"
+            f"{name} must be {' or '.join(_shape(letters, sizes) for letters in options)}; got {described(value)}"
         )
     if not value.is_floating_point():
-        raise InputError(f"{name} must be floating point; got {shown(value)}")
+        raise InputError(f"{name} must be floating point; got {described(value)}")
     for letter, size in zip(letters, value.shape, strict=True):
         sizes.setdefault(letter, size)
 
@@ -236,7 +236,7 @@ def _words(hint: Any) -> str:
     return f"a {hint.__name__}"
 
 
-def shown(value: Any) -> str:
+def described(value: Any) -> str:
     """Return a value for a message: its type, and its text if that is short."""
     if torch.is_tensor(value):
         return f"{tuple(value.shape)} of {value.dtype} on '{value.device}'" + (

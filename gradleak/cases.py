@@ -115,7 +115,7 @@ class Reach:
         torch.linalg.eigh(matrix)
         return (time.monotonic() - started) * (self.opening / SIDE) ** 3
 
-    def told(self, leak: Leak) -> list[str]:
+    def proved_of(self, leak: Leak) -> list[str]:
         """Return what this proves about a leak whose last layer reveals labels and features."""
         size = leak.batch_size
         parameters = [f"{name}.weight" for names in self.layers for name in names.split("+")]

@@ -190,7 +190,7 @@ def archive(
     if codecheck:
         typer.echo(f"manifest {packing.write_codecheck()}")
         return
-    for line in packing.told(packing.write(out)):
+    for line in packing.report(packing.write(out)):
         typer.echo(line)
 
 
@@ -222,9 +222,9 @@ def verify(
             "place": line.claim.place,
             "paper": line.claim.published,
             "rule": line.claim.rule_text,
-            "recorded": line.recorded.shown,
+            "recorded": line.recorded.with_spread,
             "record": state,
-            "fresh": line.fresh.shown,
+            "fresh": line.fresh.with_spread,
             "verdict": line.verdict_text,
         }
         for state, line in lines
@@ -245,7 +245,7 @@ def verify(
     loosened = [message for record in recorded.values() if record for message in claims.loosened(record)]
     failing = [line for _, line in lines if line.failing]
     for line in failing:
-        values_found = f"recorded {line.recorded.shown}, fresh {line.fresh.shown}"
+        values_found = f"recorded {line.recorded.with_spread}, fresh {line.fresh.with_spread}"
         typer.echo(f"{line.claim.id}: {values_found}; holds if {line.claim.rule_text}", err=True)
     for message in loosened:
         typer.echo(message, err=True)
@@ -413,16 +413,16 @@ def audit(
     seed: Annotated[int, typer.Option("--seed", help="Seed of all random numbers.")] = 0,
 ) -> None:
     """Run all applicable attacks on your own model's gradients, and write a report on what they reveal."""
-    from gradleak.auditing import asked, folders, sentences
+    from gradleak.auditing import folders, options, sentences
 
-    request = asked.Asked(
+    request = options.Options(
         model, samples, size, batch_size, labels, defense, loss, minutes, memory, not no_images, before, after,
         rate, local_steps, momentum, weight_decay, shape, seed, tuple(fail_above or ()), steps, precision,
     )  # fmt: skip
     interrupts.listen()
     folder = out.absolute()  # the model's code may change the working directory
     with folders.held(folder):  # fails now rather than after the audit
-        report = asked.report(request)
+        report = options.report(request)
         with interrupts.finishing() as pressed:
             _write(report, folder)
     _show(report.table())
@@ -431,7 +431,7 @@ def audit(
     if message := sentences.of_haste(report):
         typer.echo(message)
     typer.echo(f"report  {out / folders.PAGE}")
-    exceeded = asked.limits(report, fail_above or [], allow_not_attacked=allow_not_attacked)
+    exceeded = options.limits(report, fail_above or [], allow_not_attacked=allow_not_attacked)
     if report.broken:
         suffix = f" (and {len(report.broken) - 1} more)" if len(report.broken) > 1 else ""
         typer.echo(f"gradleak: the audit is not whole: {report.broken[0]}{suffix}", err=True)

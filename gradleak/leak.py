@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from gradleak.arguments import check_fields, checked_arguments, shown
+from gradleak.arguments import check_fields, checked_arguments, described
 from gradleak.augment import as_probabilities
 from gradleak.devices import differentiable, in_chunks
 from gradleak.errors import ForeignError, InputError, check_count, first_line, foreign
@@ -66,8 +66,8 @@ class Leak:
             own = parameters[parameter]
             if gradient.shape != own.shape or not gradient.is_floating_point() or gradient.device != own.device:
                 raise InputError(
-                    f"{name}: the gradient of '{parameter}' must be like the parameter, {shown(own)}; "
-                    f"got {shown(gradient)}"
+                    f"{name}: the gradient of '{parameter}' must be like the parameter, {described(own)}; "
+                    f"got {described(gradient)}"
                 )
 
     @classmethod
@@ -424,7 +424,7 @@ def _failing(error: BaseException | None) -> tuple[str, str]:
     for frame in reversed(frames):
         module, given = frame.f_locals.get("self"), frame.f_locals.get("args")
         if isinstance(module, nn.Module) and isinstance(given, tuple):
-            return type(module).__name__, ", ".join(map(shown, given)) or "nothing"
+            return type(module).__name__, ", ".join(map(described, given)) or "nothing"
     return "", ""
 
 
@@ -440,7 +440,7 @@ def check_repeatable(model: nn.Module, inputs: Tensor, classes: int) -> None:
     with torch.no_grad(), running(model, inputs.shape):
         first, second = model(inputs), model(inputs)
     if not torch.is_tensor(first) or first.shape != (len(inputs), classes):
-        raise InputError(f"{type(model).__name__} must return logits {(len(inputs), classes)}; got {shown(first)}")
+        raise InputError(f"{type(model).__name__} must return logits {(len(inputs), classes)}; got {described(first)}")
     # The kernels of an accelerator may add numbers in another order.
     alike = torch.equal if inputs.device.type == "cpu" else torch.allclose
     if not alike(first, second):

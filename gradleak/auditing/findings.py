@@ -128,7 +128,7 @@ class Outcome(_Placed):
         """The outcome in a few words, with the share if it is known."""
         if self.share is None or self.outcome == NOT_ATTACKED:
             return self.outcome
-        share = shown(self.target, self.share)
+        share = measure_text(self.target, self.share)
         return f"recovered, {share}" if self.outcome == RECOVERED else f"not recovered ({share})"
 
 
@@ -323,7 +323,7 @@ class Audited(_Plain):
                 row[name] = "–" if state is None else state.text
             for name in others:
                 value = self.most(name, place)
-                row[name] = "–" if value is None else shown(name, value)
+                row[name] = "–" if value is None else measure_text(name, value)
             rows.append(row)
         return rows
 
@@ -342,7 +342,7 @@ class Audited(_Plain):
             raise InputError(f"this is no audit report ({SCHEMA}): {place or 'it'}: {first['msg']}") from error
 
 
-def shown(measure: str, value: float) -> str:
+def measure_text(measure: str, value: float) -> str:
     """Return a measure's value as text."""
     if measure == "image-psnr":
         return "over 150 dB" if value >= 150 else f"{value:.1f} dB"

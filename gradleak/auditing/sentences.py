@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gradleak import metrics
 from gradleak.answers import Answer
-from gradleak.auditing.findings import NOT_ATTACKED, NOT_COMPARED, Audited, Cost, Finding, shown
+from gradleak.auditing.findings import NOT_ATTACKED, NOT_COMPARED, Audited, Cost, Finding, measure_text
 from gradleak.cases import Case
 from gradleak.catalogue import ATTACKS
 
@@ -38,14 +38,14 @@ def of_finding(found: Answer, measures: Mapping[str, float], chance: Mapping[str
     remark = f" ({'; '.join(filter(None, remarks))})" if any(remarks) else ""
     if not measures:
         return _begun(f"{_claimed(found)}: {certain}{remark}.", case)
-    parts = [f"{shown(name, measures[name])} of the {name}" for name in SHARES if name in measures]
+    parts = [f"{measure_text(name, measures[name])} of the {name}" for name in SHARES if name in measures]
     if "labels" in chance:
-        parts[0] += f", where guessing gets {shown('labels', chance['labels'])}"
+        parts[0] += f", where guessing gets {measure_text('labels', chance['labels'])}"
     if "image-psnr" in measures:
         best = "the image" if case.size == 1 else "the best image"
         ssim = f", SSIM {measures['image-ssim']:.2f}" if "image-ssim" in measures else ""
         psnr = measures["image-psnr"]
-        parts.append(f"{best} at {shown('image-psnr', psnr)} ({metrics.grade(psnr)}){ssim}")
+        parts.append(f"{best} at {measure_text('image-psnr', psnr)} ({metrics.grade(psnr)}){ssim}")
     return _begun(f"{'; '.join(parts)}: {certain}{remark}.", case)
 
 
@@ -54,7 +54,8 @@ def _simulated(found: Answer) -> str:
     if found.expected is None:
         return ", and how sure it is was not simulated"
     share, guess = found.expected.share, found.expected.guess
-    text = f"; on simulated batches {shown('labels', share)} of such counts are right, and {shown('labels', guess)} of"
+    right, lucky = measure_text("labels", share), measure_text("labels", guess)
+    text = f"; on simulated batches {right} of such counts are right, and {lucky} of"
     return f"{text} even guesses" + (": a guess is the better answer" if share <= guess else "")
 
 

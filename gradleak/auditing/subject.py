@@ -164,7 +164,7 @@ def proofs(leak: Leak, subject: Subject, reach: Reach, prior: str, loss: Loss) -
         )
     if size < min(classes, features):
         lines.append(f"B = {size} is less than C and I: the attack RLG finds out which classes are in the batch")
-    return [*lines, *_backwards(leak, subject), *reach.told(leak)]
+    return [*lines, *_backwards(leak, subject), *reach.proved_of(leak)]
 
 
 def _backwards(leak: Leak, subject: Subject) -> list[str]:

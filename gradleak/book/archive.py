@@ -200,7 +200,7 @@ def _zipped(files: dict[str, bytes], date: Any) -> bytes:
     return packed.getvalue()
 
 
-def told(archive: Archive) -> list[str]:
+def report(archive: Archive) -> list[str]:
     """Return what was written, and what is not in it, in lines."""
     lines = [f"archive  {archive.file}  ({archive.files} files)", f"sha256   {archive.sha256}"]
     lines += [f"not in it, because it is not built: {place}" for place in archive.missing]

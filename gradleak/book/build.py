@@ -153,7 +153,7 @@ def _attempts(
 ) -> Iterator[tuple[Study, PageRun | GradleakError]]:
     """Run pages in parallel, with one job for each page; if pages run one by one, each uses all jobs for its trials."""
     from gradleak.book import kernels
-    from gradleak.runs import cards, runner
+    from gradleak.runs import gpus, runner
 
     at_once = runner.processes(jobs, max(1, len(waiting)), "cpu")
     if at_once == 1:
@@ -164,7 +164,7 @@ def _attempts(
     context = kernels.server([f"gradleak.studies.{page.paper}.{page.name.replace('-', '_')}" for page in waiting])
     pool = ProcessPoolExecutor(at_once, mp_context=context, initializer=kernels.use)
     try:
-        shared = cards.visible(), cards.folder()
+        shared = gpus.visible(), gpus.folder()
         begun = {pool.submit(_attempt, study.name, profile, 1, cluster, shared): study for study in waiting}
         yield from ((begun[done], done.result()) for done in as_completed(begun))
     except BrokenProcessPool as error:
@@ -182,11 +182,11 @@ def _attempt(
 ) -> PageRun | GradleakError:
     """Run a changed page in this process, which first takes one of the GPUs in `shared` if pages run in parallel."""
     from gradleak.book import pages
-    from gradleak.runs import cards, progress
+    from gradleak.runs import gpus, progress
 
     if shared:
         # The page's kernel inherits the chosen GPU through the environment.
-        cards.take(*shared)
+        gpus.take(*shared)
     study = studies.load(name)
     # The progress bars of pages that run in parallel would overwrite each other.
     with progress.quiet() if jobs == 1 else contextlib.nullcontext():

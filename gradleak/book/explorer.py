@@ -13,7 +13,7 @@ from gradleak.metrics import SCALE
 from gradleak.runs import records
 from gradleak.show.tables import Table, badge
 from gradleak.studies import Study
-from gradleak.studies.shared.outcomes import FAMILIES, KINDS, LEVELS, SHARES, Outcome, shown
+from gradleak.studies.shared.outcomes import FAMILIES, KINDS, LEVELS, SHARES, Outcome, defense_in_words
 
 NOT_RUN = "not run"
 
@@ -92,7 +92,7 @@ def _row(one: Outcome, paper: str) -> dict[str, str | int]:
     if not math.isnan(one.low):
         interval = f"95 %: {_number(one.low)} to {_number(one.high)}"
     guessing = f"; guessing: {_number(one.chance)} %" if one.chance > 0 else ""
-    defense = "no defence" if one.family == "none" else shown(one.defense)
+    defense = "no defence" if one.family == "none" else defense_in_words(one.defense)
     texts = [defense, "" if one.client == "float32" else one.client, one.detail]
     return {
         "leaks": f'<span class="{badge(LEVELS[one.severity])}">{LEVELS[one.severity]}</span>',
@@ -114,5 +114,8 @@ def _row(one: Outcome, paper: str) -> dict[str, str | int]:
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """Return all outcomes as a CSV file, with the defence in words and the severity."""
-    rows = [asdict(one) | {"defense_in_words": shown(one.defense), "leaks": LEVELS[one.severity]} for one in outcomes]
+    rows = [
+        asdict(one) | {"defense_in_words": defense_in_words(one.defense), "leaks": LEVELS[one.severity]}
+        for one in outcomes
+    ]
     return pd.DataFrame(rows).to_csv(index=False, float_format="%.5g", na_rep="nan")

@@ -80,8 +80,8 @@ def _row(study: Study, line: Line) -> dict[str, str]:
         "paper": claim.paper,
         "place": html.escape(f"{claim.paper}, {claim.place}"),
         "claim": f'<a href="../claims/{claim.id}.html">{html.escape(claim.statement)}</a>',
-        "published": html.escape("" if claim.published is None else claim.shown(claim.published)),
-        "measured": html.escape(line.deciding.shown),
+        "published": html.escape("" if claim.published is None else claim.formatted(claim.published)),
+        "measured": html.escape(line.deciding.with_spread),
         "holds if": html.escape(claim.rule_text),
         "page": f'<a href="executed/{study.paper}/{study.name}.html">{study.name}</a>',
         # The table is filtered by what follows, and does not show it.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from gradleak.show.leaks import Leaks
-from gradleak.studies.shared.outcomes import RESCALING, Outcome, shown
+from gradleak.studies.shared.outcomes import RESCALING, Outcome, defense_in_words
 
 # Defences whose names in tables are too short for a reader of the first page.
 WORDS = {
@@ -127,7 +127,7 @@ def words(outcome: Outcome) -> str:
     if outcome.family == "none":
         return f"computing in {outcome.client}"
     name, *levels = outcome.defense.split("/")
-    return WORDS[name].format(*map(float, levels)) if name in WORDS else shown(outcome.defense)
+    return WORDS[name].format(*map(float, levels)) if name in WORDS else defense_in_words(outcome.defense)
 
 
 def _short(value: float) -> str:

@@ -58,7 +58,7 @@ class Judgement:
     @property
     def text(self) -> str:
         """The value alone with its unit, as a text."""
-        return self.claim.shown(self.value)
+        return self.claim.formatted(self.value)
 
     @property
     def cases(self) -> str:
@@ -68,14 +68,14 @@ class Judgement:
         return f"{round(self.value * self.count / 100):,} of {self.count:,}"
 
     @property
-    def shown(self) -> str:
+    def with_spread(self) -> str:
         """The value with its spread and count, as a text."""
         if self.value is None:
             return "–"
         if self.spread is not None:
             spread = format(self.spread, self.claim.measure.format)
-            return f"{self.claim.shown(self.value)} ± {spread} (n = {self.count})"
-        return f"{self.claim.shown(self.value)} (n = {self.count})"
+            return f"{self.claim.formatted(self.value)} ± {spread} (n = {self.count})"
+        return f"{self.claim.formatted(self.value)} (n = {self.count})"
 
 
 @dataclass(frozen=True)

@@ -195,9 +195,9 @@ def facts(line: Line, entry: Listed) -> list[Fact]:
     stated = [
         Fact("Paper", f"{entry.paper}, {entry.place}" + (f" ({entry.whose})" if claim.ours else "")),
         Fact("Table", entry.table),
-        Fact("Published", "" if claim.published is None else claim.shown(claim.published)),
-        Fact("Recorded", line.recorded.shown),
-        Fact("Run of the book", line.fresh.shown if line.fresh.value is not None else ""),
+        Fact("Published", "" if claim.published is None else claim.formatted(claim.published)),
+        Fact("Recorded", line.recorded.with_spread),
+        Fact("Run of the book", line.fresh.with_spread if line.fresh.value is not None else ""),
         Fact("Verdict", line.verdict_text),
         Fact("Holds if", entry.rule),
         Fact("Measured", entry.measure),

@@ -340,7 +340,7 @@ class Claim(_Strict):
         text = format(value, self.measure.format)
         return "0" if value == 0 and "e" in text else text.replace("%", " %")
 
-    def shown(self, value: Any) -> str:
+    def formatted(self, value: Any) -> str:
         """Return a value of this claim as text in its format, with its unit."""
         text = self.number(value)
         # A published text such as "over 98" ends with a number and gets the unit; "outperforms" does not.

@@ -48,7 +48,7 @@ class Opening:
         if line.recorded.count:
             numbers.append((f"{line.recorded.count:,}", f"{self.headline.of} behind our number"))
         if not self.shown.recorded and line.fresh.value is not None:
-            numbers.append((line.claim.shown(line.fresh.value), f"in this run (n = {line.fresh.count:,})"))
+            numbers.append((line.claim.formatted(line.fresh.value), f"in this run (n = {line.fresh.count:,})"))
         return numbers
 
     @property
@@ -96,7 +96,7 @@ def _recorded(line: Line) -> str:
     """Return the recorded value of a claim with its spread."""
     recorded = line.recorded
     spread = "" if recorded.spread is None else f" ± {format(recorded.spread, line.claim.measure.format)}"
-    return line.claim.shown(recorded.value) + spread
+    return line.claim.formatted(recorded.value) + spread
 
 
 def _published(claim: Claim) -> tuple[str, str]:
@@ -105,7 +105,7 @@ def _published(claim: Claim) -> tuple[str, str]:
         return "–", f"no number in the paper: our own {claim.ours}"
     if claim.published is None:
         return "in words", f"in the paper ({claim.place})"
-    return claim.shown(claim.published), f"in the paper ({claim.place})"
+    return claim.formatted(claim.published), f"in the paper ({claim.place})"
 
 
 def _bar(title: str, counts: dict[Verdict, int]) -> str:

@@ -221,8 +221,8 @@ def _list(judged: list[Line], caption: str, name: str) -> Table:
             "claim": [line.claim.statement for line in judged],
             "paper": [_published(line.claim) for line in judged],
             "holds if": [_holds_if(line.claim) for line in judged],
-            "recorded": [line.recorded.shown for line in judged],
-            "this run": [line.fresh.shown for line in judged],
+            "recorded": [line.recorded.with_spread for line in judged],
+            "this run": [line.fresh.with_spread for line in judged],
         }
     )
     links = [[_link(line)] + [""] * (len(frame.columns) - 1) for line in judged]
@@ -268,7 +268,7 @@ def _names(claim: Claim) -> list[str]:
 def _published(claim: Claim) -> str:
     if claim.ours:
         return claim.ours
-    return "in words" if claim.published is None else claim.shown(claim.published)
+    return "in words" if claim.published is None else claim.formatted(claim.published)
 
 
 def _by_paper(judged: Iterable[Line]) -> dict[str, list[Line]]:
@@ -398,4 +398,4 @@ def failing_table(judged: Iterable[Line], cause: Cause) -> Table:
 
 def _measured(line: Line) -> str:
     protocol = f" ({line.claim.protocol})" if line.claim.protocol else ""
-    return line.claim.shown(line.deciding.value) + protocol
+    return line.claim.formatted(line.deciding.value) + protocol

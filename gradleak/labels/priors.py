@@ -40,7 +40,7 @@ PRIORS = {"smoothing": LabelPrior(1, "equal"), "onehot": LabelPrior(1, "zero"), 
 Score = Callable[[Tensor], Tensor]
 
 
-def named(prior: str) -> LabelPrior:
+def prior_of(prior: str) -> LabelPrior:
     """Return the prior with this name."""
     if prior not in PRIORS:
         raise unknown("prior", prior, PRIORS)
@@ -60,7 +60,7 @@ def _checked(score: Score) -> Score:
 
 def resolve(prior: str | LabelPrior | Score, classes: int) -> LabelPrior | Score:
     """Return the prior that a caller means; refuse a prior that every label fits."""
-    found = named(prior) if isinstance(prior, str) else prior
+    found = prior_of(prior) if isinstance(prior, str) else prior
     if not isinstance(found, LabelPrior):
         return _checked(found)
     if found.free < 1 or found.equations(classes) < 1:

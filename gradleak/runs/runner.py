@@ -19,7 +19,7 @@ from typing import Literal
 from gradleak import data, devices
 from gradleak.data import text
 from gradleak.errors import GradleakError, InputError, first_line
-from gradleak.runs import cards, code, experiments, golden, memory, progress, records, studies
+from gradleak.runs import code, experiments, golden, gpus, memory, progress, records, studies
 from gradleak.runs.experiments import Parameters
 from gradleak.runs.plain import Columns, plain
 from gradleak.runs.records import Record, Trial
@@ -188,7 +188,7 @@ def _results(
     workers = processes(jobs, len(trials), "cuda" if accelerated else "cpu", threads, quick)
     alone = cluster is None and workers <= 1
     # A worker of a cluster looks for the GPUs of its own machine.
-    shared = None if cluster else (cards.visible() if accelerated and not alone else [], cards.folder())
+    shared = None if cluster else (gpus.visible() if accelerated and not alone else [], gpus.folder())
     work = (
         joblib.delayed(_work)(study.name, index, inputs, study.threads, alone, shared, caught)
         for index, (study, inputs) in enumerate(trials)
@@ -247,7 +247,7 @@ def _work(
 
     accelerated = records.on_gpu(inputs)
     if accelerated and not alone:
-        cards.take(*(shared or (cards.visible(), cards.folder())))
+        gpus.take(*(shared or (gpus.visible(), gpus.folder())))
     loaded_study = studies.load(study)
     bars = contextlib.nullcontext() if alone else progress.quiet()
     with (
@@ -353,7 +353,7 @@ def processes(jobs: int | None, trials: int, device: str, threads: int = 1, quic
     if requested is not None and requested < 1:
         raise InputError(f"jobs must be a positive number; got {requested}")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    default = max(1, len(cards.visible())) if device == "cuda" else cores
+    default = max(1, len(gpus.visible())) if device == "cuda" else cores
     workers = min(requested or (1 if quick else default), trials)
     return workers if threads == 1 else max(1, min(workers, cores // threads))
 

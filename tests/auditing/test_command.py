@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from gradleak import data
-from gradleak.auditing import Report, bringing
+from gradleak.auditing import Report, loading
 from gradleak.auditing.measuring import pixels_of
 from gradleak.errors import GradleakError
 from tests.test_cli import call
@@ -70,8 +70,8 @@ def test_a_model_of_one_s_own_is_audited(capsys: pytest.CaptureFixture[str], tmp
 
 def test_two_safetensors_files_are_a_client_s_update(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     model, (inputs, targets) = (
-        bringing.model_of("brought:make"),
-        bringing._called("", bringing._named("brought:batches")),
+        loading.model_of("brought:make"),
+        loading._called("", loading._named("brought:batches")),
     )
     save_file(model.state_dict(), "a.safetensors")
     F.cross_entropy(model(inputs[:2]), targets[:2]).backward()
@@ -98,13 +98,13 @@ def test_a_folder_of_images_and_an_archive_are_samples(tmp_path: Path) -> None:
         for n in range(2):
             pixels = np.full((20, 30, 3), 40 * label + n, dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "pets" / name / f"{n}.png")
-    found = bringing.samples_of("pets", size=16)
+    found = loading.samples_of("pets", size=16)
     assert tuple(found.inputs.shape) == (4, 3, 16, 16)
     assert found.targets.tolist() == [0, 0, 1, 1]
     shown = pixels_of(found.inputs, found.pixels)(found.inputs)
     assert float(shown[3, 0, 0, 0]) == pytest.approx(41 / 255, abs=1e-6)
     np.savez("own.npz", inputs=np.ones((3, 20)), targets=np.arange(3))
-    assert bringing.samples_of("own.npz").targets.tolist() == [0, 1, 2]
+    assert loading.samples_of("own.npz").targets.tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("levels", [[0, 257, 32896, 65535], [1, 2, 3, 4]])
@@ -112,7 +112,7 @@ def test_sixteen_bits_of_grey_are_scaled(tmp_path: Path, levels: list[int]) -> N
     (tmp_path / "scans").mkdir()
     for place, level in enumerate(levels):
         Image.fromarray(np.full((8, 8), level, dtype=np.uint16)).save(tmp_path / "scans" / f"{place}.png")
-    found = bringing.samples_of("scans", size=8)
+    found = loading.samples_of("scans", size=8)
     shown = pixels_of(found.inputs, found.pixels)(found.inputs)
     expected = torch.tensor(levels).double().div(257).round().div(255)
     torch.testing.assert_close(shown[:, :, 3, 3], expected[:, None].expand(-1, 3), atol=1e-6, rtol=0)
@@ -123,14 +123,14 @@ def test_a_palette_with_transparent_colours_is_an_image(tmp_path: Path) -> None:
     image = Image.new("P", (8, 8), 1)
     image.putpalette([0, 0, 0, 255, 0, 51])
     image.save(tmp_path / "icons" / "one.png", transparency=bytes([128, 255]))
-    found = bringing.samples_of("icons", size=8)
+    found = loading.samples_of("icons", size=8)
     shown = pixels_of(found.inputs, found.pixels)(found.inputs)
     torch.testing.assert_close(shown[0, :, 3, 3], torch.tensor([1.0, 0.0, 0.2]).double(), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["photos", "digits"])
 def test_images_are_shown_and_measured_as_they_were_before_they_were_normalised(name: str) -> None:
-    found = bringing.samples_of(name)
+    found = loading.samples_of(name)
     shown = pixels_of(found.inputs, found.pixels)(found.inputs)
     torch.testing.assert_close(shown.float(), data.load(name, "test").images)
 
@@ -213,18 +213,18 @@ def test_no_file_is_unpickled(tmp_path: Path) -> None:
     np.savez("c.npz", inputs=np.array([Bomb()], dtype=object), targets=np.arange(1))
     for name in ("a.pt", "b.pt"):
         with pytest.raises(GradleakError, match="cannot be read as weights"):
-            bringing.state_of(Path(name))
+            loading.state_of(Path(name))
     with pytest.raises(GradleakError, match="cannot be read"):
-        bringing.samples_of("c.npz")
+        loading.samples_of("c.npz")
     assert not Path("ran").exists()
 
 
 def test_a_declared_size_is_looked_at_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed("bomb.npz", inputs=np.zeros((1000, 100)), targets=np.zeros(1000, dtype=int))
-    monkeypatch.setattr(bringing, "MOST_BYTES", 1000)
+    monkeypatch.setattr(loading, "MOST_BYTES", 1000)
     with pytest.raises(GradleakError, match="too large to read"):
-        bringing.samples_of("bomb.npz")
+        loading.samples_of("bomb.npz")
     header = json.dumps({"w": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
     Path("huge.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     with pytest.raises(GradleakError, match="its header declares"):
-        bringing.state_of(Path("huge.safetensors"))
+        loading.state_of(Path("huge.safetensors"))

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import gradleak
 from gradleak import claims, cli, studies
-from gradleak.auditing import Report, asked, bringing
+from gradleak.auditing import Report, loading, options
 from gradleak.errors import GradleakError
 from gradleak.leak import Leak
 from gradleak.runs import records
@@ -61,13 +61,13 @@ def one_line(read: Callable[[], object]) -> bool:
 @example("~nobody", "data")
 def test_any_text_is_right_or_refused_in_one_line(text: str, option: str) -> None:
     readers = {
-        "model": bringing.model_of,
-        "data": bringing.samples_of,
-        "size": lambda word: asked.whole(word, "--batch-size"),
-        "labels": lambda word: bringing.with_labels(bringing.Samples(torch.ones(2, 3), torch.arange(2)), word, 4),
-        "limit": lambda word: asked.limits_of([word]),
-        "loss": bringing.loss_of,
-        "shape": lambda word: asked.whole(word, "--shape"),
+        "model": loading.model_of,
+        "data": loading.samples_of,
+        "size": lambda word: options.whole(word, "--batch-size"),
+        "labels": lambda word: loading.with_labels(loading.Samples(torch.ones(2, 3), torch.arange(2)), word, 4),
+        "limit": lambda word: options.limits_of([word]),
+        "loss": loading.loss_of,
+        "shape": lambda word: options.whole(word, "--shape"),
     }
     assert one_line(lambda: readers[option](text))
 
@@ -107,7 +107,7 @@ def test_any_command_line_ends_in_a_code_and_no_traceback(capsys: pytest.Capture
     with pytest.MonkeyPatch.context() as patch:
         for name in ("run_page", "record", "build"):  # what would be work is not begun
             patch.setattr(f"gradleak.{PLACES[name]}.{name}", lambda *_, **__: pytest.skip("it would work"))
-        patch.setattr(asked, "audit", lambda *_, **__: Report.from_json("{}"))
+        patch.setattr(options, "audit", lambda *_, **__: Report.from_json("{}"))
         patch.setattr("gradleak.book.again.again", lambda *_, **__: pytest.skip("it would work"))
         patch.setattr(cli, "_record_undecided", lambda *_, **__: None)
         patch.setattr(cli, "_list_outdated", lambda *_: None)
@@ -158,7 +158,7 @@ def written(kind: str, place: Path) -> Callable[[], object]:
     state = {"w": torch.arange(12.0).reshape(3, 4), "b": torch.zeros(3)}
     if kind == "npz":
         np.savez(place, inputs=np.ones((3, 4), dtype=np.float32), targets=np.arange(3))
-        return lambda: bringing.samples_of(str(place))
+        return lambda: loading.samples_of(str(place))
     if kind == "yaml":
         place.write_bytes(claims.file_of("audit").read_bytes())
         return lambda: claims._from_file(place, "audit")
@@ -178,7 +178,7 @@ def written(kind: str, place: Path) -> Callable[[], object]:
         save_file(state, place)
     else:
         torch.save(state, place)
-    return lambda: bringing.state_of(place)
+    return lambda: loading.state_of(place)
 
 
 KINDS = ["npz", "safetensors", "pt", "json", "yaml", "record"]
@@ -206,7 +206,7 @@ def test_arrays_of_any_kind_are_audited_or_refused(first: Any, second: Any, shap
     np.savez("own.npz", inputs=inputs, targets=targets)
 
     def audit() -> object:
-        samples = bringing.samples_of("own.npz")
+        samples = loading.samples_of("own.npz")
         model = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape[1:]) or 1, 4))
         return gradleak.audit(model, samples.inputs, samples.targets, batch_sizes=(1,), minutes=0.05, steps=1)
 
@@ -219,7 +219,7 @@ def test_a_header_that_promises_too_much_is_refused_before_it_is_believed(many: 
     header = json.dumps({"w": {"dtype": dtype, "shape": [many], "data_offsets": [0, 8 * many]}}).encode()
     Path("huge.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     with pytest.raises(GradleakError, match="its header declares"):
-        bringing.state_of(Path("huge.safetensors"))
+        loading.state_of(Path("huge.safetensors"))
 
 
 @tried(10)
@@ -230,7 +230,7 @@ def test_an_array_that_is_said_to_be_huge_is_refused(power: int) -> None:
         for name in ("inputs.npy", "targets.npy"):
             archive.writestr(name, b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head)
     with pytest.raises(GradleakError, match=r"cannot be read|too large to read") as caught:
-        bringing.samples_of("bomb.npz")
+        loading.samples_of("bomb.npz")
     assert "\n" not in str(caught.value)
 
 

@@ -23,7 +23,7 @@ from PIL import Image
 import gradleak
 from gradleak import cli
 from gradleak.answers import Answer
-from gradleak.auditing import Report, asked, bringing, folders
+from gradleak.auditing import Report, folders, loading, options
 from gradleak.auditing.measuring import Truth
 from gradleak.book import pages
 from gradleak.errors import GradleakError, InputError, StorageError
@@ -120,11 +120,11 @@ def audited(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 @functools.cache
 def plain() -> Report:
     """Return the report of a model without a fault, with a picture."""
-    words = asked.Asked(
+    words = options.Options(
         "brought:make", "brought:batches", None, "1,2", None, "none,clip/1", "cross-entropy", 5.0, None, True, None,
         None, 0.1, 1, 0.0, 0.0, None, 0, (), 2,
     )  # fmt: skip
-    return asked.report(words)
+    return options.report(words)
 
 
 def earlier(place: Path = Path("report")) -> dict[str, bytes]:
@@ -212,7 +212,7 @@ def test_an_update_of_a_model_that_cannot_be_run_is_attacked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AT", "1 exit")
-    model = bringing.model_of("brought:at")
+    model = loading.model_of("brought:at")
     torch.save(model.state_dict(), "a.pt")
     with torch.no_grad():
         head = model.get_parameter("body.3.weight")
@@ -315,7 +315,7 @@ def test_hostile_data_are_read_or_refused_in_one_line(
 ) -> None:
     prepare, words, told = DATA[case]
     prepare()
-    monkeypatch.setattr(bringing, "MOST_BYTES", 2**12 - 1 if case == "weights said to be huge" else bringing.MOST_BYTES)
+    monkeypatch.setattr(loading, "MOST_BYTES", 2**12 - 1 if case == "weights said to be huge" else loading.MOST_BYTES)
     code, err = audited(capsys, "brought:pixels", *words, *(["--batch-size", "1"] if told == "" else []))
     assert code == (2 if told else 0), err
     assert told in err
@@ -603,4 +603,4 @@ def test_a_python_user_sees_the_same_errors() -> None:
     with pytest.raises(InputError, match="was not written by an audit"):
         plain().write("report")
     with pytest.raises(GradleakError, match="SystemExit: 0"):
-        bringing.model_of("brought:exits")
+        loading.model_of("brought:exits")

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import gradleak
 from gradleak import sequences
-from gradleak.auditing import Report, asked, bringing
+from gradleak.auditing import Report, loading, options
 from gradleak.auditing.reach import reach_of
 from gradleak.auditing.sentences import of_outcomes
 from gradleak.auditing.subject import proofs, subject_of
@@ -388,18 +388,18 @@ def test_a_report_of_an_earlier_version_is_read() -> None:
 
 
 def test_the_minutes_begin_after_the_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    make, left, now = bringing.model_of, [], [0.0]
+    make, left, now = loading.model_of, [], [0.0]
 
     def slow(text: str, *, seed: int = 0) -> nn.Module:
         now[0] += 1000.0
         return make(text, seed=seed)
 
-    monkeypatch.setattr(asked, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(bringing, "model_of", slow)
-    monkeypatch.setattr(asked, "audit", lambda *_, minutes, **__: left.append(minutes))
-    options = asked.Asked(
+    monkeypatch.setattr(options, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(loading, "model_of", slow)
+    monkeypatch.setattr(options, "audit", lambda *_, minutes, **__: left.append(minutes))
+    chosen = options.Options(
         "brought:make", "brought:batches", None, "1", None, "none", "cross-entropy", 0.5, None, True, None, None, 0.1,
         1, 0.0, 0.0, None, 0,
     )  # fmt: skip
-    asked.report(options)
-    assert left == [(1 - asked.WRITING) * 0.5]
+    options.report(chosen)
+    assert left == [(1 - options.WRITING) * 0.5]

@@ -80,15 +80,15 @@ def test_the_archive_is_whole_and_made_alike_twice(kept: Toy) -> None:
     assert modes["gradleak-1.2.3/CITATION.cff"] == 0o100644
     sums = dict(line.split("  ")[::-1] for line in files.pop("SHA256SUMS").decode().splitlines())
     assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    assert archive.told(made)[0] == f"archive  {made.file}  ({made.files} files)"
+    assert archive.report(made)[0] == f"archive  {made.file}  ({made.files} files)"
     (kept.root / "new").write_text("new")
-    assert archive.told(made)[-1] == "changes that are not committed are not in it"
+    assert archive.report(made)[-1] == "changes that are not committed are not in it"
 
 
 def test_what_is_not_built_is_named(kept: Toy) -> None:
     made = archive.write()
     assert made.missing == ("_build/html (`make book` makes it)", "_build/gradleak.pdf (`make pdf` makes it)")
-    assert sum("is not built" in line for line in archive.told(made)) == 2
+    assert sum("is not built" in line for line in archive.report(made)) == 2
 
 
 def test_metadata_comes_from_the_citation(kept: Toy) -> None:

@@ -20,11 +20,11 @@ from gradleak.studies.shared.outcomes import (
     LEVELS,
     average_of,
     collected,
+    defense_in_words,
     family,
     guessed,
     median_of,
     share_of,
-    shown,
 )
 from gradleak.studies.shared.proportions import wilson_interval
 from tests.book.made_up import outcome
@@ -149,7 +149,7 @@ def test_an_unknown_axis_or_defence_is_refused() -> None:
 def test_every_family_has_words_and_pure_clipping_is_clipping() -> None:
     assert {family(f"{name}/1") for name in FAMILIES} == set(FAMILIES.values())
     assert family("dp-sgd/0") == family("release/0.5/0") == "clipping"
-    assert shown("release/0.5/0.01") == "clip 0.5 of the norm, noise 0.01 of that"
+    assert defense_in_words("release/0.5/0.01") == "clip 0.5 of the norm, noise 0.01 of that"
 
 
 def test_guessing_is_looked_up_in_the_same_setting() -> None:

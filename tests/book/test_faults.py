@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from gradleak import claims, data, paths
-from gradleak.auditing import Report, asked
+from gradleak.auditing import Report, options
 from gradleak.book import build, pages
 from gradleak.errors import GradleakError, GradleakWarning, StorageError
 from gradleak.runs import recording, records
@@ -44,11 +44,11 @@ def batches():
 
 def audited(out: Path) -> None:
     """Do what `gradleak audit` does, on a network and a batch of little work."""
-    words = asked.Asked(
+    words = options.Options(
         "brought:make", "brought:batches", None, "1,2", None, "none,clip/1", "cross-entropy", 60.0, None, True, None,
         None, 0.1, 1, 0.0, 0.0, None, 0, (), 2,
     )  # fmt: skip
-    asked.report(words).write(out)
+    options.report(words).write(out)
 
 
 def works(toy: Toy) -> dict[str, Callable[[], object]]:

@@ -74,7 +74,7 @@ def test_a_share_of_few_cases_is_quoted_as_their_numbers(name: str, monkeypatch:
 
     def text(judgement: Judgement) -> str:
         quoted.append(judgement)
-        return judgement.claim.shown(judgement.value)
+        return judgement.claim.formatted(judgement.value)
 
     monkeypatch.setattr(Judgement, "text", property(text))
     headline(name)

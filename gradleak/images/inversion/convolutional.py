@@ -37,7 +37,7 @@ from gradleak.images.inversion.fully_connected import (
     Inversion,
     LayerReport,
     last_layer,
-    told,
+    warned,
 )
 from gradleak.labels.priors import LabelPrior
 from gradleak.leak import Leak
@@ -83,7 +83,7 @@ def invert_convolutional(
     Warn if it is not exact; an image that could not be recovered is NaN. `trace_convolutional` takes the same
     arguments and returns a full report.
     """
-    return told(trace_convolutional(leak, labels, precision=precision)).inputs
+    return warned(trace_convolutional(leak, labels, precision=precision)).inputs
 
 
 @checked_arguments(labels="B C")

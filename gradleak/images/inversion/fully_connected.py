@@ -144,10 +144,10 @@ def invert_fully_connected(
     Warn if they are not exact; inputs that could not be recovered are NaN. `trace_fully_connected` takes the same
     arguments and returns a full report.
     """
-    return told(trace_fully_connected(leak, labels, precision=precision)).inputs
+    return warned(trace_fully_connected(leak, labels, precision=precision)).inputs
 
 
-def told(found: Inversion) -> Inversion:
+def warned(found: Inversion) -> Inversion:
     """Return the inversion, and warn if it is not exact."""
     if found.status != "exact":
         warnings.warn(f"inversion {found.status}: {found.reason}", GradleakWarning, stacklevel=3)

@@ -27,7 +27,7 @@ from gradleak.errors import InputError
 from gradleak.images.inversion.chain import in_front
 from gradleak.images.inversion.fully_connected import BOUND, LayerReport
 from gradleak.images.peeling.front import Fronts, matched
-from gradleak.images.peeling.joints import shown
+from gradleak.images.peeling.joints import may_show
 from gradleak.images.peeling.layer import counted, short
 from gradleak.images.peeling.network import Network
 from gradleak.images.peeling.opening import refused
@@ -145,7 +145,7 @@ def counts_of(network: Network, batch_size: int) -> tuple[Count, ...]:
             map_shape = step.shape if len(step.shape) == 3 else (*step.shape, 1, 1)
             equations, unknowns = counted(layers, map_shape, batch_size)
             reason = "" if equations > unknowns else short(equations, unknowns)
-            if reason and shown(network, step.name):
+            if reason and may_show(network, step.name):
                 reason = f"{reason}, without the entries that residual sums give"
             name = "+".join(user.parameter for user in users if user.layer is not None)
             layer_counts.append(Count(name, equations, unknowns, reason))

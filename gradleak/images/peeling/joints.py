@@ -70,11 +70,11 @@ def forward(network: Network, values: Mapping[str, Tensor], name: str) -> Tensor
     return step.run(*known) if known and len(known) == len(given) else None
 
 
-def shown(network: Network, name: str) -> bool:
+def may_show(network: Network, name: str) -> bool:
     """Return whether a joint above a step may give entries of the step's value."""
     for user in (network.steps[user_name] for user_name in network.steps[name].users):
         if user.operation in SUMS and len(user.inputs) == 2:
             return True
-        if (user.kind == "reshaped" or user.operation in PICKED) and shown(network, user.name):
+        if (user.kind == "reshaped" or user.operation in PICKED) and may_show(network, user.name):
             return True
     return False

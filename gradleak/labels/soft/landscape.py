@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gradleak.arguments import check_values, checked_arguments, shown
+from gradleak.arguments import check_values, checked_arguments, described
 from gradleak.errors import InputError, unknown
-from gradleak.labels.priors import named
+from gradleak.labels.priors import prior_of
 from gradleak.labels.soft.path import LabelPath, golden
 
 Kind = Literal["variance", "square", "negative"]
@@ -41,7 +41,7 @@ def label_loss(labels: Tensor, prior: str = "smoothing", kind: Kind = "variance"
         The loss (…), 0 for a label of the right shape.
     """
     if not torch.is_tensor(labels) or not labels.is_floating_point() or labels.ndim == 0:
-        raise InputError(f"labels must be a tensor (…, C) of floating-point numbers; got {shown(labels)}")
+        raise InputError(f"labels must be a tensor (…, C) of floating-point numbers; got {described(labels)}")
     check_values("labels", labels, finite=False)
     return _loss(labels, prior, kind)
 
@@ -49,7 +49,7 @@ def label_loss(labels: Tensor, prior: str = "smoothing", kind: Kind = "variance"
 def _loss(labels: Tensor, prior: str, kind: Kind) -> Tensor:
     if kind not in KINDS:
         raise unknown("label loss", kind, KINDS)
-    free, classes = named(prior).free, labels.shape[-1]
+    free, classes = prior_of(prior).free, labels.shape[-1]
     if kind == "negative":
         return labels.abs().sum(dim=-1) - 1
     if classes < free + 2:

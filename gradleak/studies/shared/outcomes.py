@@ -162,11 +162,11 @@ def family(defense: str) -> str:
     return RESCALING if name in ("release", "dp-sgd") and float(levels[-1]) == 0 else FAMILIES[name]
 
 
-def shown(defense: str) -> str:
+def defense_in_words(defense: str) -> str:
     """Return the description of a defence for tables.
 
     Examples:
-        >>> shown("prune/0.2"), shown("withheld/head")
+        >>> defense_in_words("prune/0.2"), defense_in_words("withheld/head")
         ('prune 20% of all', 'without the gradient of: head')
     """
     name, *levels = defense.split("/")
@@ -326,7 +326,7 @@ def collected(
             Outcome(
                 leak=leak,
                 attack=attack,
-                network=named(str(key["network"])),
+                network=network_in_words(str(key["network"])),
                 training=str(key["training"]),
                 data=data.title(str(key["data"])) if key["data"] in data.names() else str(key["data"]),
                 batch=int(str(key["batch"])),
@@ -353,7 +353,7 @@ def _split(name: object) -> tuple[str, str]:
     return first, rest
 
 
-def named(network: str) -> str:
+def network_in_words(network: str) -> str:
     """Return a network's name as papers write it; what follows a comma stays."""
     name, comma, rest = network.partition(",")
     return NAMES.get(name, name) + comma + rest

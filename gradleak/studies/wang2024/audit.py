@@ -17,7 +17,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from gradleak import auditing, claims, data, defenses, models, studies
-from gradleak.auditing import bringing
+from gradleak.auditing import loading
 from gradleak.errors import GradleakError, MissingData, unknown
 from gradleak.leak import Leak
 from gradleak.runs.fitting import Fixed, Sees
@@ -239,9 +239,9 @@ class AuditedBatch(Experiment):
 
     def run(self) -> Iterator[Cost | Found]:
         """Audit the batch: yield the cost of the defence, then the result of each attack."""
-        samples = bringing.samples_of(self.data)
+        samples = loading.samples_of(self.data)
         report = auditing.audit(
-            bringing.model_of(self.model, seed=self.seed).to(self.device),
+            loading.model_of(self.model, seed=self.seed).to(self.device),
             samples.inputs.to(self.device),
             samples.targets.to(self.device),
             batch_sizes=(self.batch_size,),

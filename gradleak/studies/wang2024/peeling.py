@@ -33,7 +33,7 @@ from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import peeled
 from gradleak.studies.shared.defended import sent_behind
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, named
+from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, network_in_words
 from gradleak.studies.shared.peeled import (
     FACTOR,
     OUTCOMES,
@@ -346,7 +346,7 @@ def leaks(record: Record) -> Leaks:
         f"{own['median CPU time (s)']} s",
         kind="images",
         attack="peeling",
-        network=named(NETWORK),
+        network=network_in_words(NETWORK),
         batch=int(own["B"]),
     )
 

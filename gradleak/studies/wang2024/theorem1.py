@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gradleak import claims, data, studies
 from gradleak.labels import LabelPath, Minima, find_minima, label_loss, nonnegative_intervals
-from gradleak.labels.priors import named
+from gradleak.labels.priors import prior_of
 from gradleak.leak import HeadLeaks
 from gradleak.models import training
 from gradleak.runs.fitting import Sees
@@ -563,7 +563,7 @@ def slider(record: Record) -> InteractiveFigure:
         LabelSlider(
             logits=case["logits"],
             ratios=case["ratios"],
-            free=named("smoothing").free,
+            free=prior_of("smoothing").free,
             truth=case["truth"],
             low=low,
             high=high if math.isfinite(high) else None,

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gradleak.errors import InputError
-from gradleak.labels.priors import LabelPrior, named
+from gradleak.labels.priors import LabelPrior, prior_of
 
 # Pairs of classes that are tried at most.
 MOST_FAMILIES = 20_000
@@ -62,7 +62,7 @@ def families_of(prior: str | LabelPrior, labels: Tensor | None, classes: int, de
             raise InputError(f"known labels must be (B, C) with C = {classes}; got {tuple(labels.shape)}")
         distinct = labels.to(device).double().unique(dim=0)
         return Families(torch.arange(len(distinct), device=device)[:, None], "known", classes, distinct)
-    label_prior = named(prior) if isinstance(prior, str) else prior
+    label_prior = prior_of(prior) if isinstance(prior, str) else prior
     if label_prior == LabelPrior(1, "equal"):
         return Families(all_classes, "smoothing", classes)
     if label_prior == LabelPrior(1, "zero"):

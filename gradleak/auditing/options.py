@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gradleak import data
-from gradleak.auditing import bringing
+from gradleak.auditing import loading
 from gradleak.auditing.findings import MEASURES
 from gradleak.auditing.report import Report
 from gradleak.auditing.running import STEPS, audit, audit_update
@@ -25,7 +25,7 @@ WRITING, LEAST = 0.05, 1e-6
 
 
 @dataclass(frozen=True)
-class Asked:
+class Options:
     """The options of `gradleak audit`, as texts and numbers."""
 
     model: str
@@ -51,33 +51,34 @@ class Asked:
     precision: str | None = None
 
 
-def report(asked: Asked) -> Report:
+def report(options: Options) -> Report:
     """Run the audit with these options.
 
     The time limit starts after the model was built. A part of the time is reserved for writing the report.
     """
-    limits_of(asked.fail_above)  # checks the limits before the audit
-    precisions = precisions_of(asked.precision)
-    model = bringing.model_of(asked.model, seed=asked.seed)
+    limits_of(options.fail_above)  # checks the limits before the audit
+    precisions = precisions_of(options.precision)
+    model = loading.model_of(options.model, seed=options.seed)
     started = time.monotonic()
-    loss = bringing.loss_of(asked.loss)
+    loss = loading.loss_of(options.loss)
     common: dict[str, Any] = {
         "loss": loss,
-        "memory": asked.memory,
-        "images": asked.images,
-        "seed": asked.seed,
-        "steps": asked.steps,
+        "memory": options.memory,
+        "images": options.images,
+        "seed": options.seed,
+        "steps": options.steps,
     }
-    samples = bringing.samples_of(asked.samples, size=asked.size) if asked.samples else None
-    if asked.before is not None or asked.after is not None:
-        return _update(asked, model, samples, precisions, common, started)
+    samples = loading.samples_of(options.samples, size=options.size) if options.samples else None
+    if options.before is not None or options.after is not None:
+        return _update(options, model, samples, precisions, common, started)
     if samples is None:
         raise InputError("an audit needs private samples: --data, or --before and --after for a client's update")
-    samples, prior = bringing.with_labels(samples, asked.labels, _classes(model, samples, asked.samples))
+    samples, prior = loading.with_labels(samples, options.labels, _classes(model, samples, options.samples))
+    words = [word.strip() for word in options.defense.split(",")]
     return audit(
-        model, samples.inputs, samples.targets, batch_sizes=whole(asked.batch_size, "--batch-size"),
-        defenses=[word.strip() for word in asked.defense.split(",") if word.strip()] or ["none"], precisions=precisions,
-        labels=prior, pixels=samples.pixels, minutes=_left(asked.minutes, started), **common,
+        model, samples.inputs, samples.targets, batch_sizes=whole(options.batch_size, "--batch-size"),
+        defenses=[word for word in words if word] or ["none"], precisions=precisions, labels=prior,
+        pixels=samples.pixels, minutes=_left(options.minutes, started), **common,
     )  # fmt: skip
 
 
@@ -88,37 +89,38 @@ def _left(minutes: float, started: float) -> float:
 
 
 def _update(
-    asked: Asked,
+    options: Options,
     model: torch.nn.Module,
-    samples: bringing.Samples | None,
+    samples: loading.Samples | None,
     precisions: list[str] | None,
     common: dict[str, Any],
     started: float,
 ) -> Report:
-    if asked.before is None or asked.after is None:
+    if options.before is None or options.after is None:
         raise InputError("--before and --after go together: the weights before and after a client's round")
-    sizes = whole(asked.batch_size, "--batch-size")
+    sizes = whole(options.batch_size, "--batch-size")
     if len(sizes) != 1:
         raise InputError("a client's update has one batch size, which is public: --batch-size 4")
     if precisions is not None and len(precisions) != 1:
         raise InputError("a client computed its update in one precision: --precision bf16")
-    shape = tuple(whole(asked.shape, "--shape")) if asked.shape else None
+    shape = tuple(whole(options.shape, "--shape")) if options.shape else None
     if samples is not None:
         shape = tuple(samples.inputs.shape[1:])
     seen = Leak.from_update(
-        model, bringing.state_of(asked.before), bringing.state_of(asked.after), rate=asked.rate, batch_size=sizes[0],
-        local_steps=asked.local_steps, momentum=asked.momentum, weight_decay=asked.weight_decay, input_shape=shape,
+        model, loading.state_of(options.before), loading.state_of(options.after), rate=options.rate,
+        batch_size=sizes[0], local_steps=options.local_steps, momentum=options.momentum,
+        weight_decay=options.weight_decay, input_shape=shape,
     )  # fmt: skip
-    options: dict[str, Any] = {"precision": precisions[0] if precisions else None}
-    prior = asked.labels.partition("/")[0] if asked.labels else "onehot"
+    given: dict[str, Any] = {"precision": precisions[0] if precisions else None}
+    prior = options.labels.partition("/")[0] if options.labels else "onehot"
     if samples is not None:
-        count = sizes[0] * asked.local_steps
-        samples, _ = bringing.with_labels(samples, asked.labels, len(seen.weight))
-        options |= {"inputs": samples.inputs[:count], "targets": samples.targets[:count], "pixels": samples.pixels}
-    return audit_update(seen, labels=prior, minutes=_left(asked.minutes, started), **options, **common)
+        count = sizes[0] * options.local_steps
+        samples, _ = loading.with_labels(samples, options.labels, len(seen.weight))
+        given |= {"inputs": samples.inputs[:count], "targets": samples.targets[:count], "pixels": samples.pixels}
+    return audit_update(seen, labels=prior, minutes=_left(options.minutes, started), **given, **common)
 
 
-def _classes(model: torch.nn.Module, samples: bringing.Samples, source: str | None) -> int:
+def _classes(model: torch.nn.Module, samples: loading.Samples, source: str | None) -> int:
     shape = tuple(samples.inputs.shape[1:])
     sizes = f" ({data.sizes(source)})" if source in data.names() else ""
     with foreign(f"the model does not take inputs of shape {shape}{sizes}"), torch.no_grad(), evaluating(model):
