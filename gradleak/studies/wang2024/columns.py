@@ -84,4 +84,9 @@ COLUMNS = Columns(
     solver=Column("solver"),
     dtype=Column("precision"),
     milliseconds=Column("time per sample (ms)", ".3g"),
+    # failure-analysis: the published search, and the solver's failures on random gradients.
+    searched_right=Column("published search: labels recovered", "{:.0f} %"),
+    searched_wrong=Column("published search: wrong labels returned", "{:.0f} %"),
+    missed=Column("no label found for a nonzero gradient", SHARE),
+    truth_among=Column("true label among the candidates", SHARE),
 )
