@@ -12,7 +12,7 @@ from torch import Tensor
 from gradleak import metrics
 from gradleak.labels import recover_soft_labels
 from gradleak.labels.soft.single import Solver
-from gradleak.studies import Row
+from gradleak.runs.plain import Columns
 
 # A label whose L1 error is below this counts as recovered.
 KNOWN = 1e-3
@@ -57,48 +57,23 @@ def search_both(gradients: Tensor, weight: Tensor, prior: str) -> tuple[Search, 
     return first, Search(scalars, labels, first.seconds + second.seconds)
 
 
-class Judged(Row):
-    """The statuses and errors of an exact solver's labels.
-
-    Attributes:
-        count: The number of samples.
-        accuracy: The share of labels that are recovered, in percent.
-        unique: The share of labels with the status "unique", in percent; `ambiguous` and `failed` likewise.
-        silent: The number of labels with the status "unique" that are wrong.
-        mean_error: The mean L1 error of the labels with the status "unique"; so too the other errors.
-        spread_error: The standard deviation of their L1 errors.
-    """
-
-    count: int
-    accuracy: float
-    unique: float
-    ambiguous: float
-    failed: float
-    silent: int
-    mean_error: float
-    spread_error: float | None
-    median_error: float
-    largest_error: float
-
-
-def judged(labels: Tensor, status: Sequence[str], targets: Tensor) -> Judged:
-    """Compare the labels that an exact solver found with the true ones."""
+def judged(labels: Tensor, status: Sequence[str], targets: Tensor) -> Columns:
+    """Compare the labels that an exact solver found with the true ones; errors are those of labels called unique."""
     errors = metrics.label_error(labels, targets.to(labels))
     right, unique = errors < KNOWN, torch.tensor([one == "unique" for one in status], device=labels.device)
     known = errors[unique] if unique.any() else errors.new_full((1,), torch.nan)
-    return Judged(
-        count=len(labels),
-        accuracy=percentage(right),
-        silent=int((unique & ~right).sum()),
-        mean_error=float(known.mean()),
-        spread_error=float(known.std()) if len(known) > 1 else None,
-        median_error=float(known.median()),
-        largest_error=float(known.max()),
-        **statuses(status),
-    )
+    return statuses(status) | {
+        "count": len(labels),
+        "accuracy": percentage(right),
+        "silent": int((unique & ~right).sum()),
+        "mean_error": float(known.mean()),
+        "spread_error": float(known.std()) if len(known) > 1 else None,
+        "median_error": float(known.median()),
+        "largest_error": float(known.max()),
+    }
 
 
-def statuses(status: Sequence[str]) -> dict[str, float]:
+def statuses(status: Sequence[str]) -> Columns:
     """Return the share of each status of an exact solver, in percent."""
     return {name: 100 * status.count(name) / len(status) for name in ("unique", "ambiguous", "failed")}
 

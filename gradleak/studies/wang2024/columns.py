@@ -84,4 +84,19 @@ COLUMNS = Columns(
     solver=Column("solver"),
     dtype=Column("precision"),
     milliseconds=Column("time per sample (ms)", ".3g"),
+    # noise: disturbed gradients; the paper's measures of a scalar, and measures of the label.
+    std=Column("standard deviation of the noise, or strength of another defence", ".3g"),
+    utility=Column("cosine of the sent and the clean gradient", ".3g"),
+    attack=Column("attack"),
+    within_one=Column("scalars within 1 of the truth", SHARE),
+    scalar_error=Column("median L_s", ERROR),
+    mean_scalar_error=Column("mean L_s of the scalars within 1", ERROR),
+    label_error=Column("median L_r", ERROR),
+    mean_label_error=Column("mean L_r", ERROR),
+    within_tenth=Column("labels within 0.1 (L1)", SHARE),
+    # failure-analysis: the published search, and the solver's failures on random gradients.
+    searched_right=Column("published search: labels recovered", "{:.0f} %"),
+    searched_wrong=Column("published search: wrong labels returned", "{:.0f} %"),
+    missed=Column("no label found for a nonzero gradient", SHARE),
+    truth_among=Column("true label among the candidates", SHARE),
 )

@@ -5,12 +5,10 @@ wang2024, appendices B and C: produce every failure of the published search, the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from itertools import product
 from typing import ClassVar
 
-import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
@@ -19,25 +17,26 @@ from torch import Tensor
 from gradleak import augment, claims, metrics, studies
 from gradleak.devices import least_squares
 from gradleak.labels import idlg, recover_soft_labels
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-from gradleak.show import figures
 from gradleak.show.drawn import drawn, lines
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, greatest, joined, least, only, percent, summary, total
+from gradleak.show.summaries import among, cells, only, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.samples import DTYPES, LABELS, random_layer, soft_labels
-from gradleak.studies.shared.searched import KNOWN, Judged, judged, percentage, search_both
+from gradleak.studies.shared.searched import KNOWN, judged, percentage, search_both
+from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import label_kind
 
 PLACE = "Appendices B and C"
-# Failures: the section of the paper, the kind of label, and the name in tables.
+# Failures: the kind of label, and the name in tables with the section of the paper.
 CASES = {
-    "disturbed": ("B.1", "smoothing", "flat prediction, 500 classes"),
-    "out of bound": ("B.2", "smoothing", "prediction close to the label"),
-    "one-hot probability": ("B.3", "onehot", "certain and wrong"),
-    "certain and right": ("B.3", "onehot", "certain and right"),
-    "certain and mixed": ("B.3", "mixup", "certain of one of the two mixed classes"),
-    "certain and smoothed": ("new", "smoothing", "certain and right"),
+    "disturbed": ("smoothing", "flat prediction, 500 classes (B.1)"),
+    "out of bound": ("smoothing", "prediction close to the label (B.2)"),
+    "one-hot probability": ("onehot", "certain and wrong (B.3)"),
+    "certain and right": ("onehot", "certain and right (B.3)"),
+    "certain and mixed": ("mixup", "certain of one of the two mixed classes (B.3)"),
+    "certain and smoothed": ("smoothing", "certain and right (not in the paper)"),
 }
 
 
@@ -81,39 +80,6 @@ class Parameters(studies.Parameters):
         return f"{self.samples:,} random layers for each case and scale"
 
 
-class CaseSolved(Judged):
-    """The results of all attacks on a failure case; shares in percent.
-
-    Attributes:
-        class_right: Labels by the exact solver whose largest class is right.
-        idlg: Classes that iDLG names correctly.
-        searches: The number of samples of the published search.
-        searched: Labels that the published search recovers.
-        searched_wrong: Wrong labels that the published search returns.
-    """
-
-    labels: str
-    class_right: float
-    idlg: float
-    searches: int
-    searched: float
-    searched_wrong: float
-
-
-class PointSolved(Judged):
-    """The exact solver's results on random gradients, in percent.
-
-    Attributes:
-        zero: Gradients that are zero.
-        missed: Other gradients for which no label is found.
-        truth_among: Gradients with the true label among the candidates.
-    """
-
-    zero: float
-    missed: float
-    truth_among: float
-
-
 class Case(Experiment):
     """Produce a failure case, and attack it with the published search and the exact solver."""
 
@@ -123,12 +89,13 @@ class Case(Experiment):
     features: int
     samples: int
 
-    def run(self) -> list[CaseSolved]:
+    def run(self) -> list[Columns]:
         """Produce the case, and recover its labels."""
-        labels = CASES[self.case][1]
-        gradients, weight, targets, nonnegative = make_case(self.case, self.features, self.samples, self.seed)
+        labels = CASES[self.case][0]
+        gradients, weight, targets = make_case(self.case, self.features, self.samples, self.seed)
         gradients, weight = gradients.to(self.device), weight.to(self.device)
-        exact = recover_soft_labels(gradients, weight, prior=labels, nonnegative=nonnegative)
+        # Features may be negative only in the case "out of bound".
+        exact = recover_soft_labels(gradients, weight, prior=labels, nonnegative=self.case != "out of bound")
         found, top = exact.labels.cpu(), targets.argmax(dim=1)
         class_right = found.nan_to_num(-1).argmax(dim=1).eq(top) & ~exact.where("failed").cpu()
         tried = gradients[: self.searches]
@@ -137,15 +104,15 @@ class Case(Experiment):
         _, searched = search_both(tried, weight, labels)
         right = metrics.label_error(searched.labels, targets[: self.searches]) < KNOWN
         return [
-            CaseSolved.of(
-                judged(found, exact.status, targets),
-                labels=labels,
-                class_right=percentage(class_right),
-                idlg=percentage(idlg(gradients).cpu() == top),
-                searches=len(right),
-                searched=percentage(right),
-                searched_wrong=percentage(searched.ended & ~right),
-            )
+            judged(found, exact.status, targets)
+            | {
+                "labels": labels,
+                "class_right": percentage(class_right),
+                "idlg": percentage(idlg(gradients).cpu() == top),
+                "searches": len(right),
+                "searched_right": percentage(right),
+                "searched_wrong": percentage(searched.ended & ~right),
+            }
         ]
 
 
@@ -160,7 +127,7 @@ class Point(Experiment):
     features: int
     samples: int
 
-    def run(self) -> list[PointSolved]:
+    def run(self) -> list[Columns]:
         """Recover the labels, and count how many are determined by the gradients."""
         dtype, classes = DTYPES[self.dtype], self.classes
         generator = torch.Generator().manual_seed(self.seed)
@@ -175,43 +142,40 @@ class Point(Experiment):
             for own, true in zip(found.candidates, targets, strict=True)
         ]
         return [
-            PointSolved.of(
-                judged(found.labels.cpu(), found.status, targets.to(dtype).double()),
-                zero=percentage(zero),
-                missed=percentage(found.where("failed") & ~zero),
-                truth_among=percentage(torch.tensor(held)),
-            )
+            judged(found.labels.cpu(), found.status, targets.to(dtype).double())
+            | {
+                "zero": percentage(zero),
+                "missed": percentage(found.where("failed") & ~zero),
+                "truth_among": percentage(torch.tensor(held)),
+            }
         ]
 
 
-def make_case(case: str, features: int, samples: int, seed: int) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """Return float32 gradients (N, C, I), the weight (C, I), the true labels (N, C), and whether features are ≥ 0."""
+def make_case(case: str, features: int, samples: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return float32 gradients (N, C, I), the weight (C, I) and the true labels (N, C) of a failure case."""
     generator = torch.Generator().manual_seed(seed)
+    classes, spread = {"disturbed": (500, 1e-3), "out of bound": (10, 1.0)}.get(case, (10, 3e3))
+    weight, hidden = random_layer(classes, features, samples, spread, generator)
+    if case in ("disturbed", "out of bound"):
+        targets = soft_labels("smoothing", torch.randint(classes, (samples,), generator=generator), classes, generator)
+    else:
+        logits = hidden @ weight.T
+        top, second = logits.argmax(dim=1), torch.randint(1, classes, (samples,), generator=generator)
+        if case == "one-hot probability":
+            targets = augment.one_hot(logits.argmin(dim=1), classes).double()
+        elif case == "certain and right":
+            targets = augment.one_hot(top, classes).double()
+        elif case == "certain and smoothed":
+            targets = augment.smooth(top, classes, torch.rand(samples, generator=generator).double() / 2)
+        else:
+            share = torch.rand(samples, 1, generator=generator, dtype=torch.float64)
+            other = augment.one_hot((top + second) % classes, classes)
+            targets = share * augment.one_hot(top, classes) + (1 - share) * other
     if case == "out of bound":
         # Choose features whose prediction is almost the smoothed label.
-        weight, _ = random_layer(10, features, samples, 1.0, generator)
-        targets = soft_labels("smoothing", torch.randint(10, (samples,), generator=generator), 10, generator)
-        logits = targets.log() + 3e-2 * torch.randn(samples, 10, generator=generator, dtype=torch.float64)
+        logits = targets.log() + 3e-2 * torch.randn(samples, classes, generator=generator, dtype=torch.float64)
         hidden = least_squares(weight, logits.T).T
-        return send(weight, hidden, targets, torch.float32), weight.float(), targets.float().double(), False
-    if case == "disturbed":
-        weight, hidden = random_layer(500, features, samples, 1e-3, generator)
-        targets = soft_labels("smoothing", torch.randint(500, (samples,), generator=generator), 500, generator)
-        return send(weight, hidden, targets, torch.float32), weight.float(), targets.float().double(), True
-    weight, hidden = random_layer(10, features, samples, 3e3, generator)
-    logits = hidden @ weight.T
-    second = torch.randint(1, 10, (samples,), generator=generator)
-    if case == "one-hot probability":
-        targets = augment.one_hot(logits.argmin(dim=1), 10).double()
-    elif case == "certain and right":
-        targets = augment.one_hot(logits.argmax(dim=1), 10).double()
-    elif case == "certain and smoothed":
-        targets = augment.smooth(logits.argmax(dim=1), 10, torch.rand(samples, generator=generator).double() / 2)
-    else:
-        first = logits.argmax(dim=1)
-        share = torch.rand(samples, 1, generator=generator, dtype=torch.float64)
-        targets = share * augment.one_hot(first, 10) + (1 - share) * augment.one_hot((first + second) % 10, 10)
-    return send(weight, hidden, targets, torch.float32), weight.float(), targets.float().double(), True
+    return send(weight, hidden, targets, torch.float32), weight.float(), targets.float().double()
 
 
 def send(weight: Tensor, hidden: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
@@ -239,68 +203,17 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the results on every failure case, in percent of the samples.
-
-    Rows: failure cases. Columns: labels that the published search recovers, and wrong labels that it returns; labels
-    that the exact solver recovers, calls ambiguous or fails to find; the number of wrong labels that it calls
-    unique; and right classes by the exact solver and by iDLG.
-    """
+    """Return the shares of labels that the published search, the exact solver and iDLG recover, by failure case."""
     rows = record.rows(Case)
     return summary(
-        rows.assign(
-            name=[
-                f"{CASES[case][2]} ({CASES[case][0]})".replace("(new)", "(not in the paper)") for case in rows["case"]
-            ],
-            labels=rows["labels"].map(label_kind),
-        ),
-        {"case": "name", "labels": "labels"},
+        rows.assign(name=[CASES[case][1] for case in rows["case"]], kind=rows["labels"].map(label_kind)),
+        {"case": "name", "labels": "kind"},
         {
-            "published search: right": joined(" of ", only("searched", percent()), only("searches", ".0f")),
-            "published search: wrong label": only("searched_wrong", percent()),
-            "exact solver: right": only("accuracy", percent(1)),
-            "exact solver: ambiguous": only("ambiguous", percent(1)),
-            "exact solver: no label": only("failed", percent(1)),
-            "exact solver: wrong but called unique": only("silent", ".0f"),
-            "exact solver: class right": only("class_right", percent()),
-            "iDLG: class right": among(only("idlg", percent()), labels=label_kind("onehot")),
+            **cells(COLUMNS, "searches", "searched_right", "searched_wrong"),
+            **cells(COLUMNS, "accuracy", "ambiguous", "failed", "class_right", head="exact solver: {}"),
+            COLUMNS["idlg"].head: among(only("idlg", COLUMNS["idlg"].text), labels="onehot"),
         },
     )
-
-
-def frontier_table(record: Record) -> pd.DataFrame:
-    """Return the exact solver's results on random gradients over all standard deviations of the logits.
-
-    Rows: kinds of label and precisions. Columns: the largest scale up to which all labels are recovered; the lowest
-    recovery rate and its scale; the largest shares of ambiguous labels, zero gradients and labels not found; the
-    smallest share of nonzero gradients with the truth among the candidates; the number of wrong labels called unique.
-    """
-    rows = record.rows(Point)
-    # Zero gradients have no candidates, so take the share among the others.
-    rows["listed"] = rows["truth_among"] / (100 - rows["zero"]) * 100
-    return summary(
-        rows.assign(labels=rows["labels"].map(label_kind)),
-        {"labels": "labels", "precision": "dtype"},
-        {
-            "at least 99.9 % recovered up to a logit scale of": _last_whole,
-            "lowest share recovered": _least_recovered,
-            "ambiguous": greatest("ambiguous", percent(1)),
-            "zero gradient": greatest("zero", percent(1)),
-            "no label found": greatest("missed", percent(1)),
-            "true label listed": least("listed", percent(1)),
-            "wrong but called unique": total("silent", ".0f"),
-        },
-    )
-
-
-def _least_recovered(group: pd.DataFrame) -> str:
-    worst = group.sort_values("accuracy").iloc[0]
-    return f"{worst['accuracy']:.1f} % (scale {worst['scale']:g})"
-
-
-def _last_whole(group: pd.DataFrame) -> str:
-    short = group[group["accuracy"] < 99.9]["scale"]
-    whole = group[group["scale"] < (short.min() if len(short) else math.inf)]["scale"]
-    return f"{whole.max():g}" if len(whole) else "none"
 
 
 def figure_frontier(record: Record) -> Figure:
@@ -310,6 +223,7 @@ def figure_frontier(record: Record) -> Figure:
         lines("scale", "accuracy", by="dtype", label="{}, recovered".format, linestyle="-"),
         lines("scale", "ambiguous", by="dtype", label="{}, ambiguous".format, linestyle="--", marker=""),
         panels="labels",
+        title=label_kind,
         height=3.5,
         legend=4,
         xscale="log",
@@ -317,45 +231,3 @@ def figure_frontier(record: Record) -> Figure:
         ylabel="share of gradients (%)",
         ylim=(-3, 103),
     )
-
-
-def figure_open(scale: float = 40.0, seed: int = 0) -> Figure:
-    """Plot the residual of one saturated, smoothed sample, in rounding errors, against t / t*, one line for each
-    precision.
-
-    t is the length of the feature and t* is its true length. Labels with residuals below the dashed line are accepted.
-    """
-    from gradleak.labels import PRIORS
-    from gradleak.labels.soft import rank_one, single
-    from gradleak.labels.soft.equations import Fit
-    from gradleak.labels.soft.problem import ACCEPT
-
-    generator = torch.Generator().manual_seed(seed)
-    weight, hidden = random_layer(10, 64, 200, scale, generator)
-    logits = hidden @ weight.T
-    gap = logits.topk(2, dim=1).values
-    # A gap of 25 between logits is lost in float32 but not in float64, because exp(−25) is 1e-11.
-    sample = int((gap[:, 0] - gap[:, 1] - 25).abs().argmin())
-    targets = augment.smooth(logits.argmax(dim=1), 10, torch.tensor(0.3, dtype=torch.float64))
-    figure, axes = figures.panels(1, 1, height=3.0)
-    axis = axes[0][0]
-    for index, (name, dtype) in enumerate(DTYPES.items()):
-        gradients = send(weight, hidden, targets, dtype)[sample : sample + 1]
-        reduced = rank_one.reduce_gradients(gradients, weight.to(dtype))
-        problem = single.problem_of(reduced, weight.to(dtype), None, dtype, torch.zeros_like(reduced.size))
-        truth = float(hidden[sample].norm())
-        # In float64 the minimum is narrower than the step of any even grid.
-        near = np.geomspace(1e-15, 0.3, 200)
-        at = torch.from_numpy(np.sort(np.concatenate([np.geomspace(0.02, 50, 800), 1 - near, 1 + near])))[None] * truth
-        misfit = Fit.at(problem, PRIORS["smoothing"], at).lengths[0, 0].clamp(min=1e-3)
-        axis.plot(at[0] / truth, misfit, color=figures.COLOURS[2 * index], label=name)
-    axis.axhline(ACCEPT, color="0.4", linestyle=figures.DASHES[1], linewidth=1.1, label="accepted below this line")
-    figures.mark_truth(axis, 1.0, "true length")
-    axis.set(
-        xscale="log",
-        yscale="log",
-        xlabel="length of the feature / its true length",
-        ylabel="residual (rounding errors)",
-    )
-    axis.legend()
-    return figure

@@ -252,7 +252,7 @@ class RandomNetwork(OnNetwork):
         _, found = search_both(gradients, leaks.weight.cpu(), self.labels)
         right = metrics.label_error(found.labels, few) < KNOWN
         return [
-            judged(labels, solved.status, solved.targets).columns
+            judged(labels, solved.status, solved.targets)
             | {
                 "classes": solved.targets.shape[1],
                 "zero": percentage(solved.zero),
@@ -338,7 +338,7 @@ def under_random_head(
     found = recover_soft_labels(leaks.weight_gradients, leaks.weight, prior=labels)
     right = metrics.label_error(found.labels.cpu(), targets) < KNOWN
     top = idlg(leaks.weight_gradients).cpu() == targets.argmax(dim=1)
-    exact = judged(found.labels.cpu(), found.status, targets).columns | {
+    exact = judged(found.labels.cpu(), found.status, targets) | {
         "solver": EXACT,
         "zero": percentage(zero),
         # The published code returns 0 for a zero gradient and counts this as a success.
@@ -429,7 +429,7 @@ class NetworkAttacked(Experiment):
         started = time.perf_counter()
         found = recover_soft_labels(leaks.weight_gradients, leaks.weight, prior=self.labels)
         milliseconds = 1e3 * (time.perf_counter() - started) / len(found)
-        right = judged(found.labels, found.status, targets).columns
+        right = judged(found.labels, found.status, targets)
         return right | {"solver": EXACT, "dtype": dtype, "milliseconds": milliseconds}
 
     def _found(self, leaks: HeadLeaks) -> Iterator[tuple[str, Search]]:

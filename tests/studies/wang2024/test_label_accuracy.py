@@ -105,10 +105,10 @@ def test_a_wrong_label_counts_as_one() -> None:
     labels[1] = torch.tensor([0.5, 0.5])
     labels[2] = torch.nan
     row = judged(labels, ("unique", "unique", "failed", "ambiguous"), truth)
-    assert (row.accuracy, row.silent, row.unique, row.failed) == (50, 1, 50, 25)
-    assert row.largest_error == pytest.approx(0.6)
+    assert (row["accuracy"], row["silent"], row["unique"], row["failed"]) == (50, 1, 50, 25)
+    assert row["largest_error"] == pytest.approx(0.6)
     empty = judged(labels[2:3], ("failed",), truth[2:3])
-    assert math.isnan(empty.mean_error)
+    assert math.isnan(empty["mean_error"])
     success = metrics.oracle_success(torch.tensor([1.0, 1.1, torch.nan]), torch.tensor([1.002, 1.0, 1.0]), 4.0)
     assert success.tolist() == [True, False, False]
 
