@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -22,12 +23,14 @@ from gradleak import claims, data, defenses, metrics, models, studies
 from gradleak.images import LBFGS, match, polished, trace_convolutional
 from gradleak.leak import observe
 from gradleak.runs.fitting import Sees
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.drawn import DASHED, drawn, lines, places, scattered
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import count, least, mean, median, only, ranged, select, spread_if_many, summary
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import cells, count, least, mean, median, only, select, spread_if_many, summary
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, Stage
 from gradleak.studies.shared.defended import BehindDefence, Defence, refused_table, sent_behind
@@ -35,6 +38,7 @@ from gradleak.studies.shared.matched_runs import OnLeNet, lenets
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
 from gradleak.studies.shared.samples import DTYPES, inputs_of, pooled_samples
+from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
 PLACE = "Beyond section 4.3"
@@ -46,6 +50,16 @@ DEFENSES: dict[str, tuple[float, ...]] = {
 }
 # The paper's best PSNR (dB) for smoothed labels: Table 4 (untrained) and Table 3 (trained).
 PUBLISHED = {"untrained": 25.9, "trained": 20.4}
+# The attacks, with the precision of the gradient, by their names in the figure.
+ATTACKS = {
+    "L2\nmatching": ("L2 matching", "float32"),
+    "closed form,\nfloat32": ("closed form", "float32"),
+    "polished,\nfloat32": ("polished", "float32"),
+    "closed form,\nfloat64": ("closed form", "float64"),
+}
+# The names of attacks in outcomes, and what the closed form reports on a layer.
+SHOWN_AS = {"polished": "closed form, polished", "L2 matching": "gradient matching, l2"}
+REPORTED = ("equations", "unknowns", "rank", "claimed")
 
 
 class Parameters(studies.Parameters):
@@ -55,11 +69,7 @@ class Parameters(studies.Parameters):
         1, paper=30, ge=1, le=10_000, about="single images per network and precision, with smoothed labels"
     )
     polishings: int = setting(
-        0,
-        paper=30,
-        ge=0,
-        le=10_000,
-        about="number of these images that are refined after the closed form, float32 gradients",
+        0, paper=30, ge=0, le=10_000, about="number of these images that are also polished, float32 gradients"
     )
     compared: int = setting(
         0, paper=5, ge=0, le=1000, about="number of these images on which gradient matching is run as well"
@@ -81,9 +91,8 @@ class Parameters(studies.Parameters):
         for stage, dtype in product(self.stages, DTYPES):
             yield ClosedForm.of(self, stage=stage, dtype=dtype)
         for stage, image in product(self.stages, range(min(self.polishings, self.samples))):
-            yield Polish.of(
-                self, stage=stage, image=image, matching=self.matching_steps if image < self.compared else 0
-            )
+            matching = self.matching_steps if image < self.compared else 0
+            yield Polish.of(self, stage=stage, image=image, matching=matching)
         for defense in self.defenses:
             for level in DEFENSES[defense]:
                 yield DefendedImages.of(self, defense=defense, level=level, samples=self.defended)
@@ -93,58 +102,6 @@ class Parameters(studies.Parameters):
         return f"{counted(self.samples, 'smoothed image')} per network, {data.title(self.dataset)}"
 
 
-class Nearness(Row):
-    """The similarity of a restored image to the private image: PSNR (dB) and SSIM."""
-
-    psnr: float
-    ssim: float
-
-
-class ClosedFormImage(Nearness):
-    """An image that was inverted through all layers; its `layer` is "image"."""
-
-    image: int
-    seconds: float
-    status: str
-    layer: str
-
-
-class LayerInputs(Row):
-    """The recovered inputs of one layer, with their equations and their relative error, claimed and actual."""
-
-    image: int
-    layer: str
-    equations: int
-    unknowns: int
-    rank: int
-    claimed: float | None
-    actual: float
-
-
-class RestoredImage(Nearness):
-    """An image that one attack restored; `steps` is 0 if the attack is not iterative."""
-
-    attack: str
-    seconds: float
-    steps: int = 0
-
-
-class Strip(Row):
-    """The private image and the three attacks' results as one picture; its `attack` is "picture"."""
-
-    attack: str
-    picture: str
-
-
-class DefendedImage(Nearness):
-    """An image restored from a defended gradient; `utility` is the cosine with the undefended gradient."""
-
-    image: int
-    attacker: str
-    status: str
-    utility: float
-
-
 class ClosedForm(OnLeNet):
     """Invert LeNet for single images, with gradients in one precision."""
 
@@ -152,7 +109,7 @@ class ClosedForm(OnLeNet):
     dtype: str
     samples: int
 
-    def run(self) -> Iterator[ClosedFormImage | LayerInputs]:
+    def run(self) -> Iterator[Columns]:
         """Invert every image; yield a row for the image and for each layer."""
         model, inputs, targets = _shown(self.stage, self.dataset, self.samples, self.seed, self.device)
         dtype = DTYPES[self.dtype]
@@ -164,22 +121,14 @@ class ClosedForm(OnLeNet):
             started = time.perf_counter()
             found = trace_convolutional(leak)
             seconds = time.perf_counter() - started
-            near = _nearness(data.denormalise(found.inputs), data.denormalise(image.double()))
-            yield ClosedFormImage.of(near, image=n, seconds=seconds, status=found.status, layer="image")
+            yield _judged(found.inputs, image, image=n, seconds=seconds, status=found.status, layer="image")
             truths = inputs_of(convolutions(double), double, image.double())
             for report, own in zip(reversed(found.layers), truths, strict=True):
                 actual = math.nan
                 if report.found is not None:
                     actual = float((report.found.cpu() - own[0].cpu()).norm() / own.cpu().norm())
-                yield LayerInputs(
-                    image=n,
-                    layer=report.name,
-                    equations=report.equations,
-                    unknowns=report.unknowns,
-                    rank=report.rank,
-                    claimed=report.claimed,
-                    actual=actual,
-                )
+                row: Columns = {"image": n, "layer": report.name, "actual": actual}
+                yield row | {name: getattr(report, name) for name in REPORTED}
 
 
 class Polish(OnLeNet):
@@ -192,30 +141,26 @@ class Polish(OnLeNet):
     image: int
     matching: int
 
-    def run(self) -> Iterator[RestoredImage | Strip]:
+    def run(self) -> Iterator[Columns]:
         """Restore the image by these attacks; yield a picture if gradient matching was run."""
         model, inputs, targets = _shown(self.stage, self.dataset, self.image + 1, self.seed, self.device)
         sent, target = inputs[self.image :].float(), targets[self.image :].float()
-        truth = data.denormalise(sent.double())
         leak = observe(model, sent, target)
         started = time.perf_counter()
         closed = trace_convolutional(leak)
         between = time.perf_counter()
         better = polished(leak, closed.inputs, closed.labels)
         ended = time.perf_counter()
+        yield _judged(closed.inputs, sent, attack="closed form", seconds=between - started)
         steps = len(better.misfits) - 1
-        first, second = (data.denormalise(found.inputs) for found in (closed, better))
-        yield RestoredImage.of(_nearness(first, truth), attack="closed form", seconds=between - started)
-        yield RestoredImage.of(_nearness(second, truth), attack="polished", seconds=ended - started, steps=steps)
+        yield _judged(better.inputs, sent, attack="polished", seconds=ended - started, steps=steps)
         if self.matching:
             started = time.perf_counter()
             found = match(leak, target, optimizer=LBFGS(steps=self.matching), seed=self.seed + self.image)
             seconds = time.perf_counter() - started
-            matched = data.denormalise(found.images.double())
-            near = _nearness(matched, truth)
-            yield RestoredImage.of(near, attack="L2 matching", seconds=seconds, steps=self.matching)
-            strip = [truth, matched, first, second]
-            yield Strip(attack="picture", picture=packed(torch.cat(strip), len(strip)))
+            yield _judged(found.images, sent, attack="L2 matching", seconds=seconds, steps=self.matching)
+            strip = torch.cat([sent.double(), found.images.double(), closed.inputs, better.inputs])
+            yield {"attack": "picture", "picture": packed(data.denormalise(strip), len(strip))}
 
 
 class DefendedImages(BehindDefence):
@@ -227,7 +172,7 @@ class DefendedImages(BehindDefence):
     samples: int
     dataset: str
 
-    def run(self) -> Iterator[DefendedImage]:
+    def run(self) -> Iterator[Columns]:
         """Defend every gradient, and invert it as both attackers."""
         model, inputs, targets = _shown("untrained", self.dataset, self.samples, self.seed, self.device)
         for n in range(self.samples):
@@ -240,8 +185,8 @@ class DefendedImages(BehindDefence):
             known = self.level if self.defense == "gaussian" else step / math.sqrt(12)
             for attacker, noise in (("unaware", 0.0), ("aware", known)):
                 found = trace_convolutional(leak, noise=noise)
-                near = _nearness(data.denormalise(found.inputs), data.denormalise(image.double()))
-                yield DefendedImage.of(near, image=n, attacker=attacker, status=found.status, utility=utility)
+                about = {"image": n, "attacker": attacker, "status": found.status, "utility": utility}
+                yield _judged(found.inputs, image, **about)
 
 
 def _shown(stage: str, dataset: str, samples: int, seed: int, device: str) -> tuple[nn.Module, Tensor, Tensor]:
@@ -258,32 +203,20 @@ def convolutions(model: nn.Module) -> list[nn.Conv2d]:
     return [module for module in model.modules() if isinstance(module, nn.Conv2d)]
 
 
-def _nearness(image: Tensor, truth: Tensor) -> Nearness:
-    image, truth = image.cpu(), truth.cpu().clamp(0, 1)
-    return Nearness(psnr=float(metrics.psnr(image, truth)), ssim=float(metrics.ssim(image, truth)))
-
-
-def _images(record: Record) -> pd.DataFrame:
-    return select(record.rows(ClosedForm), layer="image")
-
-
-def _layers(record: Record) -> pd.DataFrame:
-    """Return the rows of layers with a claimed error."""
-    rows = record.rows(ClosedForm)
-    rows = rows[rows["claimed"].notna()]
-    return rows.astype({"claimed": float, "actual": float})
+def _judged(inputs: Tensor, truth: Tensor, **about: Any) -> Columns:
+    """Return a row: the similarity of restored inputs (1, C, H, W) to the true ones, both normalised, and `about`."""
+    image, true = (data.denormalise(one.double()).cpu() for one in (inputs, truth))
+    true = true.clamp(0, 1)
+    return {"psnr": float(metrics.psnr(image, true)), "ssim": float(metrics.ssim(image, true))} | about
 
 
 def _restored(record: Record) -> pd.DataFrame:
-    """Return the rows of refined and matched images; there may be none."""
-    rows = record.rows(Polish)
-    rows = rows.reindex(columns=list(dict.fromkeys([*rows.columns, "attack", "matching"])))
-    return rows[rows["attack"] != "picture"]
-
-
-def _named(layer: str) -> str:
-    """Return a layer's name in tables; LeNet's convolutions are every second module of its body."""
-    return f"convolution {int(layer.rpartition('.')[2]) // 2 + 1}"
+    """Return a row for each image that an attack restored, by state of LeNet, precision and attack."""
+    closed, others = select(record.rows(ClosedForm), layer="image"), record.rows(Polish)
+    if len(others):  # an image of the closed form is in both parts
+        others = others[others["attack"].isin(SHOWN_AS)].assign(dtype="float32")
+    rows = pd.concat([closed.assign(attack="closed form"), others])
+    return rows.sort_values(["stage", "dtype", "attack"], ascending=[False, True, True])
 
 
 def headline(record: Record) -> Headline:
@@ -294,10 +227,7 @@ def headline(record: Record) -> Headline:
         f"A closed form restores single images from the gradient of an untrained LeNet at {untrained.text} on average, "
         f"and of a trained LeNet at {trained.text}. The best means that the paper reports for gradient matching are "
         f"{PUBLISHED['untrained']} dB and {PUBLISHED['trained']} dB.",
-        true=all(
-            one.value is not None and one.value > 2 * best
-            for one, best in ((untrained, PUBLISHED["untrained"]), (trained, PUBLISHED["trained"]))
-        ),
+        true=all((known[f"cnn-{stage}-closed"].value or 0) > 2 * best for stage, best in PUBLISHED.items()),
         claim="cnn-untrained-closed",
         what="mean PSNR of single images by the closed form (untrained LeNet, CIFAR-10, float32, smoothed labels)",
         of="images",
@@ -306,77 +236,35 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the quality of images by the closed form, and after refinement.
-
-    Rows: states of LeNet, gradient precisions and attacks. Columns: n images, mean PSNR (dB), lowest PSNR, mean SSIM,
-    the paper's best PSNR, and the median time (s).
-    """
-    polish, parts = select(_restored(record), attack="polished"), []
-    for (stage, dtype), group in _images(record).groupby(["stage", "dtype"], sort=False):
-        parts.append(group.assign(attack="closed form"))
-        if dtype == "float32":
-            parts.append(select(polish, stage=stage).assign(dtype="float32"))
+    """Return the quality of images by every attack, by state of LeNet and precision, and the paper's best PSNR."""
     return summary(
-        pd.concat([part for part in parts if len(part)]),
+        _restored(record),
         {"LeNet": "stage", "precision": "dtype", "attack": "attack"},
         {
             "images": count(),
-            "PSNR (dB)": spread_if_many("psnr", ".1f"),
-            "lowest PSNR (dB)": least("psnr", ".1f"),
-            "mean SSIM": mean("ssim", ".4f"),
+            **cells(COLUMNS, "psnr", by=spread_if_many),
+            **cells(COLUMNS, "psnr", by=least, head="lowest {}"),
+            **cells(COLUMNS, "ssim", by=mean, head="mean {}"),
             "the paper's best PSNR (dB)": only("stage", lambda stage: f"{PUBLISHED[stage]}"),
-            "median time (s)": median("seconds", ".2g"),
-        },
-    )
-
-
-def layer_table(record: Record) -> pd.DataFrame:
-    """Return the accuracy of every layer's recovered inputs.
-
-    Rows: states of LeNet, gradient precisions and layers. Columns: equations, unknowns, the median relative error, and
-    the median and range of the claimed error divided by the actual error.
-    """
-    rows = _layers(record)
-    return summary(
-        rows.assign(ratio=rows["claimed"] / rows["actual"], layer=rows["layer"].map(_named)),
-        {"LeNet": "stage", "precision": "dtype", "inputs of": "layer"},
-        {
-            "equations": only("equations", ".0f"),
-            "unknowns": only("unknowns", ".0f"),
-            "median relative error": median("actual", ".1e"),
-            "claimed error / actual error": ranged(median("ratio", ".2f"), "ratio", ".2f"),
+            **cells(COLUMNS, "seconds", by=median, head="median {}"),
         },
     )
 
 
 def batch_table() -> pd.DataFrame:
     """Count the equations and unknowns of each of LeNet's layers. Rows: batch sizes B. Columns: convolutions."""
-    sides, lines = [32, 16, 8, 8], []
-    for batch in (1, 2, 3, 4):
-        line = {"images in the batch": f"{batch}"}
-        for index, module in enumerate(convolutions(models.build("lenet"))):
-            unknowns = module.in_channels * sides[index] ** 2
-            equations = batch * module.out_channels * sides[index + 1] ** 2 + module.weight.numel()
-            line[f"convolution {index + 1}: equations / unknowns"] = f"{equations:,} / {batch * unknowns:,}"
-        lines.append(line)
-    return pd.DataFrame(lines)
-
-
-def comparison_table(record: Record) -> pd.DataFrame:
-    """Compare gradient matching, the closed form and its refinement on the same images.
-
-    Rows: states of LeNet and attacks. Columns: n images, mean and lowest PSNR (dB), and time per image (s).
-    """
-    rows = _restored(record)
-    return summary(
-        rows[rows["matching"] > 0],
-        {"LeNet": "stage", "attack": "attack"},
-        {
-            "images": count(),
-            "mean PSNR (dB)": mean("psnr", ".1f"),
-            "lowest PSNR (dB)": least("psnr", ".1f"),
-            "mean time per image (s)": mean("seconds", ".2g"),
-        },
+    sides = (32, 16, 8, 8)
+    layers = list(zip(convolutions(models.build("lenet")), sides[:-1], sides[1:], strict=True))
+    return pd.DataFrame(
+        {"images in the batch": f"{batch}"}
+        | {
+            f"convolution {number}: equations / unknowns": (
+                f"{batch * layer.out_channels * after**2 + layer.weight.numel():,} / "
+                f"{batch * layer.in_channels * before**2:,}"
+            )
+            for number, (layer, before, after) in enumerate(layers, 1)
+        }
+        for batch in (1, 2, 3, 4)
     )
 
 
@@ -386,68 +274,59 @@ def defense_table(record: Record) -> pd.DataFrame:
 
 
 def figure_images(record: Record) -> Figure:
-    """Show the compared images, one panel for each network: private, matched, closed form, refined."""
-    rows = record.rows(Polish)
-    if "picture" not in rows:
-        return figures.nothing("No image was matched in this run: compared = 0")
-    pictures = rows[rows["picture"].notna()]
-    stages = list(dict.fromkeys(pictures["stage"]))
-    most = int(pictures.groupby("stage").size().max())
-    figure, axes = figures.panels(1, len(stages), height=1.06 * most + 0.5)
-    for axis, stage in zip(axes[0], stages, strict=True):
-        show(axis, pictures[pictures["stage"] == stage]["picture"].tolist())
+    """Show the compared images, one panel for each network: private, matched, closed form, polished."""
+
+    def strips(axis: Axes, rows: pd.DataFrame) -> None:
+        show(axis, rows["picture"].tolist())
         columns = ["private", "L2 matching", "closed form", "polished"]
         side = axis.get_xlim()[1] / len(columns)
         axis.set_xticks([(index + 0.5) * side for index in range(len(columns))], columns)
-        axis.set_title(f"{stage} LeNet")
-    return figure
+
+    rows = record.rows(Polish)
+    rows = rows[rows["picture"].notna()] if "picture" in rows else rows[:0]
+    height = 1.06 * rows["image"].nunique() + 0.5
+    title, empty = "{} LeNet".format, "No image was matched in this run: compared = 0"
+    return drawn(rows, strips, panels="stage", title=title, height=height, sharey=False, empty=empty)
 
 
 def figure_psnr(record: Record) -> Figure:
     """Plot the PSNR (dB) of every image by attack, one panel for each network; a line marks the paper's best PSNR."""
-    closed, polish = _images(record), _restored(record)
-    stages = list(dict.fromkeys(closed["stage"]))
-    figure, axes = figures.panels(1, len(stages), height=3.2, sharey=True)
-    for axis, stage in zip(axes[0], stages, strict=True):
-        own, better = closed[closed["stage"] == stage], polish[polish["stage"] == stage]
-        groups = {
-            "L2\nmatching": better[better["attack"] == "L2 matching"]["psnr"],
-            "closed form,\nfloat32": own[own["dtype"] == "float32"]["psnr"],
-            "polished,\nfloat32": better[better["attack"] == "polished"]["psnr"],
-            "closed form,\nfloat64": own[own["dtype"] == "float64"]["psnr"],
-        }
-        figures.swarms(axis, {name: values.astype(float).clip(lower=0) for name, values in groups.items()})
-        axis.axhline(PUBLISHED[stage], color=figures.TRUTH, linestyle=(0, (4, 2)), linewidth=1.2)
-        axis.text(
-            3.45, PUBLISHED[stage] + 5, "the paper's best (matching)", ha="right", fontsize=9, color=figures.TRUTH
-        )
-        axis.set_title(f"{stage} LeNet")
-    axes[0][0].set_ylabel("PSNR (dB)")
-    return figure
+
+    def swarms(axis: Axes, rows: pd.DataFrame) -> None:
+        groups = {name: select(rows, attack=attack, dtype=dtype) for name, (attack, dtype) in ATTACKS.items()}
+        figures.swarms(axis, {name: group["psnr"].astype(float).clip(lower=0) for name, group in groups.items()})
+        best = PUBLISHED[rows["stage"].iloc[0]]
+        axis.axhline(best, color=figures.TRUTH, linestyle=DASHED, linewidth=1.2)
+        axis.text(3.45, best + 5, "the paper's best (matching)", ha="right", fontsize=9, color=figures.TRUTH)
+
+    title = "{} LeNet".format
+    return drawn(_restored(record), swarms, panels="stage", title=title, height=3.2, ylabel="PSNR (dB)")
 
 
 def figure_layers(record: Record) -> Figure:
     """Plot the relative error of every layer's recovered inputs against the layer, one panel for each precision.
 
-    Points are the actual errors of single images; lines are the medians of the claimed errors.
+    Points are the actual errors of single images; lines are the medians of the claimed bounds.
     """
-    frame = _layers(record)
-    names = list(dict.fromkeys(frame["layer"]))[::-1]
-    stages = list(dict.fromkeys(frame["stage"]))
-    figure, axes = figures.panels(1, 2, height=3.2, sharey=True)
-    for axis, dtype in zip(axes[0], DTYPES, strict=True):
-        for index, stage in enumerate(stages):
-            own = frame[(frame["dtype"] == dtype) & (frame["stage"] == stage)]
-            places = own["layer"].map(names.index) + 0.14 * (2 * index + 1 - len(stages))
-            colour = figures.COLOURS[2 * index]
-            axis.plot(places, own["actual"], "o", color=colour, markersize=3, label=f"{stage}, actual")
-            medians = own.groupby("layer")["claimed"].median()[names]
-            axis.plot(range(len(names)), medians, color=colour, label=f"{stage}, claimed (median)")
-        axis.set_xticks(range(len(names)), [f"inputs of\n{_named(name)}" for name in names])
-        axis.set(yscale="log", title=f"{dtype} gradients", xlim=(-0.4, len(names) - 0.6))
-    axes[0][0].set_ylabel("relative error of a layer's inputs")
-    figures.legend_below(figure, 2 * len(stages))
-    return figure
+    rows = record.rows(ClosedForm)
+    rows = rows[rows["claimed"].notna()].astype({"claimed": float})
+    # LeNet's convolutions are every second module of its body. The attack begins with the last.
+    layer = rows["layer"].str.rpartition(".")[2].astype(int) // 2
+    last = layer.max()
+    place = last - layer
+    aside = rows["stage"].map({"untrained": -0.14, "trained": 0.14})
+    return drawn(
+        rows.assign(place=place, beside=place + aside),
+        scattered("beside", "actual", "stage", label="{}, actual".format, markersize=3),
+        lines("place", "claimed", "stage", middle="median", label="{}, claimed".format, marker=""),
+        places("place", lambda place: f"inputs of\nconvolution {last - place + 1}"),
+        panels="dtype",
+        title="{} gradients".format,
+        height=3.2,
+        yscale="log",
+        ylabel="relative error of a layer's inputs",
+        legend=4,
+    )
 
 
 def leaks(record: Record) -> Leaks:
@@ -464,25 +343,17 @@ def leaks(record: Record) -> Leaks:
     )
 
 
-SHOWN_AS = {"polished": "closed form, polished", "L2 matching": "gradient matching, l2"}
-
-
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
-    rows = record.rows(ClosedForm)
-    rows = rows[rows["layer"] == "image"]
-    found = collected(
-        record, rows, "images", PSNR, attack="closed form", network="lenet", training=rows["stage"],
-        data=rows["dataset"], client=rows["dtype"],
-    )  # fmt: skip
-    rows = record.rows(Polish)
-    rows = rows[rows["attack"].isin(["polished", "L2 matching"]) & rows["psnr"].notna()]
-    found += collected(
-        record, rows, "images", PSNR, attack=rows["attack"].map(SHOWN_AS), network="lenet", training=rows["stage"],
-        data=rows["dataset"],
-    )  # fmt: skip
-    rows = record.part("defense")
-    return found + collected(
-        record, rows, "images", PSNR, cosine=rows["utility"], attack="closed form, " + rows["attacker"].map(KNOWLEDGE),
-        network="lenet", data=rows["dataset"], defense=written(rows["defense"], rows["level"], {"clip": "clip-share"}),
-    )  # fmt: skip
+    rows, behind = _restored(record), record.rows(DefendedImages)
+    defense = written(behind["defense"], behind["level"], {"clip": "clip-share"})
+    return [
+        *collected(
+            record, rows, "images", PSNR, attack=rows["attack"].replace(SHOWN_AS), network="lenet",
+            training=rows["stage"], data=rows["dataset"], client=rows["dtype"],
+        ),
+        *collected(
+            record, behind, "images", PSNR, attack="closed form, " + behind["attacker"].map(KNOWLEDGE),
+            network="lenet", data=behind["dataset"], defense=defense, cosine=behind["utility"],
+        ),
+    ]  # fmt: skip

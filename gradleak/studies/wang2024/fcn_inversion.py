@@ -9,11 +9,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pandas as pd
 import seaborn as sns
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -26,24 +27,24 @@ from gradleak.images.matching.objective import Kind, Objective
 from gradleak.images.matching.optimizers import DECAY
 from gradleak.labels import recover_soft_labels
 from gradleak.leak import Leak, observe
-from gradleak.runs import kinds
 from gradleak.runs.fitting import Sees
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.drawn import drawn
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import count, least, mean, median, ranged, select, spread_if_many, summary
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import among, cells, count, least, mean, median, ranged, select, spread_if_many, summary
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.defended import BehindDefence, Defence, refused_table, sent_behind
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
-from gradleak.studies.shared.restored import Quality, clock, quality
+from gradleak.studies.shared.restored import clock, quality
 from gradleak.studies.shared.samples import DTYPES, pooled_samples
+from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
 PLACE = "Figures 3–5, Table 6"
-# Above 40 dB only few of the 8-bit pixels are off, by one level: rounding decides on them.
-COLUMNS = {"eight_bit": kinds.rounding(near=1e-2, decibels=True)}
 # A ratio of times varies between runs as times do.
 TIMES = ("times_faster",)
 SIZE = 64
@@ -54,10 +55,9 @@ VARIANTS: dict[str, Rule] = {OURS: "least-squares", "mean over rows": "mean", "a
 NAMES = {OURS: "least squares (ours)", "mean over rows": "mean over rows", "as published": "as published"}
 # Sources of the label in matching: searched with the image, as in the demo of the paper's code, or recovered first.
 SOURCES = ("searched", "recovered")
-# The settings of this demo except for the number of steps; both learning rates decay.
-RATES = {"l2": 0.3, "cosine": 0.02}
-VARIATION = {"l2": 0.0, "cosine": 1e-6}
 TIMED = 3
+# Images side by side in a mosaic.
+ACROSS = 20
 DEFENSES: dict[str, tuple[float, ...]] = {
     "gaussian": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2),
     "clip": (0.5,),
@@ -106,83 +106,6 @@ class Parameters(studies.Parameters):
         return f"{counted(self.samples, 'image')} for each kind of label, {data.title(self.dataset)}"
 
 
-class ClosedFormImage(Quality):
-    """An image that one variant of the recursion restored, with its time (s) and status."""
-
-    image: int
-    variant: str
-    seconds: float
-    status: str
-
-
-class Mosaic(Row):
-    """All images that our variant of the recursion restored, as one picture; its `variant` is "picture"."""
-
-    variant: str
-    picture: str
-
-
-class MatchedImage(Quality):
-    """An image that gradient matching restored.
-
-    Attributes:
-        label: Whether the label was "searched" with the image or "recovered" first.
-        scaled: The PSNR (dB) if the image is rescaled to the length that is nearest to the truth.
-        label_error: The L1 error of the label.
-        ahead: The closed form's 8-bit PSNR minus this image's 8-bit PSNR (dB).
-        at: Steps of the curve.
-        curve: The PSNR (dB) of the best iterate at these steps.
-    """
-
-    image: int
-    label: str
-    seconds: float
-    status: str
-    loss: float
-    scaled: float
-    label_error: float
-    ahead: float
-    at: list[int]
-    curve: list[float]
-
-
-class Strip(Row):
-    """The images that one attack restored, or the private images, as one picture."""
-
-    picture: str
-    shows: str
-
-
-class Cost(Row):
-    """The cost of the loss and its gradient with one engine.
-
-    Attributes:
-        engine: "all gradients" or "factors".
-        at_once: The number of attacks that run together.
-        seconds_each: The time per attack (s).
-        times_faster: The speedup over "all gradients".
-        loss_differs: The relative difference of the loss from that of "all gradients".
-        slope_differs: The relative difference of the loss's gradient from that of "all gradients".
-    """
-
-    engine: str
-    at_once: int
-    seconds_each: float
-    times_faster: float
-    loss_differs: float
-    slope_differs: float
-
-
-class DefendedImage(Row):
-    """An image restored from a defended gradient; `utility` is the cosine with the undefended gradient."""
-
-    image: int
-    attacker: str
-    status: str
-    utility: float
-    psnr: float
-
-
 class ClosedForm(Experiment):
     """Restore single images by all variants of the recursion, for one kind of label and one gradient precision."""
 
@@ -192,8 +115,8 @@ class ClosedForm(Experiment):
     samples: int
     dataset: str
 
-    def run(self) -> Iterator[ClosedFormImage | Mosaic]:
-        """Restore every image, and yield a picture of all."""
+    def run(self) -> Iterator[Columns]:
+        """Restore every image, and yield a picture of all; float64 gradients are inverted by our variant only."""
         dtype, single = DTYPES[self.dtype], self.dtype == "float32"
         model, inputs, targets = _shown(self.dataset, self.labels, self.samples, self.seed, self.device)
         model, restored, now = model.to(dtype), [], clock(self.device)
@@ -201,18 +124,17 @@ class ClosedForm(Experiment):
             sent = inputs[n : n + 1].to(self.device, dtype)
             leak = observe(model, sent, targets[n : n + 1].to(self.device, dtype))
             truth = data.denormalise(sent.double()).cpu()
-            for name, rule in VARIANTS.items() if single else [(OURS, VARIANTS[OURS])]:
+            for variant in VARIANTS if single else [OURS]:
                 started = now()
-                found = trace_fully_connected(leak, prior=self.labels, rule=rule)
+                found = trace_fully_connected(leak, prior=self.labels, rule=VARIANTS[variant])
                 seconds = now() - started
                 image = _image(found)
-                yield ClosedFormImage.of(
-                    judge(image, truth), image=n, variant=name, seconds=seconds, status=found.status
-                )
-                if name == OURS:
+                about = {"image": n, "variant": variant, "seconds": seconds, "status": found.status}
+                yield judged(image, truth) | about
+                if variant == OURS:
                     restored.append(image)
         if single:
-            yield Mosaic(variant="picture", picture=packed(torch.cat(restored), min(20, self.samples)))
+            yield {"variant": "picture", "picture": packed(torch.cat(restored), min(ACROSS, self.samples))}
 
 
 class Matching(Experiment):
@@ -224,7 +146,7 @@ class Matching(Experiment):
     samples: int
     dataset: str
 
-    def run(self) -> Iterator[MatchedImage | Strip]:
+    def run(self) -> Iterator[Columns]:
         """Match all gradients together, and compare each image with that of the closed form."""
         samples, both = self.samples, len(SOURCES)
         model, inputs, targets = _shown(self.dataset, "smoothing", samples, self.seed, self.device)
@@ -242,40 +164,40 @@ class Matching(Experiment):
             shown = data.denormalise(best.double()).cpu()
             curves.append((step, metrics.psnr(shown, truth.clamp(0, 1).repeat(both, 1, 1, 1))))
 
+        optimizer, prior = demo(self.distance, self.steps)
         now = clock(self.device)
         started = now()
         found = match_factored(
             leaks * both,
             torch.stack([torch.full_like(label, torch.nan) for label in labels] + labels),
             distance=Distance(self.distance),
-            optimizer=_optimizer(self.distance, self.steps),
-            prior=Prior(variation=VARIATION[self.distance]),
+            optimizer=optimizer,
+            prior=prior,
             seed=self.seed,
             start=start,
             watch=watch,
         )
         seconds = (now() - started) / len(start)
-        yield Strip(picture=packed(truth, samples), shows="private")
-        yield Strip(picture=packed(torch.cat(closed), samples), shows="closed form")
+        yield {"picture": packed(truth, samples), "shows": "private"}
+        yield {"picture": packed(torch.cat(closed), samples), "shows": "closed form"}
         for k, (source, images) in enumerate(zip(SOURCES, found.images.cpu().split(samples), strict=True)):
             pictures = data.denormalise(images.double())
-            yield Strip(picture=packed(pictures, samples), shows=f"{self.distance}, label {source}")
+            yield {"picture": packed(pictures, samples), "shows": f"{self.distance}, label {source}"}
             for n in range(samples):
                 which = k * samples + n
-                near = judge(pictures[n : n + 1], truth[n : n + 1])
-                yield MatchedImage.of(
-                    near,
-                    image=n,
-                    label=source,
-                    seconds=seconds,
-                    status=found.status[which][0],
-                    loss=float(found.losses[which, 0]),
-                    scaled=_scaled(images[n], inputs[n]),
-                    label_error=float((found.labels[which].cpu() - targets[n]).abs().sum()),
-                    ahead=judge(closed[n], truth[n : n + 1]).eight_bit - near.eight_bit,
-                    at=[step for step, _ in curves],
-                    curve=[round(float(psnr[which]), 2) for _, psnr in curves],
-                )
+                near = judged(pictures[n : n + 1], truth[n : n + 1])
+                yield near | {
+                    "image": n,
+                    "label": source,
+                    "seconds": seconds,
+                    "status": found.status[which][0],
+                    "loss": float(found.losses[which, 0]),
+                    "scaled": _scaled(images[n], inputs[n]),
+                    "label_error": float((found.labels[which].cpu() - targets[n]).abs().sum()),
+                    "ahead": judged(closed[n], truth[n : n + 1])["eight_bit"] - near["eight_bit"],
+                    "at": [step for step, _ in curves],
+                    "curve": [round(float(psnr[which]), 2) for _, psnr in curves],
+                }
 
 
 class EngineCost(Experiment):
@@ -285,39 +207,34 @@ class EngineCost(Experiment):
     attacks: int
     dataset: str
 
-    def run(self) -> list[Cost]:
+    def run(self) -> Iterator[Columns]:
         """Time one attack with each engine, and many attacks together with factors."""
         model, inputs, targets = _shown(self.dataset, "smoothing", 1, self.seed, self.device)
         leak = observe(model, inputs.to(self.device), targets.to(self.device, torch.float32))
-        label, sent = _recovered(leak)[None, None], factored(leak)
+        label, plain = _recovered(leak)[None, None], (Distance("l2"), Prior())
+        engines: dict[tuple[str, int], Objective] = {("all gradients", 1): Objective([leak], label, None, *plain)}
+        for together in (1, self.attacks):
+            labels = label.repeat(together, 1, 1)
+            engines["factors", together] = FactoredObjective([factored(leak)] * together, labels, *plain)
         generator = torch.Generator().manual_seed(self.seed)
         places = torch.randn(self.attacks, inputs[0].numel(), generator=generator).to(self.device)
-        timed, now = [], clock(self.device)
-        for engine, together in (("all gradients", 1), ("factors", 1), ("factors", self.attacks)):
-            labels, plain = label.repeat(together, 1, 1), (Distance("l2"), Prior())
-            objective: Objective = (
-                FactoredObjective([sent] * together, labels, *plain)
-                if engine == "factors"
-                else Objective([leak], labels, None, *plain)
-            )
+        first, now = None, clock(self.device)
+        for (engine, together), objective in engines.items():
             owners, seconds = torch.arange(together, device=places.device), []
             for _ in range(TIMED):
                 started = now()
-                loss, slope = objective.evaluate(places[:together], owners)
+                losses, slopes = objective.evaluate(places[:together], owners)
                 seconds.append((now() - started) / together)
-            timed.append((engine, together, min(seconds), float(loss[0]), slope[0].double()))
-        _, _, slowest, plain_loss, plain_slope = timed[0]
-        return [
-            Cost(
-                engine=engine,
-                at_once=together,
-                seconds_each=each,
-                times_faster=slowest / each,
-                loss_differs=abs(value / plain_loss - 1),
-                slope_differs=float((line - plain_slope).norm() / plain_slope.norm()),
-            )
-            for engine, together, each, value, line in timed
-        ]
+            found = min(seconds), float(losses[0]), slopes[0].double()
+            slowest, loss, slope = first = first or found
+            yield {
+                "engine": engine,
+                "at_once": together,
+                "seconds_each": found[0],
+                "times_faster": slowest / found[0],
+                "loss_differs": abs(found[1] / loss - 1),
+                "slope_differs": float((found[2] - slope).norm() / slope.norm()),
+            }
 
 
 class DefendedImages(BehindDefence):
@@ -326,7 +243,7 @@ class DefendedImages(BehindDefence):
     samples: int
     dataset: str
 
-    def run(self) -> Iterator[DefendedImage]:
+    def run(self) -> Iterator[Columns]:
         """Defend every gradient, and invert it as both attackers."""
         model, inputs, targets = _shown(self.dataset, "smoothing", self.samples, self.seed, self.device)
         for n in range(self.samples):
@@ -334,11 +251,16 @@ class DefendedImages(BehindDefence):
             clean = observe(model, sent, target)
             leak = replace(clean, gradients=sent_behind(self.defense, self.level, clean.gradients, self.seed + n))
             utility = defenses.utility(clean.gradients, leak.gradients)
-            truth = data.denormalise(sent.double()).cpu()
+            truth = data.denormalise(sent.double()).cpu().clamp(0, 1)
             for attacker, noise in (("unaware", 0.0), ("aware", None)):
                 found = trace_fully_connected(leak, noise=noise)
-                psnr = float(metrics.psnr(_image(found), truth.clamp(0, 1)))
-                yield DefendedImage(image=n, attacker=attacker, status=found.status, utility=utility, psnr=psnr)
+                yield {
+                    "image": n,
+                    "attacker": attacker,
+                    "status": found.status,
+                    "utility": utility,
+                    "psnr": float(metrics.psnr(_image(found), truth)),
+                }
 
 
 def _shown(dataset: str, labels: str, samples: int, seed: int, device: str) -> tuple[nn.Module, Tensor, Tensor]:
@@ -352,9 +274,9 @@ def _image(found: Inversion) -> Tensor:
     return data.denormalise(found.inputs.cpu().reshape(1, 3, SIZE, SIZE))
 
 
-def judge(image: Tensor, truth: Tensor) -> Quality:
+def judged(image: Tensor, truth: Tensor) -> dict[str, Any]:
     """Compare an image (1, C, H, W) with the true image by all measures; an image with NaN has a PSNR of −∞."""
-    return quality(image, truth.clamp(0, 1))[0]
+    return quality(image, truth.clamp(0, 1))[0].columns
 
 
 def _recovered(leak: Leak) -> Tensor:
@@ -365,18 +287,18 @@ def _recovered(leak: Leak) -> Tensor:
     return found.labels[0].to(leak.weight_gradient)
 
 
-def _optimizer(distance: Kind, steps: int) -> LBFGS | Adam:
+def demo(distance: Kind, steps: int) -> tuple[LBFGS | Adam, Prior]:
+    """Return the optimiser, whose learning rate decays, and the prior of the demo of the paper's code."""
     if distance == "l2":
-        return LBFGS(steps=steps, rate=RATES["l2"], search=False, decay=DECAY)
-    return Adam(steps=steps, rate=RATES["cosine"], decay=DECAY)
+        return LBFGS(steps=steps, rate=0.3, search=False, decay=DECAY), Prior()
+    return Adam(steps=steps, rate=0.02, decay=DECAY), Prior(variation=1e-6)
 
 
 def _scaled(image: Tensor, truth: Tensor) -> float:
-    """Return the PSNR of an image that is rescaled to the length nearest to the truth, which no attacker knows."""
-    image, truth = image.double().flatten(), truth.double().flatten()
-    nearest = (image * ((image @ truth) / (image @ image))).reshape(1, 3, SIZE, SIZE)
-    shown, wanted = (data.denormalise(part) for part in (nearest, truth.reshape(1, 3, SIZE, SIZE)))
-    return float(metrics.psnr(shown, wanted.clamp(0, 1)))
+    """Return the PSNR of an image (C, H, W) rescaled to the length nearest to the truth, which no attacker knows."""
+    image, truth = image.double(), truth.double()
+    nearest = image * ((image * truth).sum() / image.square().sum())
+    return float(metrics.psnr(data.denormalise(nearest[None]), data.denormalise(truth[None]).clamp(0, 1)))
 
 
 def _closed(record: Record) -> pd.DataFrame:
@@ -387,15 +309,7 @@ def _closed(record: Record) -> pd.DataFrame:
     """
     rows = record.rows(ClosedForm)
     rows = rows[rows["variant"] != "picture"]
-    return rows.assign(eight_bit=rows["eight_bit"].replace(math.inf, math.nan), lpips=rows["lpips"].astype(float))
-
-
-def _matched(record: Record) -> pd.DataFrame:
-    """Return the rows of images that gradient matching restored; there may be none."""
-    rows = record.rows(Matching)
-    columns = ["distance", "steps", "label", "scaled", "loss", "at", "curve"]
-    rows = rows.reindex(columns=list(dict.fromkeys([*rows.columns, *columns])))
-    return rows[rows["image"].notna()]
+    return rows.assign(eight_bit=rows["eight_bit"].replace(math.inf, math.nan))
 
 
 def headline(record: Record) -> Headline:
@@ -417,81 +331,47 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 6: the quality of images by the closed form.
-
-    Rows: kinds of label, gradient precisions and variants of the recursion. Columns: n images, mean and lowest PSNR
-    (dB), mean 8-bit PSNR, SSIM and LPIPS, and the median time (ms).
-    """
+    """Return Table 6: the PSNR of images by the closed form and its time, by kind of label, precision and variant."""
     return summary(
         _closed(record).replace({"variant": NAMES}),
         {"labels": "labels", "precision": "dtype", "variant": "variant"},
         {
             "images": count(),
-            "mean PSNR (dB)": spread_if_many("psnr", ".1f"),
-            "lowest PSNR (dB)": least("psnr", ".1f"),
-            "mean PSNR of 8-bit pixels (dB)": mean("eight_bit", _known),
-            "SSIM": mean("ssim", ".4f"),
-            "LPIPS": mean("lpips", lambda value: "n/a" if math.isnan(value) else f"{value:.1e}"),
+            **cells(COLUMNS, "psnr", by=spread_if_many, head="mean {}"),
+            **cells(COLUMNS, "psnr", by=least, head="lowest {}"),
+            f"mean {COLUMNS['eight_bit'].head}": among(mean("eight_bit", ".1f"), dtype="float32"),
             "time per image (ms)": median("seconds", lambda value: f"{1e3 * value:.0f}"),
         },
     )
 
 
-def _known(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.1f}"
-
-
 def comparison_table(record: Record) -> pd.DataFrame:
-    """Compare gradient matching with the closed form on the same images (Figure 3).
+    """Compare gradient matching with the closed form on the same images (Figure 3), by attack and source of the label.
 
-    Rows: attacks and sources of the label. Columns: n images, mean 8-bit PSNR, mean PSNR (dB) and its range, mean PSNR
-    of images rescaled to the best length, mean SSIM, and time per image (s).
+    If matching was not run, the table has the closed form only, on all images.
     """
-    matched, closed = _matched(record), select(_closed(record), dtype="float32", labels="smoothing")
+    closed, matched = select(_closed(record), dtype="float32", labels="smoothing"), record.rows(Matching)
+    parts = []
     if len(matched):
+        matched = matched[matched["image"].notna()]
         closed = closed[closed["image"].isin(matched["image"])]
-    named = []
-    if len(matched):
-        steps = matched["steps"].map("{:.0f}".format)
-        named.append(matched.assign(attack="matching, " + matched["distance"].map(_distance) + ", " + steps + " steps"))
+        how = matched["distance"].replace("l2", "L2") + matched["steps"].map(", {:.0f} steps".format)
+        parts.append(matched.assign(attack="matching, " + how))
     for variant in ("as published", OURS):
         own = select(closed, variant=variant)
-        named.append(own.assign(attack=f"closed form, {NAMES[variant]}", label="recovered", scaled=math.nan))
+        parts.append(own.assign(attack=f"closed form, {NAMES[variant]}", label="recovered"))
     return summary(
-        pd.concat(named),
+        pd.concat(parts),
         {"attack": "attack", "label": "label"},
         {
             "images": count(),
-            "mean PSNR of 8-bit pixels (dB)": mean("eight_bit", _known),
+            **cells(COLUMNS, "eight_bit", by=mean, head="mean {}"),
             "mean PSNR, range (dB)": ranged(mean("psnr", ".1f"), "psnr", ".1f"),
-            "mean PSNR at the best scale (dB)": mean("scaled", _known),
-            "SSIM": mean("ssim", ".3f"),
-            "time per image (s)": mean("seconds", ".3g"),
+            f"mean {COLUMNS['scaled'].head}": among(mean("scaled", ".1f"), part=Matching.part),
+            **cells(COLUMNS, "ssim", by=mean, head="mean {}"),
+            "time per image (s)": mean("seconds", ".2g"),
         },
     )
-
-
-def cost_table(record: Record) -> pd.DataFrame:
-    """Return the cost of the matching loss and its gradient.
-
-    Rows: engines and attacks at once. Columns: time per attack (ms), speedup, and relative differences from the results
-    of the engine that computes all gradients.
-    """
-    return pd.DataFrame(
-        {
-            "engine": row["engine"],
-            "attacks at once": f"{row['at_once']:.0f}",
-            "time per loss and gradient (ms)": f"{1e3 * row['seconds_each']:.0f}",
-            "speed-up": f"{row['times_faster']:.0f}",
-            "loss, relative difference": _difference(row["loss_differs"]),
-            "gradient, relative difference": _difference(row["slope_differs"]),
-        }
-        for _, row in record.rows(EngineCost).iterrows()
-    )
-
-
-def _difference(value: float) -> str:
-    return f"{value:.0e}" if value else "0"
 
 
 def defense_table(record: Record) -> pd.DataFrame:
@@ -499,14 +379,12 @@ def defense_table(record: Record) -> pd.DataFrame:
     return refused_table(record.rows(DefendedImages), cosine=".4f")
 
 
-def figure_mosaic(record: Record, labels: str) -> Figure:
-    """Show every restored image, as Figure 4 (smoothing) or Figure 5 (mixup) does."""
-    mosaic = select(record.rows(ClosedForm), variant="picture", labels=labels).iloc[0]
-    images = int(mosaic["samples"])
-    rows = -(-images // 20)
-    figure, axes = figures.panels(1, 1, height=max(1.0, 8.4 * rows / min(20, images)))
-    show(axes[0][0], mosaic["picture"])
-    return figure
+def figure_mosaics(record: Record) -> Figure:
+    """Show every restored image, one panel for each kind of label, as Figures 4 and 5 do."""
+    rows = select(record.rows(ClosedForm), variant="picture")
+    images = int(rows["samples"].max())
+    height = 0.3 + 8.4 * -(-images // ACROSS) / min(ACROSS, images)
+    return drawn(rows, lambda axis, own: show(axis, own["picture"].iloc[0]), panels="labels", across=1, height=height)
 
 
 def figure_matching(record: Record) -> Figure:
@@ -515,32 +393,8 @@ def figure_matching(record: Record) -> Figure:
     if rows.empty:
         return figures.nothing("Not run with these parameters")
     pictures = rows[rows["shows"].notna()].drop_duplicates("shows").set_index("shows")["picture"]
-    order = ["private", "closed form", *(name for name in pictures.index if name not in ("private", "closed form"))]
-    figure, axes = figures.panels(1, 1, height=1.2 * len(order))
-    show(axes[0][0], [pictures[name] for name in order], [_distance(name) for name in order])
-    return figure
-
-
-def _distance(name: str) -> str:
-    """Return the name of a distance, or of an attack that begins with it, as it is shown."""
-    return name.replace("l2", "L2", 1)
-
-
-def figure_curves(record: Record) -> Figure:
-    """Plot the PSNR (dB) of the best iterate against the step, one line for each image and source of the label."""
-    frame = _matched(record)
-    if frame.empty:
-        return figures.nothing("Not run with these parameters")
-    figure, axes = figures.panels(1, 2, height=3.0, sharey=True)
-    looks = dict(zip(SOURCES, ((figures.COLOURS[1], figures.DASHES[1]), (figures.COLOURS[0], "-")), strict=True))
-    for axis, (distance, group) in zip(axes[0], frame.groupby("distance", sort=False), strict=True):
-        for _, row in group.iterrows():
-            colour, dashes = looks[row["label"]]
-            label = f"label {row['label']}"
-            axis.plot(row["at"], row["curve"], color=colour, linestyle=dashes, linewidth=1.2, label=label)
-        axis.set(title=_distance(str(distance)), xlabel="step")
-    axes[0][0].set_ylabel("PSNR (dB)")
-    figures.legend_below(figure, 2)
+    figure, axes = figures.panels(1, 1, height=1.2 * len(pictures))
+    show(axes[0][0], list(pictures), [name.replace("l2", "L2") for name in pictures.index])
     return figure
 
 
@@ -549,25 +403,21 @@ def figure_digits(record: Record) -> Figure:
 
     The paper's code measures the latter.
     """
-    frame = select(_closed(record), dtype="float32")
     own = {"psnr": "floating-point pixels", "eight_bit": "truncated 8-bit pixels"}
     names = {name: label.replace(" ", "\n", 1) for name, label in NAMES.items()}
-    long = frame.melt(["labels", "variant"], list(own), "column", "PSNR, dB")
-    long = long.replace({"column": own, "variant": names})
-    # The PSNR is infinite if all truncated pixels are equal; leave it out.
-    long["PSNR, dB"] = long["PSNR, dB"].astype(float).replace([math.inf, -math.inf], math.nan)
-    figure, axes = figures.panels(1, 2, height=3.3, sharey=True)
-    palette = [figures.COLOURS[2], figures.COLOURS[1]]
-    for axis, labels in zip(axes[0], LABELS, strict=True):
+    rows = select(_closed(record), dtype="float32").melt(["labels", "variant"], list(own), "pixels", "decibels")
+
+    def boxes(axis: Axes, rows: pd.DataFrame) -> None:
         sns.boxenplot(
-            long[long["labels"] == labels].dropna(), x="variant", y="PSNR, dB", hue="column", ax=axis,
-            order=list(names.values()), hue_order=list(own.values()), palette=palette, width=0.7, gap=0.15,
+            rows, x="variant", y="decibels", hue="pixels", ax=axis, order=list(names.values()),
+            hue_order=list(own.values()), palette=[figures.COLOURS[2], figures.COLOURS[1]], width=0.7, gap=0.15,
             showfliers=False,
         )  # fmt: skip
-        axis.set(title=labels, xlabel="")
-        axis.get_legend().remove()
-    figures.legend_below(figure, 2)
-    return figure
+        if legend := axis.get_legend():
+            legend.remove()  # the figure has one for both panels
+
+    rows = rows.replace({"pixels": own, "variant": names}).replace([math.inf, -math.inf], math.nan).dropna()
+    return drawn(rows, boxes, panels="labels", height=3.3, ylabel="PSNR (dB)", legend=2)
 
 
 def leaks(record: Record) -> Leaks:
@@ -586,21 +436,20 @@ def leaks(record: Record) -> Leaks:
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
-    rows = record.rows(ClosedForm)
-    rows = rows[rows["psnr"].notna()]
-    found = collected(
-        record, rows, "images", PSNR, attack="closed form, " + rows["variant"], network="fcn4", data=rows["dataset"],
-        client=rows["dtype"], detail=rows["labels"] + " labels",
-    )  # fmt: skip
-    rows = record.rows(Matching)
-    rows = rows[rows["psnr"].notna()]
-    found += collected(
-        record, rows, "images", PSNR, attack="gradient matching, " + rows["distance"], network="fcn4",
-        data=rows["dataset"], detail="label " + rows["label"],
-    )  # fmt: skip
-    rows = record.part("defense")
-    return found + collected(
-        record, rows, "images", PSNR, cosine=rows["utility"], attack="closed form, " + rows["attacker"].map(KNOWLEDGE),
-        network="fcn4",
-        data=rows["dataset"], defense=written(rows["defense"], rows["level"], {"clip": "clip-share"}),
-    )  # fmt: skip
+    kinds: list[type[Experiment]] = [ClosedForm, Matching, DefendedImages]
+    closed, matched, behind = (rows[rows["psnr"].notna()] for rows in map(record.rows, kinds))
+    defense = written(behind["defense"], behind["level"], {"clip": "clip-share"})
+    return [
+        *collected(
+            record, closed, "images", PSNR, attack="closed form, " + closed["variant"], network="fcn4",
+            data=closed["dataset"], client=closed["dtype"], detail=closed["labels"] + " labels",
+        ),
+        *collected(
+            record, matched, "images", PSNR, attack="gradient matching, " + matched["distance"], network="fcn4",
+            data=matched["dataset"], detail="label " + matched["label"],
+        ),
+        *collected(
+            record, behind, "images", PSNR, attack="closed form, " + behind["attacker"].map(KNOWLEDGE),
+            network="fcn4", data=behind["dataset"], defense=defense, cosine=behind["utility"],
+        ),
+    ]  # fmt: skip

@@ -233,7 +233,8 @@ def table(record: Record) -> pd.DataFrame:
     gradient. The strength of noise is its standard deviation, for both readings of the paper's levels.
     """
     rows = _on_layer(record).sort_values(["defense", "std"])
-    aware = cells(COLUMNS, "within_tenth", "class_right", "label_error", head="aware: {}")
+    aware = cells(COLUMNS, "within_tenth", "class_right", head="aware: {}")
+    aware |= cells(COLUMNS, "label_error", head="aware: median {}")
     return summary(
         rows.assign(strength=rows["std"].map("{:.3g}".format).mask(rows["defense"] == "sign", NOTHING)),
         {"defence": "defense", "strength": "strength"},
