@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
+from numpy.random import Generator
 from torch import Tensor, nn
 
 from gradleak import augment, claims, data, metrics, studies
-from gradleak.images import LBFGS, Adam, Distance, Prior, match
+from gradleak.images import LBFGS, Distance, Prior, match
 from gradleak.images.matching.objective import Kind
 from gradleak.images.presets import preset
 from gradleak.leak import observe
 from gradleak.runs.fitting import Fixed, Sees
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
-from gradleak.show.drawn import drawn, lines
-from gradleak.show.summaries import decibels, joined, least, mean, only, select, spread, summary, total
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.drawn import drawn, grouped, level, lines, named_lines, proportions
+from gradleak.show.summaries import NOTHING, among, mean, only, summary
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, Stage
-from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.restored import Quality, graded, quality
+from gradleak.studies.shared.mosaics import packed
+from gradleak.studies.shared.restored import graded, quality
 
 # wang2024's weights of total variation.
 VARIATION = {"untrained": 1e-2, "trained": 1e-3}
@@ -38,6 +39,13 @@ VARIATION = {"untrained": 1e-2, "trained": 1e-3}
 POINTS, SHOWN, DRAWS = 20, 6, 4000
 # The PSNR (dB) that equal images have in a mean.
 TOP = 200.0
+# The end of the name of a run without line search.
+FULL = ", full steps"
+# The optimisers in tables and figures: Adam and full L-BFGS steps are the paper's.
+PUBLISHED, SEARCHED = "as published", "with line search"
+# The columns whose values name a row of the paper's tables, and this name.
+ROW = ["labels", "distance", "stage"]
+NAMED = "{}, {}, {} LeNet".format
 
 
 class Parameters(studies.Parameters):
@@ -69,85 +77,20 @@ class Parameters(studies.Parameters):
         return f"{self.pairs} mixed images and {self.images} images with smoothed labels, {data.title(self.dataset)}"
 
 
-class OfRun(Row):
-    """A result of one run of matching, with the name of the run; `what` is the kind of row."""
-
-    what: str
-    run: str
-
-
-class MatchedImage(OfRun, Quality):
-    """The image restored from one random start.
+class Run(NamedTuple):
+    """The settings of a run of matching.
 
     Attributes:
-        image: The number of the private image.
-        restart: The number of the random start.
-        seconds: The run's time (s), divided by the number of its images and starts.
-        status: The status that the matching reports.
-        loss: The final loss.
-        lost: 1 if the start diverged, else 0.
-        bad: The number of losses that were not finite.
-        label_error: The L1 error of the label; stated only for the start that the attacker chooses, the one of least
-            loss.
+        labels: How the attacker gets the labels, None if the true labels are known.
+        whole: Whether L-BFGS takes full steps, without a line search.
+        head: The weight of the last layer's gradient in the distance.
+        feature: The weight of the last layer's input.
     """
 
-    image: int
-    restart: int
-    seconds: float
-    status: str
-    loss: float
-    lost: int
-    bad: int
-    label_error: float = math.nan
-
-
-class CurvePoint(OfRun):
-    """The best iterates up to a step: their median loss and their mean PSNR (dB)."""
-
-    step: int
-    loss: float
-    psnr: float
-
-
-class Strip(OfRun):
-    """The first images of a run, or the private ones, side by side."""
-
-    picture: str
-
-
-class PairedRuns(OfRun):
-    """The mean difference in PSNR (dB) between two runs on the same images.
-
-    Attributes:
-        images: The number of images.
-        difference: The first run's PSNR minus the second run's, mean over images.
-        low: The lower end of its 95 % confidence interval.
-        high: The upper end.
-        apart: The larger absolute value of the two ends, a bound on the size of the difference.
-    """
-
-    images: int
-    difference: float
-    low: float
-    high: float
-    apart: float
-
-
-class Trained(Row):
-    """The test accuracy of the network of a table row; None if it is untrained."""
-
-    what: str
-    accuracy: float | None
-
-
-@dataclass(frozen=True)
-class Matching:
-    """The settings of a run; `labels` is how the attacker gets the labels, None if the true labels are known."""
-
-    distance: Distance
-    prior: Prior
-    optimizer: Adam | LBFGS
     labels: str | None = None
+    whole: bool = False
+    head: float = 1.0
+    feature: float = 0.0
 
 
 class Private(NamedTuple):
@@ -203,18 +146,7 @@ class Matched(OnLeNet):
         """Return the row's network and its private inputs and labels."""
         return private(self.labels, self.stage, self.samples, self.dataset, self.seed, self.device)
 
-    def matching(self, *, labels: str | None = None, whole: bool = False, **weights: float) -> Matching:
-        """Return wang2024's settings for this row.
-
-        Args:
-            labels: How the attacker gets the labels; None if the true labels are known.
-            whole: Whether L-BFGS takes full steps, without a line search.
-            weights: The weights of the distance.
-        """
-        distance = Distance(self.distance, **weights)
-        return Matching(distance, prior(self.stage), optimizer(self.distance, self.steps, whole=whole), labels)
-
-    def compared(self, shown: Private, runs: Mapping[str, Matching]) -> list[OfRun]:
+    def compared(self, shown: Private, runs: Mapping[str, Run]) -> list[Columns]:
         """Match the gradient of every sample in each run, from the same random starts.
 
         Args:
@@ -222,13 +154,13 @@ class Matched(OnLeNet):
             runs: The settings of each run, by its name.
 
         Returns:
-            A row for each image and start, the points of each run's curve, a strip of images of each run, and the strip
-            of the private images.
+            A row for each image and start, the points of each run's curve (the median loss and the mean PSNR of the
+            best iterates), and a strip with the first images of each run.
         """
         inputs, targets = shown.inputs, shown.targets
         leaks = [observe(shown.model, inputs[n : n + 1], targets[n : n + 1].to(inputs)) for n in range(len(inputs))]
         truth = data.denormalise(inputs.double()).clamp(0, 1)
-        rows: list[OfRun] = []
+        rows: list[Columns] = []
         for name, how in runs.items():
             seen: dict[int, list[float]] = {}
 
@@ -236,13 +168,15 @@ class Matched(OnLeNet):
                 values = metrics.psnr(data.denormalise(best[:, 0].double()), truth[who // self.restarts])
                 seen.setdefault(step, []).extend(values.tolist())
 
+            published = replace(preset(f"wang2024-{self.distance}")["optimizer"], steps=self.steps)
+            searched = isinstance(published, LBFGS) and not how.whole
             started = time.perf_counter()
             found = match(
                 leaks,
                 targets.to(inputs) if how.labels is None else how.labels,
-                distance=how.distance,
-                prior=how.prior,
-                optimizer=how.optimizer,
+                distance=Distance(self.distance, head=how.head, feature=how.feature),
+                prior=prior(self.stage),
+                optimizer=LBFGS(steps=self.steps) if searched else published,
                 restarts=self.restarts,
                 seed=self.seed,
                 label_prior=self.labels,
@@ -253,25 +187,32 @@ class Matched(OnLeNet):
             for restart in range(self.restarts):
                 images = data.denormalise(found.attempts[:, restart, 0].double())
                 for n, near in enumerate(quality(images, truth)):
-                    row = MatchedImage.of(
-                        near,
-                        what="image",
-                        run=name,
-                        image=n,
-                        restart=restart,
-                        seconds=seconds,
-                        status=found.status[n][restart],
-                        loss=float(found.losses[n, restart]),
-                        lost=int(found.status[n][restart] == "diverged"),
-                        bad=int(found.bad[n, restart]),
-                    )
-                    chosen = restart == int(found.chosen[n])
-                    rows.append(MatchedImage.of(row, label_error=float(errors[n])) if chosen else row)
-            rows += _curve(name, found.history, found.curves, seen)
-            strip = data.denormalise(found.attempts[:SHOWN, 0, 0].double())
-            rows.append(Strip(what="picture", run=name, picture=packed(strip, len(strip))))
-        strip = truth[:SHOWN]
-        return [*rows, Strip(what="picture", run="private", picture=packed(strip, len(strip)))]
+                    status, loss, bad = found.status[n][restart], found.losses[n, restart], found.bad[n, restart]
+                    row: Columns = {"what": "image", "run": name, "image": n, "restart": restart, "seconds": seconds}
+                    row |= {"status": status, "loss": float(loss), "lost": int(status == "diverged"), "bad": int(bad)}
+                    if restart == int(found.chosen[n]):  # the start of least loss, whose label the attacker takes
+                        row["label_error"] = float(errors[n])
+                    rows.append(near.columns | row)
+            every = max(1, -(-len(found.history) // POINTS))
+            for place in {*range(0, len(found.history), every), len(found.history) - 1}:
+                step, median = int(found.history[place]), float(found.curves[..., place].median())
+                psnr = float(np.mean(seen[step]))
+                rows.append({"what": "curve", "run": name, "step": step, "loss": median, "psnr": psnr})
+            rows.append(strip(name, data.denormalise(found.attempts[:, 0, 0].double())))
+        return rows
+
+    def row_of_table(self, runs: Mapping[str, Run], pairs: Sequence[tuple[str, str]]) -> list[Columns]:
+        """Match in each run, compare pairs of runs, and add the private images and the network's test accuracy."""
+        shown = self.private()
+        rows = self.compared(shown, runs)
+        truth = strip("private", data.denormalise(shown.inputs.double()).clamp(0, 1))
+        network: Columns = {"what": "network", "test_accuracy": shown.accuracy}
+        return [*rows, truth, *paired(rows, pairs, self.seed), network]
+
+
+def strip(run: str, images: Tensor) -> Columns:
+    """Return a row with the first images of a run side by side."""
+    return {"what": "picture", "run": run, "picture": packed(images[:SHOWN], min(SHOWN, len(images)))}
 
 
 def table_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -300,12 +241,6 @@ def table_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> 
     return part * sides[0] + (1 - part) * sides[1], shares[:, None] * hot[0] + (1 - shares[:, None]) * hot[1]
 
 
-def optimizer(distance: str, steps: int, *, whole: bool = False) -> Adam | LBFGS:
-    """Return wang2024's optimiser of a distance; L-BFGS gets a line search unless its steps are `whole`."""
-    own: Adam | LBFGS = replace(preset(f"wang2024-{distance}")["optimizer"], steps=steps)
-    return LBFGS(steps=steps) if isinstance(own, LBFGS) and not whole else own
-
-
 def _lenet(dataset: str, stage: str) -> AttackedNetwork:
     return AttackedNetwork.of(f"{dataset}/lenet/{stage}")
 
@@ -323,56 +258,26 @@ def private(labels: str, stage: str, samples: int, dataset: str, seed: int, devi
     return Private(model.to(device), accuracy, inputs.to(device), targets.to(device))
 
 
-def _curve(name: str, steps: Tensor, curves: Tensor, seen: Mapping[int, list[float]]) -> list[CurvePoint]:
-    every = max(1, -(-len(steps) // POINTS))
-    return [
-        CurvePoint(
-            what="curve",
-            run=name,
-            step=int(steps[place]),
-            loss=float(curves[..., place].median()),
-            psnr=float(np.mean(seen[int(steps[place])])),
-        )
-        for place in {*range(0, len(steps), every), len(steps) - 1}
-    ]
-
-
-def paired(rows: Sequence[Row], pairs: Sequence[tuple[str, str]], seed: int) -> list[PairedRuns]:
+def paired(rows: Sequence[Columns], pairs: Sequence[tuple[str, str]], seed: int) -> Iterator[Columns]:
     """Compare runs image by image: the mean difference in PSNR and its 95 % bootstrap interval over images."""
-    means: dict[str, dict[int, list[float]]] = {}
-    for row in rows:
-        if isinstance(row, MatchedImage):
-            # The PSNR of a diverged image is minus infinity, and counts as 0 dB.
-            means.setdefault(row.run, {}).setdefault(row.image, []).append(max(0.0, min(row.psnr, TOP)))
+    images = pd.DataFrame([row for row in rows if row["what"] == "image"])
+    means = images.assign(psnr=counted(images["psnr"])).groupby(["run", "image"])["psnr"].mean()
     generator = np.random.default_rng(seed)
-    found = []
     for first, second in pairs:
-        values = np.array([np.mean(means[first][n]) - np.mean(means[second][n]) for n in sorted(means[first])])
-        draws = values[generator.integers(len(values), size=(DRAWS, len(values)))].mean(axis=1)
-        low, high = map(float, np.quantile(draws, [0.025, 0.975]))
-        found.append(
-            PairedRuns(
-                what="paired",
-                run=against(first, second),
-                images=len(values),
-                difference=float(values.mean()),
-                low=low,
-                high=high,
-                apart=max(abs(low), abs(high)),
-            )
-        )
-    return found
+        values = means[first] - means[second]
+        low, high = interval(values, generator)
+        # A comma ends the first run's name if this name contains a comma.
+        run = f"{first}, against {second}" if "," in first else f"{first} against {second}"
+        row: Columns = {"what": "paired", "run": run, "images": len(values), "difference": float(values.mean())}
+        yield row | {"lower": low, "upper": high, "apart": max(abs(low), abs(high))}
 
 
-def against(first: str, second: str) -> str:
-    """Return the name of a pair of runs; a comma ends the first run's name if this name contains a comma."""
-    return f"{first}, against {second}" if "," in first else f"{first} against {second}"
-
-
-def rows_of(record: Record, what: str) -> pd.DataFrame:
-    """Return a record's rows of one kind: image, curve, paired, picture or network."""
-    frame = record.frame()
-    return frame[frame["what"] == what]
+def interval(values: pd.Series[float], generator: Generator | None = None) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval over images of a mean; the index of the values is the number of the image."""
+    means = values.groupby(level=0).mean().to_numpy()
+    picked = (generator or np.random.default_rng(0)).integers(len(means), size=(DRAWS, len(means)))
+    low, high = np.quantile(means[picked].mean(axis=1), [0.025, 0.975])
+    return float(low), float(high)
 
 
 def counted(psnr: pd.Series[Any]) -> pd.Series[float]:
@@ -380,186 +285,123 @@ def counted(psnr: pd.Series[Any]) -> pd.Series[float]:
     return psnr.astype(float).clip(0, TOP)
 
 
-def mean_text(psnr: pd.Series[Any]) -> str:
-    """Return the mean of PSNRs as a table cell."""
-    return f"{counted(psnr).mean():.1f}"
+def rows_of(record: Record, what: str) -> pd.DataFrame:
+    """Return a record's rows of one kind (image, restart, curve, paired, picture or network)."""
+    frame = record.frame()
+    return frame[frame["what"] == what].replace({"distance": {"l2": "L2"}})
 
 
-def _distance(name: Hashable) -> str:
-    """Return the name of a distance as it is shown."""
-    return "L2" if name == "l2" else str(name)
+def images_of(record: Record, names: Mapping[str, str]) -> pd.DataFrame:
+    """Return the images of all runs, indexed by their numbers.
 
-
-def psnr_table(record: Record, runs: Sequence[str], names: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Return the mean PSNR (dB) of 8-bit pixels beside the paper's, "ours / paper".
-
-    One row for each kind of label, distance and stage of LeNet; one column for each run. `names` gives the heads of
-    these columns.
+    The column `paper` has the paper's mean PSNR, `steps` the optimiser, `name` the run's name from `names`.
     """
-    cells = claims.published(record.study, "eight_bit", ("labels", "distance", "stage", "run"))
-    networks = rows_of(record, "network").to_dict("records")
-    trained = {(row["labels"], row["stage"]): row["accuracy"] for row in networks if row["stage"] == "trained"}
-    lines = []
-    for keys, group in rows_of(record, "image").groupby(["labels", "distance", "stage"], sort=False):
-        labels, distance, stage = keys
-        line = {"labels": labels, "distance": _distance(distance), "LeNet": stage}
-        if (labels, stage) in trained:
-            line["LeNet"] = f"trained to {100 * trained[labels, stage]:.0f}\u00a0%"
-        for name in runs:
-            own = group[group["run"] == name]
-            stated = cells.get((*keys, name), "–")
-            line[(names or {}).get(name, name)] = f"{mean_text(own['eight_bit'])} / {stated}"
-        lines.append(line)
-    return pd.DataFrame(lines)
+    stated = claims.published(record.study, "eight_bit", (*ROW, "run"))
+    rows = pd.concat([group for _, group in grouped(rows_of(record, "image"), ROW)])
+    full = rows["run"].str.endswith(FULL)
+    keys = zip(rows["labels"], rows["distance"].str.lower(), rows["stage"], rows["run"], strict=True)
+    return rows.assign(
+        paper=[stated.get(key, np.nan) for key in keys],
+        full=full,
+        steps=np.where(full | rows["distance"].eq("cosine"), PUBLISHED, SEARCHED),
+        name=rows["run"].str.removesuffix(FULL).map(names),
+        eight_bit=counted(rows["eight_bit"]),
+    ).set_index("image")
 
 
-def interval_table(record: Record, runs: Mapping[str, str], run: str = "label") -> pd.DataFrame:
-    """Return each run's mean PSNR (dB) of 8-bit pixels, with its confidence interval, beside the paper's.
+def means_table(record: Record, names: Mapping[str, str], head: str) -> pd.DataFrame:
+    """Return the paper's table: mean PSNR (dB) of 8-bit pixels, with 95 % bootstrap intervals over images.
 
-    One row for each kind of label, distance, stage of LeNet and run. Columns: the numbers of images and starts, the
-    mean, its 95 % bootstrap interval over images, the paper's value, whether this value lies in the interval, and the
-    number of images that are recognisable.
+    Rows: kinds of label, distances, states of LeNet and runs. Columns: the paper's mean; for each optimiser, our mean
+    with its interval, and the number of recognisable images; and the time (s) per image and start.
 
     Args:
         record: The record.
-        runs: The names of the runs as they are shown, by their names in the record.
-        run: The head of the column with these names.
+        names: The names of the runs as they are shown, by their names in the record.
+        head: The head of the column with these names.
     """
-    cells = claims.published(record.study, "eight_bit", ("labels", "distance", "stage", "run"))
-    lines = []
-    for keys, group in rows_of(record, "image").groupby(["labels", "distance", "stage", "run"], sort=False):
-        labels, distance, stage, name = keys
-        if name not in runs:
-            continue
-        psnr = counted(group["eight_bit"])
-        values = psnr.groupby(group["image"]).mean().to_numpy()
-        picked = np.random.default_rng(0).integers(len(values), size=(DRAWS, len(values)))
-        low, high = np.quantile(values[picked].mean(axis=1), [0.025, 0.975])
-        stated = cells.get(keys)
-        lines.append(
-            {
-                "labels": labels,
-                "distance": _distance(distance),
-                "LeNet": stage,
-                run: runs[str(name)],
-                "images × starts": f"{len(values)} × {group['restart'].nunique()}",
-                "mean PSNR (dB)": f"{values.mean():.1f}",
-                "95 % interval (dB)": f"{low:.1f} … {high:.1f}",
-                "paper (dB)": "–" if stated is None else f"{stated}",
-                "paper's value": "–" if stated is None else _side(stated, low, high),
-                f"recognisable ({metrics.RECOGNISABLE:.0f} dB)": graded("recognisable")(group),
-            }
-        )
-    return pd.DataFrame(lines)
 
+    def ours(rows: pd.DataFrame) -> str:
+        low, high = interval(rows["eight_bit"])
+        return f"{rows['eight_bit'].mean():.1f} ({low:.1f} … {high:.1f})"
 
-def _side(value: float, low: float, high: float) -> str:
-    return "below" if value < low else "above" if value > high else "within"
-
-
-def detail_table(record: Record, run: str = "label", names: Mapping[str, str] | None = None) -> pd.DataFrame:
-    """Return the measures of a table besides 8-bit PSNR.
-
-    One row for each kind of label, distance, stage of LeNet and run. Columns: PSNR (dB), its least value, SSIM, LPIPS,
-    the label's L1 error L_r, the number of diverged starts, and the time (s) per image and start.
-    """
-    rows = rows_of(record, "image")
-    rows = rows.astype({"lpips": float, "label_error": float}).assign(
-        counted=counted(rows["psnr"]),
-        psnr=rows["psnr"].astype(float).clip(lower=0),
-        diverged=rows["status"].eq("diverged"),
-        distance=rows["distance"].map(_distance),
-        run=rows["run"].map(lambda name: (names or {}).get(name, name)),
-    )
+    measures = {"mean PSNR (dB)": ours, f"recognisable ({metrics.RECOGNISABLE:.0f} dB)": graded("recognisable")}
     return summary(
-        rows,
-        {"labels": "labels", "distance": "distance", "LeNet": "stage", run: "run"},
-        {
-            "mean PSNR (dB)": spread("counted", ".1f"),
-            "lowest PSNR (dB)": least("psnr", ".1f"),
-            "SSIM": mean("ssim", ".3f"),
-            "LPIPS": mean("lpips", lambda value: "n/a" if math.isnan(value) else f"{value:.3f}"),
-            "label error L_r (L1)": mean("label_error", ".1e"),
-            "starts diverged": total("diverged", ".0f"),
-            "time per start (s)": mean("seconds", ".2g"),
-        },
+        images_of(record, names),
+        {"labels": "labels", "distance": "distance", "LeNet": "stage", head: "name"},
+        {"paper: mean PSNR (dB)": only("paper", lambda psnr: NOTHING if np.isnan(psnr) else f"{psnr:.2f}")}
+        | {
+            f"{steps}: {name}": among(measure, steps=steps)
+            for steps in (PUBLISHED, SEARCHED)
+            for name, measure in measures.items()
+        }
+        | {"time per start (s)": among(mean("seconds", ".2g"), full=False)},
     )
 
 
-def paired_table(record: Record) -> pd.DataFrame:
-    """Return the differences in mean PSNR (dB) between pairs of runs on the same images and starts.
+def draw_means(record: Record, names: Mapping[str, str]) -> Figure:
+    """Draw each run's mean PSNR (dB) of 8-bit pixels with its interval, and the paper's mean; a panel per table row."""
 
-    One row for each pair and table row. Columns: the difference, its 95 % bootstrap interval and the number of images.
-    """
-    rows = rows_of(record, "paired")
-    return summary(
-        rows.assign(distance=rows["distance"].map(_distance)),
-        {"labels": "labels", "distance": "distance", "LeNet": "stage", "compared": "run"},
-        {
-            "difference of mean PSNR (dB)": only("difference", "+.2f"),
-            "95 % interval (dB)": joined(" … ", only("low", "+.2f"), only("high", "+.2f")),
-            "images": only("images", ".0f"),
-        },
-    )
-
-
-def draw_strips(
-    record: Record, runs: Sequence[str], names: Mapping[str, str] | None = None, **where: Hashable
-) -> Figure:
-    """Draw the first images of table rows: the private ones above those of each run, each with its PSNR (dB).
-
-    Args:
-        record: The record.
-        runs: The runs, from top to bottom.
-        names: The names of the runs beside the images.
-        where: The values of columns that choose table rows; all rows if it is empty.
-    """
-    keys = ["labels", "distance", "stage"]
-    first = rows_of(record, "image").query("restart == 0").sort_values("image").groupby([*keys, "run"])["psnr"]
-    shown: dict[Hashable, list[float]] = {name: list(psnr.head(SHOWN)) for name, psnr in first}
-    groups = list(select(rows_of(record, "picture"), **where).groupby(keys, sort=False))
-    figure, axes = figures.grid(len(groups), 2, height=3.6)
-    figure.set_layout_engine("compressed")
-    for axis, (values, group) in zip(axes, groups, strict=True):
-        strips = group.set_index("run")["picture"]
-        show(axis, [strips[name] for name in ["private", *runs]], ["private", *((names or {}).get(n, n) for n in runs)])
-        size = abs(axis.get_ylim()[0] - axis.get_ylim()[1]) / (len(runs) + 1)
-        for line, name in enumerate(runs, start=1):
-            for place, psnr in enumerate(shown[*values, name]):
-                axis.text(
-                    (place + 0.04) * size, (line + 0.95) * size, decibels(psnr), va="bottom", fontsize=6.5,
-                    color="white", path_effects=[withStroke(linewidth=1.6, foreground="black")],
-                )  # fmt: skip
-        axis.tick_params(axis="y", labelsize=8)
-        axis.set_title(_row_name(*values))
-    return figure
-
-
-def _row_name(labels: Hashable, distance: Hashable, stage: Hashable) -> str:
-    return f"{labels}, {_distance(distance)}, {stage} LeNet"
-
-
-def draw_curves(
-    record: Record, runs: Sequence[str], column: str = "psnr", names: Mapping[str, str] | None = None
-) -> Figure:
-    """Draw the best iterates' mean PSNR (dB) or median loss against the step, a panel per table row, a line per run."""
-    shown = {name: (names or {}).get(name, name) for name in runs}
-
-    def label(run: str) -> str:
-        return shown.get(run, run)
+    def paper(axis: Axes, rows: pd.DataFrame) -> None:
+        means = rows.groupby("name", sort=False)["paper"].first()
+        axis.plot(means, range(len(means)), "|", label="paper", color=figures.TRUTH, markersize=13, markeredgewidth=2.2)
 
     return drawn(
-        rows_of(record, "curve"),
-        lines("step", column, by="run", order=list(shown.values()), label=label, marker=""),
-        panels=["labels", "distance", "stage"],
-        title=_row_name,
+        images_of(record, names),
+        paper,
+        proportions("eight_bit", "name", by="steps", interval=interval, aside=0.3, order=(PUBLISHED, SEARCHED)),
+        panels=ROW,
+        title=NAMED,
+        across=2,
+        height=1.8,
+        legend=3,
+        xlabel="mean PSNR (dB)",
+        xlim=(0, None),
+    )
+
+
+def draw_paired(record: Record) -> Figure:
+    """Draw the mean difference in PSNR (dB) of each pair of runs, with its 95 % interval; a panel per pair."""
+    rows = rows_of(record, "paired")
+    full = np.where(rows["run"].str.contains(FULL), FULL, "")
+    rows = rows.assign(
+        run=rows["run"].str.replace(f"{FULL},?", "", regex=True),
+        row=rows["labels"] + ", " + rows["distance"] + ", " + rows["stage"] + full,
+    )
+    names = list(rows["row"].unique())
+
+    def differences(axis: Axes, own: pd.DataFrame) -> None:
+        named_lines(axis, names)
+        places = [names.index(name) for name in own["row"]]
+        axis.hlines(places, own["lower"], own["upper"], color=figures.COLOURS[0], linewidth=1.8)
+        axis.plot(own["difference"], places, "o", color=figures.COLOURS[0], markersize=5)
+
+    return drawn(
+        rows,
+        differences,
+        level(0, upright=True),
+        panels="run",
+        title=lambda run: run.replace(" against ", "\nagainst\n"),
+        across=rows["run"].nunique(),
+        height=0.25 * len(names) + 1.3,
+        xlabel="dB",
+    )
+
+
+def draw_curves(record: Record, column: str, names: Mapping[str, str], **settings: Any) -> Figure:
+    """Draw a column of the best iterates against the step; a panel per table row, a line per run in `names`."""
+    rows = rows_of(record, "curve")
+    return drawn(
+        rows.assign(run=rows["run"].map(names)),
+        lines("step", column, by="run", order=list(names.values()), marker=""),
+        panels=ROW,
+        title=NAMED,
         across=2,
         height=2.1,
-        legend=3 if names else len(runs),
+        legend=len(names),
         sharey=False,
         xlabel="step",
-        ylabel="mean PSNR (dB)" if column == "psnr" else "median loss",
-        yscale="log" if column == "loss" else "linear",
+        **settings,
     )
 
 

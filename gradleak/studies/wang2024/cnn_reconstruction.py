@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import ClassVar
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from pydantic import Field
 
 from gradleak import claims, data, metrics
@@ -20,58 +22,45 @@ from gradleak.images import LevenbergMarquardt, match, trace_convolutional
 from gradleak.leak import observe
 from gradleak.runs.fitting import Fixed, Sees
 from gradleak.runs.forms import Form, Whole
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.drawn import drawn
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import select, spread_if_many
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import decibels, mean, select, summary
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import Stage
-from gradleak.studies.shared.matched_runs import (
-    Matched,
-    MatchedImage,
-    OnLeNet,
-    Trained,
-    counted,
-    draw_curves,
-    draw_strips,
-    interval_table,
-    lenets,
-    mean_text,
-    paired,
-    paired_table,
-    private,
-    psnr_table,
-    rows_of,
-)
+from gradleak.studies.shared.matched_runs import FULL, SEARCHED, Matched, OnLeNet, Run, counted, draw_paired, rows_of
+from gradleak.studies.shared.mosaics import show
 from gradleak.studies.shared.outcomes import PSNR, Outcome, collected
-from gradleak.studies.shared.restored import Quality, graded, quality
+from gradleak.studies.shared.restored import quality
+from gradleak.studies.wang2024.columns import COLUMNS
 
-__all__ = ["paired_table", "table"]
+__all__ = ["COLUMNS", "draw_paired"]
 PLACE = "Section 4.3, Table 3"
 # The paper's columns: the source of the label.
-MODES: dict[str, str | None] = {
-    "GT": None,
-    "iDLG": "idlg",
-    "DLG": "dlg",
-    "Ours": "recovered",
-    "DLG + Ours": "recovered-start",
+RUNS = {
+    "GT": Run(),
+    "iDLG": Run("idlg"),
+    "DLG": Run("dlg"),
+    "Ours": Run("recovered"),
+    "DLG + Ours": Run("recovered-start"),
 }
 # The sources' names in tables and figures.
 NAMES = {
-    "GT": "true label (GT)",
-    "iDLG": "one-hot guess (iDLG)",
+    "GT": "true (GT)",
+    "iDLG": "one-hot (iDLG)",
     "DLG": "searched (DLG)",
     "Ours": "recovered (Ours)",
-    "DLG + Ours": "recovered, then searched (DLG + Ours)",
+    "DLG + Ours": "both (DLG + Ours)",
 }
-BESIDE = {name: text.replace(" (", "\n(").replace(", ", ",\n") for name, text in NAMES.items()}
-WHOLE = {name: f"{name}, full steps" for name in MODES}
+WHOLE = {name + FULL: run._replace(whole=True) for name, run in RUNS.items()}
 ROUNDED = 100.0  # the claim's limit for second order: above this PSNR (dB) only rounding errors remain
 STARTS = ("untrained/random", "trained/random", "trained/closed form")
-PAIRS = (("Ours", "GT"), ("GT", "iDLG"), ("DLG + Ours", "GT"), ("Ours", "DLG"))
-WHOLE_PAIRS = tuple((WHOLE[first], WHOLE[second]) for first, second in (("Ours", "iDLG"), ("Ours", "DLG")))
+PAIRS = [("Ours", "GT"), ("GT", "iDLG"), ("DLG + Ours", "GT"), ("Ours", "DLG")]
+WHOLE_PAIRS = [("Ours" + FULL, "iDLG" + FULL), ("Ours" + FULL, "DLG" + FULL)]
 
 
 class Start(Form):
@@ -114,7 +103,7 @@ class Parameters(matched_runs.Parameters):
     def sees(self) -> list[Sees]:
         """Return LeNet in each state, and the images that it sees."""
         stages = [*self.stages, *(start.stage for start in self.second_order_starts)]
-        return [Fixed(**vars(one), lpips=1) for one in lenets(self.dataset, stages)]
+        return [Fixed(**vars(one), lpips=1) for one in matched_runs.lenets(self.dataset, stages)]
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield the rows of Table 3 as published, from many starts, and without line search; then second order."""
@@ -141,33 +130,14 @@ class Parameters(matched_runs.Parameters):
                 )
 
 
-class SecondOrderImage(Quality):
-    """An image that second-order matching restored.
-
-    Attributes:
-        steps: The number of Jacobians.
-        exact: Whether the PSNR shows that only rounding errors remain.
-    """
-
-    image: int
-    seconds: float
-    status: str
-    loss: float
-    steps: int
-    exact: bool
-
-
 class EveryLabel(Matched):
     """Match the images of a row of Table 3 with the label from each source."""
 
     part: ClassVar[str] = "row"
 
-    def run(self) -> list[Row]:
+    def run(self) -> list[Columns]:
         """Match with the label from each source, and compare the results."""
-        shown = self.private()
-        runs = {name: self.matching(labels=mode) for name, mode in MODES.items()}
-        rows = self.compared(shown, runs)
-        return [*rows, *paired(rows, PAIRS, self.seed), Trained(what="network", accuracy=shown.accuracy)]
+        return self.row_of_table(RUNS, PAIRS)
 
 
 class ManyStarts(Matched):
@@ -177,10 +147,10 @@ class ManyStarts(Matched):
     effort_fields: ClassVar[frozenset[str]] = Matched.effort_fields | {"again"}
     again: int
 
-    def run(self) -> list[Row]:
+    def run(self) -> list[Columns]:
         """Match from every start; return only the rows of images."""
-        rows = self.compared(self.private().first(self.again), {"GT": self.matching()})
-        return [MatchedImage.of(row, what="restart") for row in rows if isinstance(row, MatchedImage)]
+        rows = self.compared(self.private().first(self.again), {"GT": RUNS["GT"]})
+        return [row | {"what": "restart"} for row in rows if row["what"] == "image"]
 
 
 class WholeSteps(Matched):
@@ -190,11 +160,11 @@ class WholeSteps(Matched):
     effort_fields: ClassVar[frozenset[str]] = Matched.effort_fields | {"whole"}
     whole: int
 
-    def run(self) -> list[Row]:
+    def run(self) -> list[Columns]:
         """Match with the label from each of these sources, and compare the results."""
-        runs = {WHOLE[name]: self.matching(labels=mode, whole=True) for name, mode in MODES.items() if mode is not None}
+        runs = {name: run for name, run in WHOLE.items() if run.labels}
         rows = self.compared(self.private().first(self.whole), runs)
-        return [*(row for row in rows if row.run != "private"), *paired(rows, WHOLE_PAIRS, self.seed)]
+        return [*rows, *matched_runs.paired(rows, WHOLE_PAIRS, self.seed)]
 
 
 class KnownLabel(Matched):
@@ -202,10 +172,9 @@ class KnownLabel(Matched):
 
     part: ClassVar[str] = "whole, known label"
 
-    def run(self) -> list[Row]:
-        """Match, and leave out the private images, which `EveryLabel` has."""
-        rows = self.compared(self.private(), {WHOLE["GT"]: self.matching(whole=True)})
-        return [row for row in rows if row.run != "private"]
+    def run(self) -> list[Columns]:
+        """Match from the same starts as `EveryLabel`."""
+        return self.compared(self.private(), {"GT" + FULL: WHOLE["GT" + FULL]})
 
 
 class SecondOrder(OnLeNet):
@@ -220,9 +189,9 @@ class SecondOrder(OnLeNet):
     start: str
     steps: int
 
-    def run(self) -> list[SecondOrderImage]:
+    def run(self) -> list[Columns]:
         """Restore the image."""
-        shown = private("smoothing", self.stage, self.samples, self.dataset, self.seed, self.device)
+        shown = matched_runs.private("smoothing", self.stage, self.samples, self.dataset, self.seed, self.device)
         own, target = (part[self.place : self.place + 1] for part in (shown.inputs, shown.targets))
         leak = observe(shown.model, own, target.to(own))
         start = trace_convolutional(leak).inputs if self.start == "closed form" else None
@@ -238,16 +207,11 @@ class SecondOrder(OnLeNet):
         seconds = time.perf_counter() - started
         truth = data.denormalise(own.double()).clamp(0, 1)
         (near,) = quality(data.denormalise(found.images.double()), truth)
-        row = SecondOrderImage.of(
-            near,
-            image=self.place,
-            seconds=seconds,
-            status=found.status[0][0],
-            loss=float(found.losses[0, 0]),
-            steps=int(found.history[-1]),
-            exact=near.psnr >= ROUNDED,
-        )
-        return [row]
+        return [
+            near.columns
+            | {"image": self.place, "seconds": seconds, "status": found.status[0][0]}
+            | {"loss": float(found.losses[0, 0]), "steps": int(found.history[-1]), "exact": near.psnr >= ROUNDED}
+        ]
 
 
 def headline(record: Record) -> Headline:
@@ -270,63 +234,8 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the mean PSNR (dB) of Table 3, ours and the paper's.
-
-    Rows: kinds of label, distances and states of LeNet. Columns: sources of the label.
-    """
-    return psnr_table(record, list(MODES), NAMES)
-
-
-def whole_table(record: Record) -> pd.DataFrame:
-    """Return the 95 % confidence intervals of the mean PSNR in Table 3's L2 rows without line search.
-
-    The published mean stands beside each interval. On trained networks only the known label was tried.
-    """
-    return interval_table(record, {WHOLE[name]: NAMES[name] for name in MODES})
-
-
-def all_table(record: Record) -> pd.DataFrame:
-    """Return the 95 % confidence interval of the mean PSNR for every cell of Table 3, beside the published mean."""
-    return interval_table(record, NAMES)
-
-
-def detail_table(record: Record) -> pd.DataFrame:
-    """Return the other measures of Table 3, such as SSIM and LPIPS. Rows: rows of Table 3 and sources of the label."""
-    steps = {name: f"{NAMES[short]}, full steps" for short, name in WHOLE.items()}
-    return matched_runs.detail_table(record, names=NAMES | steps)
-
-
-def second_order_table(record: Record) -> pd.DataFrame:
-    """Compare second-order matching (Levenberg-Marquardt) with first order, both with the recovered label.
-
-    Rows: states of LeNet and starts. Columns: n images; the mean PSNR (dB) of first order for each distance; mean and
-    median PSNR of second order, the number of exact images, and mean Jacobians and time (s) per image.
-    """
-    lines = []
-    for (stage, start), group in _second_order(record).groupby(["stage", "start"], sort=False):
-        line = {"LeNet": stage, "start": start, "images": f"{len(group)}"}
-        line |= {f"first order, {name}: mean PSNR (dB)": mean_text(psnr) for name, psnr in _first_order(record, stage)}
-        line |= {
-            "second order: mean PSNR (dB)": spread_if_many("psnr", ".1f")(group.assign(psnr=counted(group["psnr"]))),
-            "second order: median PSNR (dB)": f"{group['psnr'].astype(float).median():.1f}",
-            f"exact ({metrics.EXACT:.0f} dB)": graded("exact")(group),
-            "Jacobians per image": f"{group['steps'].mean():.0f}",
-            "time per image (s)": f"{group['seconds'].mean():.0f}",
-        }
-        lines.append(line)
-    return pd.DataFrame(lines)
-
-
-def _second_order(record: Record) -> pd.DataFrame:
-    rows = record.rows(SecondOrder)
-    return rows.reindex(columns=list(dict.fromkeys([*rows.columns, "start"])))
-
-
-def _first_order(record: Record, stage: Hashable) -> Iterator[tuple[str, pd.Series[float]]]:
-    """Yield each distance with the PSNR of all smoothed images that it restored with the recovered label."""
-    rows = select(rows_of(record, "image"), stage=stage, labels="smoothing", run="Ours")
-    for distance, group in rows.groupby("distance", sort=False):
-        yield "L2" if distance == "l2" else str(distance), group["psnr"]
+    """Return Table 3, ours and the paper's. Rows: rows of Table 3 and sources of the label."""
+    return matched_runs.means_table(record, NAMES, "label")
 
 
 def restart_table(record: Record) -> pd.DataFrame:
@@ -336,76 +245,97 @@ def restart_table(record: Record) -> pd.DataFrame:
     deviations between images and between starts of an image; the mean PSNR of each image's start with the least loss,
     and of each image's best start.
     """
-    lines, rows = [], rows_of(record, "restart")
-    rows = rows.assign(psnr=counted(rows["psnr"]))
-    for keys, group in rows.groupby(["labels", "distance", "stage"], sort=False):
-        psnr = group.pivot(index="image", columns="restart", values="psnr")
-        chosen = group.groupby("image")["loss"].idxmin()
-        lines.append(
-            dict(zip(("labels", "distance", "LeNet"), keys, strict=True))
-            | {
-                "distance": "L2" if keys[1] == "l2" else keys[1],
-                "images": len(psnr),
-                "starts": psnr.shape[1],
-                "mean PSNR (dB)": f"{psnr.to_numpy().mean():.1f}",
-                "SD between images (dB)": f"{psnr.mean(axis=1).std():.1f}",
-                "SD between starts (dB)": f"{psnr.std(axis=1).mean():.1f}",
-                "start of least loss (dB)": mean_text(group.loc[chosen, "psnr"]),
-                "best start (dB)": f"{psnr.max(axis=1).mean():.1f}",
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = rows_of(record, "restart")
+    return summary(
+        rows.assign(psnr=counted(rows["psnr"])),
+        {"labels": "labels", "distance": "distance", "LeNet": "stage"},
+        {
+            "images × starts": lambda own: f"{own['image'].nunique()} × {own['restart'].nunique()}",
+            "mean PSNR (dB)": mean("psnr", ".1f"),
+            "SD between images (dB)": lambda own: f"{own.groupby('image')['psnr'].mean().std():.1f}",
+            "SD between starts (dB)": lambda own: f"{own.groupby('image')['psnr'].std().mean():.1f}",
+            "start of least loss (dB)": lambda own: mean("psnr", ".1f")(own.loc[own.groupby("image")["loss"].idxmin()]),
+            "best start (dB)": lambda own: f"{own.groupby('image')['psnr'].max().mean():.1f}",
+        },
+    )
+
+
+def figure_sources(record: Record) -> Figure:
+    """Show the first images of Table 3's rows of L2 on the untrained LeNet, private and as restored with each label.
+
+    Each restored image has its PSNR (dB).
+    """
+    images, pictures = (
+        select(rows_of(record, what), distance="L2", stage="untrained") for what in ("image", "picture")
+    )
+    psnr = select(images, restart=0).sort_values("image").groupby(["labels", "run"])["psnr"]
+    names = {"private": "private"} | {name: text.replace(" (", "\n(") for name, text in NAMES.items()}
+    figure, axes = figures.grid(pictures["labels"].nunique(), 2, height=3.6)
+    figure.set_layout_engine("compressed")
+    for axis, (labels, strips) in zip(axes, pictures.groupby("labels", sort=False), strict=True):
+        show(axis, list(strips.set_index("run")["picture"][list(names)]), list(names.values()))
+        size = abs(axis.get_ylim()[0] - axis.get_ylim()[1]) / len(names)
+        for row, name in enumerate(RUNS, start=1):
+            for place, value in enumerate(psnr.get_group((labels, name)).head(matched_runs.SHOWN)):
+                axis.text(
+                    (place + 0.04) * size, (row + 0.95) * size, decibels(value), va="bottom", fontsize=6.5,
+                    color="white", path_effects=[withStroke(linewidth=1.6, foreground="black")],
+                )  # fmt: skip
+        axis.tick_params(axis="y", labelsize=8)
+        axis.set_title(f"{labels}, L2, untrained LeNet")
+    return figure
+
+
+def figure_means(record: Record) -> Figure:
+    """Plot the mean PSNR (dB) for every source of the label, ours and the paper's; a panel for each row of Table 3."""
+    return matched_runs.draw_means(record, NAMES)
 
 
 def figure_losses(record: Record) -> Figure:
     """Plot the loss against the step, one panel for each row of Table 3, one line for each source of the label."""
-    return draw_curves(record, list(MODES), "loss", NAMES)
-
-
-def figure_sources(record: Record) -> Figure:
-    """Show the first images of Table 3's rows of L2 on the untrained LeNet, as restored with each label."""
-    return draw_strips(record, list(MODES), BESIDE, distance="l2", stage="untrained")
-
-
-def figure_images(record: Record) -> Figure:
-    """Show the first images of every row of Table 3, private and as restored with the label from each source."""
-    return draw_strips(record, list(MODES), BESIDE)
-
-
-def figure_curves(record: Record) -> Figure:
-    """Plot the PSNR against the step, one panel for each row of Table 3, one line for each source of the label."""
-    return draw_curves(record, list(MODES), names=NAMES)
+    return matched_runs.draw_curves(record, "loss", NAMES, ylabel="median loss", yscale="log")
 
 
 def figure_second_order(record: Record) -> Figure:
-    """Plot the PSNR (dB) of every smoothed image by attack (first and second order), one panel for each network."""
-    second = _second_order(record)
-    stages = list(dict.fromkeys(second["stage"]))
-    if not stages:
+    """Plot the PSNR (dB) of every smoothed image by attack, all with the recovered label; a panel for each network.
+
+    The attack's name contains its mean time (s).
+    """
+    second = record.rows(SecondOrder)
+    if second.empty:
         return figures.nothing("Second order was not run: second_order = 0")
-    figure, axes = figures.panels(1, len(stages), height=3.2, sharey=True)
-    for axis, stage in zip(axes[0], stages, strict=True):
-        own = second[second["stage"] == stage].groupby("start", sort=False)["psnr"]
-        groups = {f"{name},\nfirst order": psnr for name, psnr in _first_order(record, stage)}
-        groups |= {f"second order,\n{start}": psnr for start, psnr in own}
-        figures.swarms(axis, {name: counted(psnr) for name, psnr in groups.items()})
+    first = select(rows_of(record, "image"), labels="smoothing", run="Ours")
+    first, second = (
+        rows.assign(attack=f"{order} order,\n" + rows[column])
+        for order, column, rows in (("first", "distance", first), ("second", "start", second))
+    )
+    rows = pd.concat([first[first["stage"].isin(second["stage"])], second])
+    seconds = rows.groupby(["stage", "attack"])["seconds"].transform("mean")
+
+    def attacks(axis: Axes, own: pd.DataFrame) -> None:
+        figures.swarms(axis, {str(name): counted(psnr) for name, psnr in own.groupby("attack", sort=False)["psnr"]})
         axis.tick_params(axis="x", labelsize=8.5)
-        axis.set_title(f"{stage} LeNet")
-    axes[0][0].set_ylabel("PSNR (dB)")
-    return figure
+
+    return drawn(
+        rows.assign(attack=rows["attack"] + seconds.map(",\n{:.0f} s".format)),
+        attacks,
+        panels="stage",
+        title="{} LeNet".format,
+        height=3.2,
+        ylabel="PSNR (dB)",
+    )
 
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    untrained, trained = (
-        line(all_table(record), "mixup", "L2", stage, NAMES["Ours"]) for stage in ("untrained", "trained")
-    )
-    images = untrained["images × starts"].partition(" ")[0]
+    rows = [line(table(record), "mixup", "L2", stage, NAMES["Ours"]) for stage in ("untrained", "trained")]
+    untrained, trained = (row[f"{SEARCHED}: mean PSNR (dB)"].partition(" (")[0] for row in rows)
+    images = rows[0][f"{SEARCHED}: recognisable ({metrics.RECOGNISABLE:.0f} dB)"].partition(" of ")[2]
     return Leaks(
         "the image, by matching",
         "one image; LeNet, CIFAR-10",
-        f"{untrained['mean PSNR (dB)']} dB untrained, {trained['mean PSNR (dB)']} dB trained ({images} images each)",
-        f"{line(detail_table(record), 'mixup', 'L2', 'untrained', NAMES['Ours'])['time per start (s)']} s elapsed",
+        f"{untrained} dB untrained, {trained} dB trained ({images} images each)",
+        f"{rows[0]['time per start (s)']} s elapsed",
         kind="images",
         attack="gradient matching",
         network="LeNet",

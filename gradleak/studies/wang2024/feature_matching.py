@@ -5,53 +5,42 @@ wang2024, section 5.1: Table 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import ClassVar
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from gradleak import claims
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.headline import Headline
 from gradleak.show.summaries import select
-from gradleak.studies import Experiment, Row, setting
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import Stage
-from gradleak.studies.shared.matched_runs import (
-    Matched,
-    OfRun,
-    Private,
-    Trained,
-    draw_curves,
-    draw_strips,
-    interval_table,
-    paired,
-    paired_table,
-    psnr_table,
-    rows_of,
-)
+from gradleak.studies.shared.matched_runs import FULL, Matched, Run, draw_paired, rows_of
 from gradleak.studies.shared.outcomes import PSNR, Outcome, collected
+from gradleak.studies.wang2024.columns import COLUMNS
 
-__all__ = ["paired_table", "table"]
+__all__ = ["COLUMNS", "draw_paired"]
 PLACE = "Section 5.1, Table 4"
-# The paper's columns: α is the weight of the last layer's gradient, β is the weight of the last layer's input.
-WEIGHTS: dict[str, tuple[float, float]] = {
-    "α=1 β=0": (1, 0),
-    "α=0 β=1": (0, 1),
-    "α=1 β=1": (1, 1),
-    "α=0 β=2": (0, 2),
-    "α=2 β=2": (2, 2),
-}
-BASE, BEST = "α=1 β=0", "α=0 β=2"
-PAIRS = (
-    (BEST, BASE),
-    *((BEST, name) for name in WEIGHTS if name not in (BASE, BEST)),
-    ("α=0 β=1", "α=1 β=1"),
-)
+
+
+def weighted(*pairs: tuple[int, int], whole: bool = False) -> dict[str, Run]:
+    """Return a run for each pair of weights: α of the last layer's gradient, and β of the last layer's input."""
+    return {f"α={head} β={feature}{FULL * whole}": Run("recovered", whole, head, feature) for head, feature in pairs}
+
+
+# The paper's columns.
+RUNS = weighted((1, 0), (0, 1), (1, 1), (0, 2), (2, 2))
 # The weights that the paper's code uses for the last column: the code does not apply α, so α stays 1.
-CODED: dict[str, tuple[float, float]] = {"α=1 β=2": (1, 2)}
-WHOLE: dict[str, tuple[float, float]] = {BASE: WEIGHTS[BASE], BEST: WEIGHTS[BEST]} | CODED
+CODED = weighted((1, 2))
+WHOLE = weighted((1, 0), (0, 2), (1, 2), whole=True)
+BASE, BEST = "α=1 β=0", "α=0 β=2"
+PAIRS = [(BEST, BASE), *((BEST, name) for name in RUNS if name not in (BASE, BEST)), ("α=0 β=1", "α=1 β=1")]
+# The runs' names in tables and figures.
+NAMES = {name: name for name in RUNS} | {"α=1 β=2": "α=1 β=2 (code)"}
 
 
 class Parameters(matched_runs.Parameters):
@@ -69,58 +58,35 @@ class Parameters(matched_runs.Parameters):
                     yield row.model_copy(update={"samples": min(self.whole, row.samples)})
 
 
-class Weighted(Matched):
-    """Match gradients and features for a row of Table 4 with several pairs of weights and the recovered labels."""
-
-    def weighted(self, shown: Private, pairs: Mapping[str, tuple[float, float]], *, whole: bool = False) -> list[OfRun]:
-        """Match with every pair of weights.
-
-        Args:
-            shown: The network with the private images.
-            pairs: The weights of the last layer's gradient and of its input, by the name of the run.
-            whole: Whether L-BFGS takes full steps, without a line search.
-        """
-        runs = {
-            f"{name}{', full steps' * whole}": self.matching(
-                labels="recovered", whole=whole, head=head, feature=feature
-            )
-            for name, (head, feature) in pairs.items()
-        }
-        return self.compared(shown, runs)
-
-
-class Stated(Weighted):
+class Stated(Matched):
     """Match with the paper's five pairs of weights."""
 
     part: ClassVar[str] = "as stated"
 
-    def run(self) -> list[Row]:
+    def run(self) -> list[Columns]:
         """Match with every pair of weights, and compare the results."""
-        shown = self.private()
-        rows = self.weighted(shown, WEIGHTS)
-        return [*rows, *paired(rows, PAIRS, self.seed), Trained(what="network", accuracy=shown.accuracy)]
+        return self.row_of_table(RUNS, PAIRS)
 
 
-class Coded(Weighted):
+class Coded(Matched):
     """Match with the weights that the paper's code uses for the last pair."""
 
     part: ClassVar[str] = "as coded"
 
-    def run(self) -> list[Row]:
-        """Match, and leave out the private images, which `Stated` has."""
-        return [row for row in self.weighted(self.private(), CODED) if row.run != "private"]
+    def run(self) -> list[Columns]:
+        """Match with these weights."""
+        return self.compared(self.private(), CODED)
 
 
-class WholeSteps(Weighted):
+class WholeSteps(Matched):
     """Match with three pairs of weights without line search (full L-BFGS steps), as in the paper's code."""
 
     part: ClassVar[str] = "full steps"
 
-    def run(self) -> list[Row]:
+    def run(self) -> list[Columns]:
         """Match with every pair of weights, and compare the results."""
-        rows = self.weighted(self.private(), WHOLE, whole=True)
-        pairs = [(f"{BEST}, full steps", f"{BASE}, full steps")]
-        return [*(row for row in rows if row.run != "private"), *paired(rows, pairs, self.seed)]
+        rows = self.compared(self.private(), WHOLE)
+        return [*rows, *matched_runs.paired(rows, [(BEST + FULL, BASE + FULL)], self.seed)]
 
 
 def headline(record: Record) -> Headline:
@@ -128,13 +94,13 @@ def headline(record: Record) -> Headline:
     known = claims.judgements(record)
     mixed, smoothed = (known[f"s51-{labels}-cosine-β-2-over-α-1"] for labels in ("mixup", "label-smoothing"))
     (undecided,) = select(
-        rows_of(record, "paired"), labels="smoothing", distance="l2", run=f"{BEST} against {BASE}"
+        rows_of(record, "paired"), labels="smoothing", distance="L2", run=f"{BEST} against {BASE}"
     ).to_dict("records")
     return Headline(
         f"With the cosine distance, matching the last layer's input instead of its gradient gains at least "
         f"{mixed.text} PSNR for mixed images and at least {smoothed.text} for smoothed labels (lower confidence "
         "bounds); with the L2 distance the gain for smoothed labels is uncertain.",
-        true=bool(mixed.agrees and smoothed.agrees and undecided["low"] < 0 < undecided["high"]),
+        true=bool(mixed.agrees and smoothed.agrees and undecided["lower"] < 0 < undecided["upper"]),
         claim="t4-mixup-cosine-α-0-β-2-psnr",
         what="mean PSNR of mixed CIFAR-10 images, untrained LeNet, cosine, input matched instead of gradient",
         figure=figure_curves,
@@ -143,37 +109,18 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the mean PSNR (dB) of Table 4, ours and the paper's.
-
-    Rows: kinds of label, distances and states of LeNet. Columns: pairs of weights.
-    """
-    return psnr_table(record, list(WEIGHTS))
+    """Return Table 4, ours and the paper's. Rows: rows of Table 4 and pairs of weights."""
+    return matched_runs.means_table(record, NAMES, "weights")
 
 
-def coded_table(record: Record) -> pd.DataFrame:
-    """Return the 95 % confidence intervals of the mean PSNR with the weights and the full steps of the paper's code."""
-    whole = [f"{name}, full steps" for name in WHOLE]
-    return interval_table(record, {name: name for name in ("α=2 β=2", *CODED, *whole)}, "weights")
-
-
-def detail_table(record: Record) -> pd.DataFrame:
-    """Return the other measures of Table 4, such as SSIM and LPIPS. Rows: rows of Table 4 and pairs of weights."""
-    return matched_runs.detail_table(record, "weights")
-
-
-def figure_images(record: Record) -> Figure:
-    """Show the first images of every row of Table 4, private and as restored with each pair of weights."""
-    return draw_strips(record, list(WEIGHTS))
+def figure_means(record: Record) -> Figure:
+    """Plot the mean PSNR (dB) of every pair of weights, ours and the paper's; one panel for each row of Table 4."""
+    return matched_runs.draw_means(record, NAMES)
 
 
 def figure_curves(record: Record) -> Figure:
     """Plot the PSNR against the step, one panel for each row of Table 4, one line for each pair of weights."""
-    return draw_curves(record, list(WEIGHTS))
-
-
-def figure_losses(record: Record) -> Figure:
-    """Plot the loss against the step, one panel for each row of Table 4, one line for each pair of weights."""
-    return draw_curves(record, list(WEIGHTS), "loss")
+    return matched_runs.draw_curves(record, "psnr", dict(zip(RUNS, RUNS, strict=True)), ylabel="mean PSNR (dB)")
 
 
 def outcomes(record: Record) -> list[Outcome]:

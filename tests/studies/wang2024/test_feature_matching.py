@@ -26,15 +26,14 @@ def test_the_feature_helps_with_l2(record: Record) -> None:
     assert paired[paired["run"] == "α=0 β=2 against α=1 β=0"]["difference"].gt(0).all()
 
 
-def test_tables_and_figures(record: Record) -> None:
-    assert list(feature_matching.table(record).columns)[3:8] == list(feature_matching.WEIGHTS)
-    assert feature_matching.table(record)["α=0 β=2"].str.endswith(" / 34.18").any()
-    coded = feature_matching.coded_table(record)
-    assert len(coded) == 2 * (2 + 1 + 3)
-    assert set(coded[coded["weights"] == "α=1 β=2"]["distance"]) == {"cosine"}
-    assert len(feature_matching.detail_table(record)) == 28
-    assert len(feature_matching.paired_table(record)) == 22
-    for draw in (feature_matching.figure_images, feature_matching.figure_curves, feature_matching.figure_losses):
+def test_table_and_figures(record: Record) -> None:
+    table = feature_matching.table(record).set_index(["labels", "distance", "weights"])
+    assert len(table) == 2 * 2 * 6
+    assert table.loc[("mixup", "L2", "α=0 β=2"), "paper: mean PSNR (dB)"] == "34.18"
+    coded = table.xs("α=1 β=2 (code)", level="weights")
+    assert (coded["with line search: mean PSNR (dB)"] == "–").all()
+    assert (coded["as published: mean PSNR (dB)"] != "–").all()
+    for draw in (feature_matching.figure_means, feature_matching.figure_curves, feature_matching.draw_paired):
         figure = draw(record)
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)
