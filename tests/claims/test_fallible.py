@@ -17,6 +17,7 @@ SIGNED = (
     "over_guess",
     "over_llg",
     "low",
+    "lower",
     "lost",
     "gain",
     "identified_gain",

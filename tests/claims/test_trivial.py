@@ -15,7 +15,7 @@ from tests.claims.test_fallible import recorded
 
 GUESSES = ("guess", "guess, drawn")
 # What one attack has over another, or a setting over another.
-GAINS = ("low", "over_guess", "over_llg", "lost", "gain", "identified_gain", "bag_gains", "starts_gain")
+GAINS = ("low", "lower", "over_guess", "over_llg", "lost", "gain", "identified_gain", "bag_gains", "starts_gain")
 # What is wrong of the answers that are called unique.
 PROMISES = ("silent", "silently", "wrongly_sure", "deceived", "wrong", "proved_wrong")
 # Shares of labels that are right to so much, L1, and of texts that are exact.
