@@ -5,6 +5,8 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import torch
 
+from gradleak import models
+from gradleak.leak import observe
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.studies.wang2024 import fcn_inversion
@@ -63,6 +65,21 @@ def test_a_loss_by_factors_is_the_same_and_costs_less(record: Record) -> None:
     assert cost["loss_differs"].max() < 1e-5
     assert cost["slope_differs"].max() < 1e-5
     assert (factors["times_faster"] > 5).all()
+
+
+def test_an_image_of_another_length_has_the_same_gradient_with_another_label() -> None:
+    model = models.build("fcn4", classes=5, image_size=4, seed=0).double()
+    image = torch.randn(1, 3, 4, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    label = torch.full((1, 5), 0.1, dtype=torch.float64).index_fill_(1, torch.tensor([2]), 0.6)
+    sent = observe(model, image, label).gradients
+    for length in (0.8, 1.25, 2.0):
+        with torch.no_grad():
+            before, after = (model(scale * image).softmax(dim=1) for scale in (1, length))
+        other = after - (before - label) / length
+        assert other.min() >= 0, "a label that a search may come to"
+        twin = observe(model, length * image, other).gradients
+        for name, value in sent.items():
+            torch.testing.assert_close(twin[name], value, rtol=1e-10, atol=1e-14)
 
 
 def test_tables_and_figures(record: Record) -> None:
