@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -106,10 +106,10 @@ def judged(problem: Problem, scalars: Tensor, lengths: Tensor, prior: LabelPrior
     good = valid(problem, scalars, own[:, 0], error)
     fits = misfit < ACCEPT
     if problem.noise.any() and isinstance(prior, LabelPrior):
-        # Under noise large scalars have large errors and small residuals, so compare likelihoods.
-        noise = problem.noise[:, None]
-        unlikely = prior.equations(problem.classes) / 2 * misfit.square() + (error.log().sum(dim=2))
-        unlikely = unlikely + problem.classes * (scalars / noise).log()
+        # Under noise large scalars have large errors and small residuals, so compare likelihoods by the usual errors.
+        noise, usual = problem.noise[:, None], replace(problem, usual=True)
+        unlikely = prior.equations(problem.classes) / 2 * Fit.at(usual, prior, scalars).lengths[0].square()
+        unlikely += usual.explained(scalars)[1].log().sum(dim=2) + problem.classes * (scalars / noise).log()
         misfit = torch.where(noise > 0, unlikely, misfit)
     fine = fits & good
     found = torch.stack([scalars, low, high, misfit.where(fine, math.inf), moved])

@@ -168,8 +168,14 @@ def _search(
             # Start from both ends, since a bracket may contain two minima.
             others = own.roll(own.shape[1] // 2, dims=1)
             between = torch.minimum(own, others), torch.maximum(own, others)
-            fit = refined(Fit.at(part, prior, own.lerp(others, 0.1)), between, rounds)
+            start = own.lerp(others, 0.1)
+            fit = refined(Fit.at(part, prior, start), between, rounds)
             scalars, lengths = fit.scalars, fit.lengths
+            if part.noise.any():
+                # The likeliest scalars are where the usual errors fit best.
+                likely = refined(Fit.at(replace(part, usual=True), prior, start), between, rounds).scalars
+                scalars = torch.cat([scalars, likely], dim=1)
+                lengths = torch.cat([lengths, Fit.at(part, prior, likely).lengths], dim=2)
         else:
             scalars, lengths = scored(part, own, prior)
         found.append(judged(part, scalars, lengths, prior))

@@ -44,9 +44,10 @@ class ScalarPath:
         return len(self.ratios)
 
     def __getitem__(self, which: slice | Tensor) -> Self:
-        """Return the paths of some samples; all fields but the bias have one row for each sample."""
+        """Return the paths of some samples; all tensors but the bias have one row for each sample."""
         own: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
-        return type(self)(**{name: value if name == "bias" else value[which] for name, value in own.items()})
+        rows = {name: value[which] for name, value in own.items() if torch.is_tensor(value) and name != "bias"}
+        return type(self)(**own | rows)
 
     @property
     def classes(self) -> int:

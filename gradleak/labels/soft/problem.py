@@ -47,6 +47,8 @@ class Problem(ScalarPath):
         scale: ‖W‖, the length of its longest row (N,).
         noise: Standard deviation of the noise on the entries of c (N,).
         sway: Standard deviation of the noise on the entries of a (N,).
+        usual: Whether errors of probabilities are the usual ones, pᵢ (1 − pᵢ) s, by which likelihoods are compared,
+            and not the largest.
     """
 
     logits: Tensor
@@ -57,6 +59,7 @@ class Problem(ScalarPath):
     scale: Tensor
     noise: Tensor
     sway: Tensor
+    usual: bool = False
 
     def side(self, rows: Tensor, sign: int) -> Problem:
         """Return the problems of some samples for scalars of this sign, which is absorbed in logits and ratios."""
@@ -92,7 +95,8 @@ class Problem(ScalarPath):
         rest = torch.addcmul(floor, unit, label.abs())
         rest = rest.addcdiv(pulled, at) if weights is None else rest.addcmul(pulled, weights)
         growth = (at * rate).clamp_(max=LARGEST)
-        own = torch.lerp(torch.addcmul(unit, growth.exp(), growth.mul_(share)), unit, probability)
+        factor = 1.0 if self.usual else growth.exp()
+        own = torch.lerp(unit + growth.mul_(share).mul_(factor), unit, probability)
         return rest.add_(own.mul_(probability).clamp_(max=1 / ACCEPT))
 
     def certainty(self, at: Tensor, weights: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
