@@ -2,6 +2,7 @@
 
 from gradleak.runs import kinds
 from gradleak.runs.columns import Column, Columns
+from gradleak.show.summaries import decibels
 
 SHARE = "{:.1f} %"
 ERROR = ".1e"
@@ -99,4 +100,18 @@ COLUMNS = Columns(
     searched_wrong=Column("published search: wrong labels returned", "{:.0f} %"),
     missed=Column("no label found for a nonzero gradient", SHARE),
     truth_among=Column("true label among the candidates", SHARE),
+    # exact-batch: images of a batch, in the best order.
+    batch=Column("batch", "{:.0f}"),
+    images=Column("images", "{:.0f}"),
+    psnr=Column("PSNR (dB)", decibels),
+    lowest_psnr=Column("lowest PSNR (dB)", decibels),
+    ssim=Column("SSIM", ".3f"),
+    over_40=Column("images above 40 dB", "{:.0f} %"),
+    not_restored=Column("images not restored", "{:.0f}"),
+    status=Column("status"),
+    reason=Column("reason of the status"),
+    certified=Column("batches certified", "{:.0f}"),
+    seconds=Column("time (s)", ".2g"),
+    picture=Column("images side by side"),
+    attacker=Column("attacker"),
 )
