@@ -114,4 +114,12 @@ COLUMNS = Columns(
     seconds=Column("time (s)", ".2g"),
     picture=Column("images side by side"),
     attacker=Column("attacker"),
+    # joint-batches: the search for all samples of a batch at once. The largest error of a batch is `largest_error`.
+    size=Column("samples", "{:.0f}"),
+    starts=Column("random starts", "{:.0f}"),
+    told=Column("classes known"),
+    source=Column("network or random layer"),
+    feature_error=Column("largest relative error of a feature", ERROR),
+    right=Column("recovered", ".0%"),
+    wrong=Column("found, but wrong", "{:.0f}"),
 )
