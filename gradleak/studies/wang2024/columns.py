@@ -122,4 +122,10 @@ COLUMNS = Columns(
     feature_error=Column("largest relative error of a feature", ERROR),
     right=Column("recovered", ".0%"),
     wrong=Column("found, but wrong", "{:.0f}"),
+    # batch-soft-labels: batches of which every sample may be found, and the certificate of an answer.
+    found=Column("samples found", "{:.0f}"),
+    claimed=Column("claimed label error (L1)", ERROR),
+    residual=Column("relative error of the recomputed gradient", ERROR),
+    whole=Column("recovered exactly", ".0%"),
+    flagged=Column("answer not certified"),
 )
