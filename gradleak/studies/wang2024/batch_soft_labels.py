@@ -170,19 +170,24 @@ class Batches(Experiment):
         generator = torch.Generator().manual_seed(seed)
         chosen = torch.randperm(len(private), generator=generator)[: self.size]
         inputs = data.normalise(private.images[chosen]).to(self.device, DTYPES[self.dtype])
-        # An untrained network does not relate images to classes, so its images get random labels.
-        own = private.labels[chosen] if self.stage == "trained" else None
-        classes = private.classes if self.stage == "trained" else self.classes
-        targets = draw(self.labels, classes, self.size, self.repeated, own, generator)
+        if self.stage == "trained":
+            classes, first = private.classes, private.labels[chosen]
+        else:
+            # An untrained network does not relate images to classes, so its images get random labels.
+            classes, first = self.classes, torch.randperm(self.classes, generator=generator)[: self.size]
+        if self.repeated:
+            few = first[: max(1, self.size // 2)]
+            first = few[torch.randint(len(few), (self.size,), generator=generator)]
+        targets = soft_labels(self.labels, first, classes, generator)
         targets = targets.to(self.device, DTYPES[self.dtype])
         leaks = observe_heads(model, inputs, targets)
-        gradient, utility = leaks.weight_gradients.mean(dim=0), 1.0
+        gradient, utility, attackers = leaks.weight_gradients.mean(dim=0), 1.0, {"unaware": 0.0}
         if self.noise:
-            disturb = defenses.gaussian(self.noise, generator)
-            clean, gradient = gradient, disturb({"head": gradient})["head"]
+            clean, attackers = gradient, attackers | {"aware": self.noise}
+            gradient = defenses.gaussian(self.noise, generator)({"head": clean})["head"]
             utility = defenses.utility({"head": clean}, {"head": gradient})
         (hidden,) = inputs_of([model.get_submodule("head")], model, inputs)
-        for attacker, known in (("unaware", 0.0), ("aware", self.noise)) if self.noise else (("unaware", 0.0),):
+        for attacker, known in attackers.items():
             started = time.perf_counter()
             found = recover_batch(
                 gradient, leaks.weight, batch_size=self.size, prior=self.labels, noise=known, seed=seed
@@ -190,24 +195,6 @@ class Batches(Experiment):
             seconds = time.perf_counter() - started
             about: Columns = {"batch": batch, "attacker": attacker, "seconds": seconds, "utility": utility}
             yield about | judge(found, hidden, targets)
-
-
-def draw(
-    labels: str, classes: int, size: int, repeated: bool, own: Tensor | None, generator: torch.Generator
-) -> Tensor:
-    """Return a batch's labels (B, C).
-
-    The classes are `own` (B,) if given. Otherwise they are drawn, all distinct or, if `repeated`, from size / 2
-    classes.
-    """
-    if own is not None:
-        first = own
-    elif repeated:
-        few = torch.randperm(classes, generator=generator)[: max(1, size // 2)]
-        first = few[torch.randint(len(few), (size,), generator=generator)]
-    else:
-        first = torch.randperm(classes, generator=generator)[:size]
-    return soft_labels(labels, first, classes, generator)
 
 
 def judge(found: BatchLabels, hidden: Tensor, targets: Tensor) -> Columns:
