@@ -187,13 +187,9 @@ class JointBatches(Experiment):
                 errors = {"largest_error": float(label.max()), "feature_error": float(feature.max())}
                 right = errors["largest_error"] < KNOWN and errors["feature_error"] < NEAR_FEATURE
             source = "/".join(parts[:3]) if network else "random layer"
-            yield {"classes": len(weight), "size": size, "starts": starts, "told": told, "source": source} | {
-                "seconds": seconds,
-                "status": found.status,
-                "right": right,
-                "wrong": found.status == "found" and not right,
-                **errors,
-            }
+            about: Columns = {"classes": len(weight), "size": size, "starts": starts, "told": told, "source": source}
+            wrong = found.status == "found" and not right
+            yield about | {"seconds": seconds, "status": found.status, "right": right, "wrong": wrong, **errors}
 
 
 Sent = Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]
