@@ -2,6 +2,7 @@
 
 from gradleak.runs import kinds
 from gradleak.runs.columns import Column, Columns
+from gradleak.show.summaries import decibels
 
 SHARE = "{:.1f} %"
 ERROR = ".1e"
@@ -101,7 +102,7 @@ COLUMNS = Columns(
     # fcn-inversion and cnn-inversion: restored images, and the cost of attacks on them. Above 40 dB only few of the
     # 8-bit pixels are off, by one level: rounding decides on them.
     image=Column("image", "{:.0f}"),
-    psnr=Column("PSNR (dB)", ".1f"),
+    psnr=Column("PSNR (dB)", decibels),
     eight_bit=Column("PSNR of 8-bit pixels (dB)", ".1f", kinds.rounding(near=1e-2, decibels=True)),
     ssim=Column("SSIM", ".4f"),
     lpips=Column("LPIPS", ".3g"),
@@ -147,4 +148,24 @@ COLUMNS = Columns(
     lower=Column("lower 95 % bound (dB)", "+.2f"),
     upper=Column("upper 95 % bound (dB)", "+.2f"),
     apart=Column("bound on the size of the difference (dB)", ".2f"),
+    # exact-batch: images of a batch, in the best order.
+    batch=Column("batch", "{:.0f}"),
+    lowest_psnr=Column("lowest PSNR (dB)", decibels),
+    over_40=Column("images above 40 dB", "{:.0f} %"),
+    not_restored=Column("images not restored", "{:.0f}"),
+    reason=Column("reason of the status"),
+    certified=Column("batches certified", "{:.0f}"),
+    # joint-batches: the search for all samples of a batch at once. The largest error of a batch is `largest_error`.
+    size=Column("samples", "{:.0f}"),
+    starts=Column("random starts", "{:.0f}"),
+    told=Column("classes known"),
+    source=Column("network or random layer"),
+    feature_error=Column("largest relative error of a feature", ERROR),
+    right=Column("recovered", ".0%"),
+    wrong=Column("found, but wrong", "{:.0f}"),
+    # batch-soft-labels: batches of which every sample may be found, and the certificate of an answer.
+    found=Column("samples found", "{:.0f}"),
+    residual=Column("relative error of the recomputed gradient", ERROR),
+    whole=Column("recovered exactly", ".0%"),
+    flagged=Column("answer not certified"),
 )

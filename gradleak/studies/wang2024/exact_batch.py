@@ -5,40 +5,39 @@ Beyond wang2024, section 4.2: restore every image of a batch from one averaged g
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from pydantic import model_validator
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from gradleak import claims, data, defenses, metrics, models, studies
-from gradleak.images import bias_attack, spear, trace_fully_connected
+from gradleak.images import bias_attack, trace_fully_connected
 from gradleak.leak import Leak, observe
-from gradleak.runs import kinds
 from gradleak.runs.fitting import Sees
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
-from gradleak.show.drawn import bound
+from gradleak.show.drawn import bound, drawn, lines
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import among, count, decibels, least, mean, median, only, select, summary, total
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import NOTHING, among, cells, count, least, mean, median, select, summary, total
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.defended import BehindDefence, Defence, sent_behind, with_defence_cells
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, written
 from gradleak.studies.shared.samples import DTYPES, soft_labels
+from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
 PLACE = "Beyond section 4.2"
-# The lowest PSNR (dB) of an exactly restored batch measures only rounding errors.
-COLUMNS = {"least": kinds.rounding(decibels=True)}
 SIZE = 64
 DEFENSES: dict[str, tuple[float, ...]] = {
     "gaussian": (1e-9, 1e-8, 1e-7, 1e-6, 1e-5),
@@ -47,8 +46,6 @@ DEFENSES: dict[str, tuple[float, ...]] = {
     "half": (16,),
 }
 CLOSED_FORM, BIAS_ATTACK = "closed form", "bias attack"
-# Comparison with SPEAR: image side (pixels), hidden units and classes of a two-layer network, and the limit of draws.
-NARROW, WIDTH, MANY, DRAWS = 16, 400, 100, 200_000
 
 
 class Parameters(studies.Parameters):
@@ -95,51 +92,6 @@ class Parameters(studies.Parameters):
         return f"{counted(self.repeats, 'batch')} per size, {span}, {data.title(self.dataset)}"
 
 
-class Nearness(Row):
-    """The similarity of restored images to the private images, in the best order.
-
-    Attributes:
-        images: The number of images.
-        psnr: The mean PSNR (dB).
-        least: The lowest PSNR (dB).
-        ssim: The mean SSIM.
-        over_40: The percentage of images above 40 dB.
-        lost: The number of images that were not restored.
-    """
-
-    images: int
-    psnr: float
-    least: float
-    ssim: float
-    over_40: float
-    lost: int
-
-
-class Restored(Nearness):
-    """A batch that one attack restored, with the attack's time (s), status and reason."""
-
-    batch: int
-    attack: str
-    seconds: float
-    status: str
-    reason: str = ""
-    exact: bool = False
-
-
-class Picture(Row):
-    """A picture of a batch: the private images and the results of both attacks."""
-
-    picture: str
-
-
-class RestoredBehind(Nearness):
-    """A batch restored from a defended gradient; `utility` is the cosine with the undefended gradient."""
-
-    attacker: str
-    status: str
-    utility: float
-
-
 class Inverted(Experiment):
     """Restore batches of one size and precision by the closed form and by the bias attack."""
 
@@ -151,7 +103,7 @@ class Inverted(Experiment):
     classes: int
     dataset: str
 
-    def run(self) -> Iterator[Restored | Picture]:
+    def run(self) -> Iterator[Columns]:
         """Restore every batch by both attacks, and yield a picture of the first."""
         model = _network(self.classes, False, self.dtype, self.seed, self.device)
         biased = _network(self.classes, True, self.dtype, self.seed, self.device)
@@ -162,23 +114,23 @@ class Inverted(Experiment):
             found = trace_fully_connected(leak)
             seconds = time.perf_counter() - started
             restored = data.denormalise(found.inputs.cpu().reshape(images.shape))
-            yield Restored.of(
-                nearness(restored, images),
-                batch=n,
-                attack=CLOSED_FORM,
-                seconds=seconds,
-                status=found.status,
-                reason=found.reason,
-                exact=found.status == "exact",
-            )
+            yield nearness(restored, images) | {
+                "batch": n,
+                "attack": CLOSED_FORM,
+                "seconds": seconds,
+                "status": found.status,
+                "reason": found.reason,
+                "certified": found.status == "exact",
+            }
             started = time.perf_counter()
             best = nearest(bias_attack(_leak(biased, images, labels)), data.normalise(images).flatten(1))
             seconds = time.perf_counter() - started
             units = data.denormalise(best.cpu().reshape(images.shape))
-            yield Restored.of(nearness(units, images), batch=n, attack=BIAS_ATTACK, seconds=seconds, status="best unit")
+            about: Columns = {"batch": n, "attack": BIAS_ATTACK, "seconds": seconds, "status": "best unit"}
+            yield nearness(units, images) | about
             if self.shown and n == 0 and self.dtype == "float32":
                 order = metrics.match_batch(restored, images)
-                yield Picture(picture=packed(torch.cat([images, units, restored[order]]), self.size))
+                yield {"picture": packed(torch.cat([images, units, restored[order]]), self.size)}
 
 
 class DefendedBatch(BehindDefence):
@@ -188,7 +140,7 @@ class DefendedBatch(BehindDefence):
     classes: int
     dataset: str
 
-    def run(self) -> Iterator[RestoredBehind]:
+    def run(self) -> Iterator[Columns]:
         """Defend the batch, and invert it as both attackers."""
         model = _network(self.classes, False, "float32", self.seed, self.device)
         images, labels = _private(self.dataset, self.classes, self.size, self.seed)
@@ -198,7 +150,7 @@ class DefendedBatch(BehindDefence):
         for attacker, noise in (("unaware", 0.0), ("aware", None)):
             found = trace_fully_connected(sent, noise=noise)
             restored = data.denormalise(found.inputs.cpu().reshape(images.shape))
-            yield RestoredBehind.of(nearness(restored, images), attacker=attacker, status=found.status, utility=utility)
+            yield nearness(restored, images) | {"attacker": attacker, "status": found.status, "utility": utility}
 
 
 def _private(dataset: str, classes: int, size: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -224,18 +176,18 @@ def nearest(said: Tensor, truth: Tensor) -> Tensor:
     return said[torch.cdist(truth.to(said), said).argmin(dim=1)]
 
 
-def nearness(restored: Tensor, images: Tensor) -> Nearness:
+def nearness(restored: Tensor, images: Tensor) -> Columns:
     """Compare restored images (B, C, H, W) with the private images, in the best order."""
     order = metrics.match_batch(restored, images)
     psnr, lost = metrics.psnr(restored[order], images), ~restored.isfinite().flatten(1).all(dim=1)
-    return Nearness(
-        images=len(images),
-        psnr=float(psnr.mean()),
-        least=float(psnr.min()),
-        ssim=float(metrics.ssim(restored[order], images).mean()),
-        over_40=100 * float((psnr > 40).double().mean()),
-        lost=int(lost.sum()),
-    )
+    return {
+        "images": len(images),
+        "psnr": float(psnr.mean()),
+        "lowest_psnr": float(psnr.min()),
+        "ssim": float(metrics.ssim(restored[order], images).mean()),
+        "over_40": 100 * float((psnr > 40).double().mean()),
+        "not_restored": int(lost.sum()),
+    }
 
 
 def attacked(record: Record) -> pd.DataFrame:
@@ -255,7 +207,7 @@ def headline(record: Record) -> Headline:
         "From one averaged gradient of an untrained fully connected network without biases, a closed form restores "
         f"all {size} images of a batch at {psnr.text}, and it still restores every batch of {large}; there the bias "
         f"attack makes {_indistinguishable(biased)} images indistinguishable.",
-        true=bool(psnr.agrees and exact.agrees and mixed.agrees and rows["exact"].all()),
+        true=bool(psnr.agrees and exact.agrees and mixed.agrees and rows["certified"].all()),
         claim="exact-float32",
         what=f"median over batches of the mean PSNR of {size} images (four-layer network, flowers, float32)",
         of="batches",
@@ -264,85 +216,27 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Compare the closed form with the bias attack.
-
-    Rows: batch sizes B and gradient precisions. Columns: for the closed form the number of batches, those certified,
-    mean and lowest PSNR (dB), and the median time (s); for the bias attack the mean PSNR and the number of images that
-    are indistinguishable.
-    """
+    """Return the results of the closed form, on clean gradients and behind defences, and of the bias attack."""
+    behind = with_defence_cells(select(record.rows(DefendedBatch), attacker="aware"))
+    behind = behind.assign(attack=CLOSED_FORM, dtype="float32", certified=behind["status"] == "exact")
+    measures = {
+        "batches": count(),
+        **cells(COLUMNS, "certified", by=total),
+        **cells(COLUMNS, "psnr", by=mean, head="mean {}"),
+        **cells(COLUMNS, "lowest_psnr", by=least),
+        **cells(COLUMNS, "seconds", by=median, head="median {}"),
+    }
     return summary(
-        attacked(record),
-        {"B": "size", "precision": "dtype"},
-        {
-            "batches": among(count(), attack=CLOSED_FORM),
-            "batches certified": among(total("exact"), attack=CLOSED_FORM),
-            "mean PSNR (dB)": among(mean("psnr", decibels), attack=CLOSED_FORM),
-            "lowest PSNR (dB)": among(least("least", decibels), attack=CLOSED_FORM),
-            "median time (s)": among(median("seconds", ".2g"), attack=CLOSED_FORM),
-            "bias attack: mean PSNR (dB)": among(mean("psnr", decibels), attack=BIAS_ATTACK),
-            f"bias attack: indistinguishable ({metrics.INDISTINGUISHABLE:.0f} dB)": among(
-                _indistinguishable, attack=BIAS_ATTACK
-            ),
-        },
-    )
+        pd.concat([attacked(record).assign(defence="none", strength=NOTHING), behind]),
+        {"B": "size", "precision": "dtype", "defence": "defence", "strength": "strength"},
+        {head: among(measure, attack=CLOSED_FORM) for head, measure in measures.items()}
+        | {"bias attack: images above 40 dB": among(_indistinguishable, attack=BIAS_ATTACK)},
+    ).replace("nan", NOTHING)
 
 
 def _indistinguishable(rows: pd.DataFrame) -> str:
     """Measure how many images are indistinguishable from the private ones, and of how many."""
     return f"{round((rows['over_40'] * rows['images']).sum() / 100):,} of {rows['images'].sum():,.0f}"
-
-
-def defense_table(record: Record) -> pd.DataFrame:
-    """Return the effect of defences on one batch.
-
-    Rows: defences and their strengths. Columns: the cosine of the sent gradient with the undefended gradient; the
-    status and the PSNR (dB) for an attacker who expects no noise ("unaware") and for one who estimates it ("aware").
-    """
-    return summary(
-        with_defence_cells(record.rows(DefendedBatch)),
-        {"defence": "defence", "strength": "strength"},
-        {
-            "cosine with the undefended gradient": mean("utility", ".5f"),
-            "noise not expected: status": among(only("status"), attacker="unaware"),
-            "noise not expected: mean PSNR (dB)": among(mean("psnr", decibels), attacker="unaware"),
-            "noise estimated: status": among(only("status"), attacker="aware"),
-            "noise estimated: mean PSNR (dB)": among(mean("psnr", decibels), attacker="aware"),
-        },
-    )
-
-
-def beside_spear(sizes: list[int], dataset: str, seed: int) -> pd.DataFrame:
-    """Run SPEAR's core and the closed form on one batch of each size, for two layers of which the first has a bias.
-
-    The attacks run when this function is called. Rows: batch sizes B. Columns: the expected draws per sample, 2ᴮ⁻¹; for
-    SPEAR the number of draws; for both attacks the CPU time (s) and the lowest PSNR (dB).
-    """
-    lines = []
-    for size in sizes:
-        private = data.load(dataset, "test", size=SIZE)
-        generator = torch.Generator().manual_seed(seed)
-        chosen = torch.randperm(len(private), generator=generator)[:size]
-        images = F.adaptive_avg_pool2d(private.images[chosen], NARROW)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            first = nn.Linear(images[0].numel(), WIDTH)
-            model = nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(WIDTH, MANY, bias=False))
-        leak = observe(model, data.normalise(images), torch.randint(MANY, (size,), generator=generator))
-        line: dict[str, Any] = {"B": f"{size}", "expected draws, 2ᴮ⁻¹": f"{2 ** (size - 1):,}"}
-        started = time.process_time()
-        sent = leak.gradients["1.weight"], leak.gradients["1.bias"]
-        drawn = spear(first.weight, first.bias, *sent, size, draws=DRAWS, seed=seed)
-        line |= {"SPEAR: draws": f"{drawn.draws:,}", "SPEAR: CPU time (s)": f"{time.process_time() - started:.2f}"}
-        line["SPEAR: lowest PSNR (dB)"] = "lost" if drawn.inputs is None else _least(drawn.inputs, images)
-        started = time.process_time()
-        closed = trace_fully_connected(leak)
-        line["closed form: CPU time (s)"] = f"{time.process_time() - started:.2f}"
-        lines.append(line | {"closed form: lowest PSNR (dB)": _least(closed.inputs, images)})
-    return pd.DataFrame(lines)
-
-
-def _least(inputs: Tensor, images: Tensor) -> str:
-    return decibels(nearness(data.denormalise(inputs.reshape(images.shape)), images.double()).least)
 
 
 def figure_batch(record: Record) -> Figure:
@@ -356,37 +250,27 @@ def figure_batch(record: Record) -> Figure:
 
 
 def figure_sizes(record: Record) -> Figure:
-    """Plot the mean PSNR (dB) of both attacks against the batch size; shading reaches down to the lowest PSNR.
+    """Plot the mean PSNR (dB) of both attacks against the batch size; shading spans the means of single batches.
 
     A vertical line marks the batch size B = (C − 2) / 2 beyond which the equations no longer suffice.
     """
-    frame = attacked(record)
-    figure, axes = figures.panels(1, 1, height=3.4)
-    axis = axes[0][0]
-    for index, dtype in enumerate(dict.fromkeys(frame["dtype"])):
-        own = frame[(frame["attack"] == CLOSED_FORM) & (frame["dtype"] == dtype) & (frame["psnr"] > -float("inf"))]
-        mean, least = own.groupby("size")["psnr"].mean(), own.groupby("size")["least"].min()
-        axis.plot(mean.index, mean, marker="o", color=figures.COLOURS[2 * index], label=f"closed form, {dtype}")
-        axis.fill_between(mean.index, least, mean, color=figures.COLOURS[2 * index], alpha=0.18)
-    other = frame[(frame["attack"] == BIAS_ATTACK) & (frame["dtype"] == "float32")].groupby("size")["psnr"].mean()
-    axis.plot(
-        other.index,
-        other,
-        marker="x",
-        color=figures.COLOURS[1],
-        linestyle=figures.DASHES[1],
-        label="bias attack, float32",
+    rows = attacked(record)
+    rows = rows[(rows["psnr"] > -math.inf) & ((rows["attack"] == CLOSED_FORM) | (rows["dtype"] == "float32"))]
+    return drawn(
+        rows,
+        lines("size", "psnr", by=["attack", "dtype"], band="range"),
+        bound((record.stated(Parameters).classes - 2) / 2, label="B = (C − 2) / 2"),
+        height=3.4,
+        legend=4,
+        xlabel="batch size B (images)",
+        ylabel="mean PSNR (dB)",
+        ylim=(0, None),
     )
-    classes = int(record.stated(Parameters).classes)
-    bound((classes - 2) / 2, label="B = (C − 2) / 2")(axis, frame)
-    axis.set(xlabel="batch size B (images)", ylabel="mean PSNR (dB)", ylim=(0, None))
-    figures.legend_below(figure, 4)
-    return figure
 
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    own = line(table(record), "32", "float32")
+    own = line(table(record), "32", "float32", "none")
     return Leaks(
         "all images, in closed form",
         f"batches of {own['B']}; fully connected, no biases",

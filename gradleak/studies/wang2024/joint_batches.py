@@ -20,20 +20,22 @@ from torch import Tensor
 
 from gradleak import claims, data, metrics, studies
 from gradleak.errors import InputError
-from gradleak.labels import BatchLabels, recover_jointly
+from gradleak.labels import recover_jointly
 from gradleak.labels.verdict import KNOWN
 from gradleak.leak import observe_heads
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.drawn import bound, drawn, lines
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import count, mean, median, percent, select, summary, total
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import cells, count, mean, median, select, share, summary
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import AttackedNetwork
 from gradleak.studies.shared.outcomes import Outcome, collected, share_of
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
+from gradleak.studies.wang2024.columns import COLUMNS
 
 PLACE = "Beyond section 3"
 FEATURES = 256
@@ -42,8 +44,6 @@ NEAR_FEATURE = 1e-2
 LARGEST, FEWEST = 8, 4
 # A batch of more than MANY samples takes minutes, so at most FEW such batches are attacked.
 MANY, FEW = 40, 3
-# The table's words for how the classes of a batch are drawn.
-KINDS = {"repeated": "repeated", "mixed": "two each (mixup)"}
 
 
 class Cell(Form):
@@ -84,11 +84,7 @@ class Parameters(studies.Parameters):
             *(f"10/{size}/{drawn}/untold" for size in (4, 5, 6, 7) for drawn in ("distinct", "repeated")),
             *(f"20/{size}/distinct/told" for size in (9, 14, 17)),
             "20/14/repeated/told",
-            "50/30/distinct/told",
-            "50/36/distinct/told",
-            "50/44/distinct/told",
-            "100/50/distinct/told",
-            "100/60/distinct/told",
+            *(f"{sizes}/distinct/told" for sizes in ("50/30", "50/36", "50/44", "100/50", "100/60")),
             *(f"10/{size}/mixed/told" for size in (4, 6, 7)),
             "20/14/mixed/told",
             "5/3/distinct/told",
@@ -102,8 +98,7 @@ class Parameters(studies.Parameters):
     networks: list[Network] = setting(
         ["photos/lenet/untrained/6"],
         paper=[
-            *(f"cifar10/lenet/untrained/{size}" for size in (4, 6, 7)),
-            *(f"cifar10/resnet18/untrained/{size}" for size in (4, 6, 7)),
+            *(f"cifar10/{network}/untrained/{size}" for network in ("lenet", "resnet18") for size in (4, 6, 7)),
             "cifar10/lenet/trained/6",
         ],
         smallest=[],
@@ -140,32 +135,6 @@ class Parameters(studies.Parameters):
         return f"{self.batches} batches per setting, {few}{self.starts} starts each"
 
 
-class AttackedBatch(Row):
-    """The result of a search for all samples of a batch at once.
-
-    Attributes:
-        starts: The number of random starts.
-        told: Whether the attacker knows the classes.
-        source: "random layer", or the network.
-        label_error: The largest L1 error of a label.
-        feature_error: The largest relative error of a feature.
-        right: Whether all labels and features are right.
-        wrong: Whether the status is "found" although the answer is not right.
-    """
-
-    classes: int
-    size: int
-    seconds: float
-    starts: int
-    told: bool
-    source: str
-    status: str
-    label_error: float = math.nan
-    feature_error: float = math.nan
-    right: bool
-    wrong: bool
-
-
 class JointBatches(Experiment):
     """Search for all samples of a batch at once, for batches of one kind.
 
@@ -180,95 +149,75 @@ class JointBatches(Experiment):
 
     @property
     def _network(self) -> Network | None:
-        return None if self.cell.partition("/")[0].isdigit() else Network.of(self.cell)
+        return None if self.cell[0].isdigit() else Network.of(self.cell)
 
     def reads(self) -> list[str]:
         """Return the datasets of the private images and of the training, if there is a network."""
         one = self._network
         return [] if one is None else [one.dataset, *([one.training] if one.stage == "trained" else [])]
 
-    def run(self) -> Iterator[AttackedBatch]:
+    def run(self) -> Iterator[Columns]:
         """Recover every batch from its averaged gradient."""
         network, parts = self._network, self.cell.split("/")
         if network:
             sent = _networks(network, self.batches, self.seed, self.device)
         else:
             sent = _layers(Cell.of(self.cell), self.dtype, self.batches, self.seed, self.device)
-        told, mixed = network is not None or parts[-1] == "told", "mixed" in parts
-        source = "/".join(parts[:3]) if network else "random layer"
+        told, mixed = "untold" not in parts, "mixed" in parts
         for gradient, weight, hidden, targets in sent:
             size = len(hidden)
-            named = targets.topk(2, dim=1).indices if mixed else targets.argmax(dim=1)
+            classes = targets.topk(2, dim=1).indices if mixed else targets.argmax(dim=1)
+            starts = max(FEWEST, round(self.starts * min(1.0, (LARGEST / size) ** 3)))
             started = time.perf_counter()
-            tried = max(FEWEST, round(self.starts * min(1.0, (LARGEST / size) ** 3)))
             found = recover_jointly(
                 gradient,
                 weight,
-                classes=named if told else None,
+                classes=classes if told else None,
                 batch_size=None if told else size,
                 prior="mixup" if mixed else "smoothing",
-                starts=tried,
+                starts=starts,
                 seed=self.seed,
             )
             seconds, errors, right = time.perf_counter() - started, {}, False
             if found.status != "failed":
-                label, feature = _errors(found, hidden, targets)
-                errors = {"label_error": label, "feature_error": feature}
-                right = label < KNOWN and feature < NEAR_FEATURE
-            yield AttackedBatch(
-                classes=len(weight),
-                size=size,
-                seconds=seconds,
-                starts=tried,
-                told=told,
-                source=source,
-                status=found.status,
-                right=right,
-                wrong=found.status == "found" and not right,
-                **errors,
-            )
+                hidden, features = hidden.cpu().double(), found.features.cpu()
+                order = metrics.match_batch(features, hidden)
+                label = metrics.label_error(found.labels.cpu()[order], targets.cpu().double())
+                feature = (features[order] - hidden).norm(dim=1) / hidden.norm(dim=1)
+                errors = {"largest_error": float(label.max()), "feature_error": float(feature.max())}
+                right = errors["largest_error"] < KNOWN and errors["feature_error"] < NEAR_FEATURE
+            source = "/".join(parts[:3]) if network else "random layer"
+            about: Columns = {"classes": len(weight), "size": size, "starts": starts, "told": told, "source": source}
+            wrong = found.status == "found" and not right
+            yield about | {"seconds": seconds, "status": found.status, "right": right, "wrong": wrong, **errors}
 
 
-def _errors(found: BatchLabels, hidden: Tensor, targets: Tensor) -> tuple[float, float]:
-    """Return the largest L1 error of a label and the largest relative error of a feature, in the best order."""
-    order = metrics.match_batch(found.features.cpu(), hidden.cpu().double())
-    label = metrics.label_error(found.labels.cpu()[order], targets.cpu().double())
-    feature = (found.features.cpu()[order] - hidden.cpu()).norm(dim=1) / hidden.cpu().norm(dim=1)
-    return float(label.max()), float(feature.max())
-
-
-Sent = list[tuple[Tensor, Tensor, Tensor, Tensor]]
+Sent = Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 def _layers(cell: Cell, dtype: str, batches: int, seed: int, device: str) -> Sent:
-    """Return gradient, weight, features and smoothed or mixed labels of each batch of random layers behind a ReLU."""
-    sent = []
+    """Yield gradient, weight, features and smoothed or mixed labels of each batch of random layers behind a ReLU."""
     for number in range(batches):
         generator = torch.Generator().manual_seed(seed + number)
         weight = torch.randn(cell.classes, FEATURES, generator=generator, dtype=torch.float64) / math.sqrt(FEATURES)
         hidden = torch.randn(cell.size, FEATURES, generator=generator, dtype=torch.float64).relu()
         hidden = hidden / (hidden @ weight.T).std()
+        first = torch.randperm(cell.classes, generator=generator)[: cell.size]
+        if cell.drawn == "repeated":
+            few = first[: max(1, cell.size // 2)]
+            first = few[torch.randint(len(few), (cell.size,), generator=generator)]
         kind = "mixup" if cell.drawn == "mixed" else "smoothing"
-        targets = soft_labels(kind, _classes(cell, generator), cell.classes, generator)
+        targets = soft_labels(kind, first, cell.classes, generator)
         weight, hidden, targets = (value.to(device, DTYPES[dtype]) for value in (weight, hidden, targets))
         errors = (hidden @ weight.T).softmax(dim=1) - targets
-        sent.append((errors.T @ hidden / cell.size, weight, hidden, targets))
-    return sent
-
-
-def _classes(cell: Cell, generator: torch.Generator) -> Tensor:
-    if cell.drawn != "repeated":
-        return torch.randperm(cell.classes, generator=generator)[: cell.size]
-    few = torch.randperm(cell.classes, generator=generator)[: max(1, cell.size // 2)]
-    return few[torch.randint(len(few), (cell.size,), generator=generator)]
+        yield errors.T @ hidden / cell.size, weight, hidden, targets
 
 
 def _networks(one: Network, batches: int, seed: int, device: str) -> Sent:
-    """Return gradient, weight, features and smoothed labels of each batch of private images in a network."""
+    """Yield gradient, weight, features and smoothed labels of each batch of private images in a network."""
     private = data.load(one.dataset, "test")
     model, _ = attacked_networks.network(one, "smoothing", private, seed, device)
     model = model.to(device)
-    sent = []
     for number in range(batches):
         generator = torch.Generator().manual_seed(seed + number)
         chosen = torch.randperm(len(private), generator=generator)[: one.size]
@@ -276,14 +225,12 @@ def _networks(one: Network, batches: int, seed: int, device: str) -> Sent:
         targets = soft_labels("smoothing", private.labels[chosen], private.classes, generator).to(inputs)
         leaks = observe_heads(model, inputs, targets, batch_size=one.size)
         (hidden,) = inputs_of([model.get_submodule("head")], model, inputs)
-        sent.append((leaks.weight_gradients[0], leaks.weight, hidden, targets))
-    return sent
+        yield leaks.weight_gradients[0], leaks.weight, hidden, targets
 
 
 def headline(record: Record) -> Headline:
     """Return the finding: a search for all samples at once recovers batches that a search one by one cannot."""
-    known = claims.judgements(record)
-    exact = known["joint-seventeen"]
+    exact = claims.judgements(record)["joint-seventeen"]
     cell = Cell.of(str(exact.claim.measure.where["cell"]))
     alone = (cell.classes - 2) // 2
     return Headline(
@@ -299,64 +246,44 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the results of the search.
-
-    Rows: random layers or networks, numbers of classes C, batch sizes B, how classes are drawn and whether the attacker
-    knows them, precisions, and the surplus of equations over unknowns. Columns: n batches, the shares of batches that
-    are recovered, ambiguous, and failed, the number found but wrong, and the median time (s).
-    """
-    rows = record.rows(JointBatches)
-    random = rows["source"] == "random layer"
-    chosen = rows["cell"].map(lambda cell: KINDS.get(cell.split("/")[2], "distinct")).where(random, "as in the data")
+    """Return the shares of batches that are recovered, ambiguous and failed, over all precisions."""
+    rows = record.frame()
+    kinds = rows["cell"].str.split("/").str[2].where(rows["source"] == "random layer", "as in the data")
     rows = rows.assign(
         source=rows["source"].str.replace("/", ", "),
-        drawn=chosen + rows["told"].map({True: ", known", False: ", unknown"}),
-        spare=(rows["classes"] - 1) * rows["size"] - rows["size"] * (rows["size"] + 1),
-        found=100.0 * (rows["right"] & rows["status"].eq("found")),
-        ambiguous=100.0 * rows["status"].eq("ambiguous"),
-        failed=100.0 * rows["status"].eq("failed"),
+        kind=kinds + rows["told"].map({True: ", known", False: ", unknown"}),
+        spare=rows["size"] * (rows["classes"] - 2 - rows["size"]),
+        right=rows["right"] & rows["status"].eq("found"),
+        ambiguous=rows["status"].eq("ambiguous"),
+        failed=rows["status"].eq("failed"),
     )
-    keys = {
-        "network or layer": "source",
-        "C": "classes",
-        "B": "size",
-        "classes of the samples": "drawn",
-        "precision": "dtype",
-    }
     return summary(
         rows,
-        keys | {"equations minus unknowns": "spare"},
+        {"network or layer": "source", "C": "classes", "B": "size", "classes of the samples": "kind"}
+        | {"equations minus unknowns": "spare"},
         {
             "batches": count(),
-            "recovered": mean("found", percent()),
-            "ambiguous": mean("ambiguous", percent()),
-            "failed": mean("failed", percent()),
-            "found, but wrong": total("wrong", ".0f"),
-            "median time (s)": median("seconds", _seconds),
+            **cells(COLUMNS, "right", by=mean),
+            "ambiguous": share("ambiguous"),
+            "failed": share("failed"),
+            "median time (s)": median("seconds"),
         },
     )
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.2g}" if value < 10 else f"{value:.0f}"
 
 
 def figure_sizes(record: Record) -> Figure:
     """Plot the share of batches that are recovered (%) against the batch size, for random layers with distinct classes.
 
-    One line for each precision, with classes known and unknown. Vertical lines mark the largest batch sizes of the
-    search for one sample at a time, (C − 2) / 2, and for all together, C − 2.
+    Vertical lines mark the largest batch sizes of the search for one sample at a time, (C − 2) / 2, and for all
+    together, C − 2.
     """
-    rows = record.rows(JointBatches)
-    rows = rows[(rows["source"] == "random layer") & rows["cell"].str.contains("distinct")]
+    rows = select(record.frame(), source="random layer")
+    rows = rows[rows["cell"].str.contains("distinct")]
     many = rows["classes"].value_counts().index[0]
     rows = select(rows, classes=many)
     return drawn(
         rows.assign(found=100 * (rows["right"] & rows["status"].eq("found"))),
-        lines(
-            "size", "found", by=["dtype", "told"],
-            label=lambda dtype, told: f"{dtype}, classes {'known' if told else 'unknown'}",
-        ),
+        lines("size", "found", by="told", label={True: "classes known", False: "classes unknown"}.__getitem__),
         bound((many - 2) / 2, " limit one by one", 106),
         bound(many - 2, "limit together ", 106, ha="right"),
         lambda axis, _: axis.xaxis.set_major_locator(MaxNLocator(integer=True)),
@@ -366,7 +293,7 @@ def figure_sizes(record: Record) -> Figure:
         ylabel="batches recovered (%)",
         ylim=(-4, 114),
         xlim=(1.5, many - 0.5),
-    )  # fmt: skip
+    )
 
 
 def outcomes(record: Record) -> list[Outcome]:
