@@ -337,14 +337,14 @@ class Rivals(OnImages):
         settings = replace(SETTINGS["gradinversion+pyramid"], steps=self.steps)
         optimizer = Adam(steps=self.steps, signed=True)
         attacks = {
-            "peeling": lambda: peel(leak, steps=1200),
-            "GradInversion": lambda: restore_batches(leak, "recovered", settings=settings, seed=self.seed),
-            "matching": lambda: match(leak, distance="cosine", optimizer=optimizer, seed=self.seed),
+            "peeling": lambda: peel(leak, steps=1200).images,
+            "GradInversion": lambda: restore_batches(leak, "recovered", settings=settings, seed=self.seed).images,
+            "matching": lambda: match(leak, distance="cosine", optimizer=optimizer, seed=self.seed).images,
         }
         own = 0.0
         for attack, restore in attacks.items():
             cpu = time.process_time()
-            inputs = restore().images
+            inputs = restore()
             seconds = time.process_time() - cpu
             own = own or seconds
             restored, _ = in_order(inputs.flatten(0, -4), images)

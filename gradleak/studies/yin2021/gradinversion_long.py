@@ -185,7 +185,7 @@ def _peeled(case: Case, front: int) -> tuple[list[CaseRow | Columns], torch.Tens
                 opened=bool(reached),
                 cpu_seconds=seconds,
             ),
-            *({"run": PEELED, "image": number} | layer for layer in layers),
+            *(layer | {"run": PEELED, "image": number} for layer in layers),
         ]
     return rows, torch.cat(nearest)
 
