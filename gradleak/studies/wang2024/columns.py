@@ -168,4 +168,28 @@ COLUMNS = Columns(
     residual=Column("relative error of the recomputed gradient", ERROR),
     whole=Column("recovered exactly", ".0%"),
     flagged=Column("answer not certified"),
+    # peeling and peeling-limits: peeled batches and the inputs of their layers. An attack's estimate of its error is
+    # claimed, and honest within a factor of ten of the true error. In an exactly restored batch, PSNRs and the ratio of
+    # errors measure only rounding errors. Records have a huge negative PSNR for an image that was not found.
+    matched=Column("maps from which the images were searched"),
+    back=Column("every image exact"),
+    silently=Column("certified although an image is not exact"),
+    images_ratio=Column("claimed / true error of an image", ".2g", kinds.rounding(near=10.0)),
+    images_honest=Column("claimed errors of images honest"),
+    layers=Column("layers recovered", "{:.0f}"),
+    deepest=Column("recovered layer nearest to the image"),
+    number=Column("layers behind it", "{:.0f}"),
+    off=Column("true error", ERROR),
+    honest=Column("claimed error honest"),
+    cpu_seconds=Column("CPU time (s)", ".0f"),
+    times=Column("CPU time relative to peeling", ".1f"),
+    # Trained networks. 1 − p of a sample is rounded as its label's probability p.
+    side=Column("image side (pixels)", "{:.0f}"),
+    epochs=Column("training epochs", "{:.0f}"),
+    training_loss=Column("training loss at the end", ".2g"),
+    surest=Column("smallest 1 − p", ".2g"),
+    least_sure=Column("largest 1 − p", ".2g"),
+    unsure=Column("1 − p of the sure sample", ".0e", kinds.measured(relative=1e-5)),
+    sure=Column("PSNR of the sure sample (dB)", ".1f", kinds.rounding(decibels=True)),
+    other=Column("PSNR of the other sample (dB)", ".1f", kinds.rounding(decibels=True)),
 )

@@ -13,44 +13,31 @@ from typing import ClassVar
 
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional as F
 
 from gradleak import claims, data, metrics, models, studies
 from gradleak.images import Adam, match, peel
-from gradleak.images.peeling.attack import counts_of
-from gradleak.images.peeling.network import Network
 from gradleak.leak import Leak, observe
-from gradleak.runs import kinds
 from gradleak.runs.fitting import Sees
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.drawn import DASHED, drawn, scattered
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import Measure, among, count, mean, median, only, select, summary
-from gradleak.studies import Experiment, Row, setting
-from gradleak.studies.shared import peeled
+from gradleak.show.summaries import among, cells, count, least, mean, median, select, summary, total
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.defended import sent_behind
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, network_in_words
-from gradleak.studies.shared.peeled import (
-    FACTOR,
-    OUTCOMES,
-    PeeledBatch,
-    batches,
-    decibels,
-    judged,
-    layers_of,
-    short,
-)
+from gradleak.studies.shared.peeled import FACTOR, batch_row, batches, in_order, layer_rows, similarity
+from gradleak.studies.wang2024.columns import COLUMNS
 
 PLACE = "Beyond section 4.2"
-# In an exactly restored batch, the lowest PSNR (dB) measures only rounding errors, and the ratio compares them with the
-# errors that the attack claims.
-COLUMNS = {"least": kinds.rounding(decibels=True), "images_ratio": kinds.rounding(near=10.0)}
 NETWORK = "resnet18-cifar"
-COUNTED = (1, 2, 4, 8, 16)
 
 
 class Parameters(studies.Parameters):
@@ -99,30 +86,6 @@ class Parameters(studies.Parameters):
         return f"batches per size: {self.repeats}, B = {sizes}, {data.title(self.dataset)}"
 
 
-class TimedBatch(PeeledBatch):
-    """A peeled batch with wall-clock and CPU time (s); the first batch has a picture of private and found images."""
-
-    seconds: float
-    cpu_seconds: float
-    picture: str = ""
-
-
-class NoisyBatch(PeeledBatch):
-    """A batch that an attacker peeled from a gradient with noise."""
-
-    attacker: str
-
-
-class MatchedBatch(Row):
-    """A batch that gradient matching restored, with mean and lowest PSNR (dB); `what` is "batch"."""
-
-    what: str
-    cpu_seconds: float
-    psnr: float
-    least: float
-    picture: str
-
-
 class OnBatch(Experiment):
     """An experiment on one batch of private images and an untrained network; each batch has other weights."""
 
@@ -130,8 +93,8 @@ class OnBatch(Experiment):
     side: int
     dataset: str
 
-    def private(self, size: int, batch: int) -> tuple[Tensor, Tensor, Leak]:
-        """Return the batch's images (B, C, H, W) in [0, 1], the normalised inputs, and the client's leak."""
+    def private(self, size: int, batch: int) -> tuple[Tensor, Leak]:
+        """Return the batch's images (B, C, H, W) in [0, 1] and the client's leak."""
         private = data.load(self.dataset, "test")
         generator = torch.Generator().manual_seed(self.seed + batch)
         images = private.images[torch.randperm(len(private), generator=generator)[:size]].double()
@@ -145,7 +108,7 @@ class OnBatch(Experiment):
             seed=self.seed + batch,
         )
         inputs = data.normalise(images).to(self.device)
-        return images, inputs, observe(model.to(self.device), inputs.float(), labels.to(self.device))
+        return images, observe(model.to(self.device), inputs.float(), labels.to(self.device))
 
 
 class Peeling(OnBatch):
@@ -156,18 +119,17 @@ class Peeling(OnBatch):
     batch: int
     steps: int
 
-    def run(self) -> list[Row]:
-        """Peel the batch; return a row for the batch and one for each layer that was reached."""
-        images, inputs, leak = self.private(self.size, self.batch)
+    def run(self) -> list[Columns]:
+        """Peel the batch; return a row for the batch and one for each layer. The first batch has a picture."""
+        images, leak = self.private(self.size, self.batch)
         started, cpu = time.perf_counter(), time.process_time()
         found = peel(leak, steps=self.steps)
-        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
-        row = TimedBatch.of(judged(found, images, inputs), seconds=seconds, cpu_seconds=cpu_seconds)
+        row: Columns = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
+        row |= batch_row(found, images)
         if self.batch == 0:
-            restored = data.denormalise(found.images.cpu())
-            restored = restored[metrics.match_batch(restored, images)]
-            row = TimedBatch.of(row, picture=packed(torch.cat([images, restored]), self.size))
-        return [row, *layers_of(leak.model, found, inputs)]
+            restored, _ = in_order(found.images, images)
+            row["picture"] = packed(torch.cat([images, restored]), self.size)
+        return [row, *layer_rows(leak.model, found, images)]
 
 
 class FromNoise(OnBatch):
@@ -177,13 +139,12 @@ class FromNoise(OnBatch):
     level: float
     steps: int
 
-    def run(self) -> Iterator[NoisyBatch]:
+    def run(self) -> Iterator[Columns]:
         """Add the noise, and peel the image as both attackers."""
-        images, inputs, clean = self.private(1, 0)
+        images, clean = self.private(1, 0)
         leak = replace(clean, gradients=sent_behind("gaussian", self.level, clean.gradients, self.seed))
         for attacker, noise in (("unaware", 0.0), ("aware", self.level)):
-            found = peel(leak, noise=noise, steps=self.steps)
-            yield NoisyBatch.of(judged(found, images, inputs), attacker=attacker)
+            yield batch_row(peel(leak, noise=noise, steps=self.steps), images) | {"attacker": attacker}
 
 
 class Matching(OnBatch):
@@ -193,24 +154,15 @@ class Matching(OnBatch):
     size: int
     steps: int
 
-    def run(self) -> list[MatchedBatch]:
+    def run(self) -> list[Columns]:
         """Match the batch's gradient."""
-        images, _, leak = self.private(self.size, 0)
+        images, leak = self.private(self.size, 0)
         cpu = time.process_time()
         found = match(leak, distance="cosine", optimizer=Adam(steps=self.steps, signed=True), seed=self.seed)
         seconds = time.process_time() - cpu
-        restored = data.denormalise(found.images.cpu().double())
-        restored = restored[metrics.match_batch(restored, images)]
-        psnr = metrics.psnr(restored, images)
-        return [
-            MatchedBatch(
-                what="batch",
-                cpu_seconds=seconds,
-                psnr=float(psnr.mean()),
-                least=float(psnr.min()),
-                picture=packed(restored, self.size),
-            )
-        ]
+        restored, _ = in_order(found.images, images)
+        row: Columns = {"what": "batch", "cpu_seconds": seconds, "picture": packed(restored, self.size)}
+        return [row | similarity(restored, images)]
 
 
 def headline(record: Record) -> Headline:
@@ -221,7 +173,7 @@ def headline(record: Record) -> Headline:
     own = select(record.rows(Peeling), what="batch", size=size)
     return Headline(
         f"From one averaged gradient of an untrained ResNet18, peeling restores all {size} images of a batch at "
-        f"{math.floor(own['least'].min())} dB or more in {restored.cases} batches; a short gradient matching of "
+        f"{math.floor(own['lowest_psnr'].min())} dB or more in {restored.cases} batches; a short gradient matching of "
         f"one batch reaches {matched.text} on average.",
         true=bool(restored.value == 100 and wrong.value == 0 and matched.agrees),
         claim="peel-four",
@@ -232,73 +184,21 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the results of peeling, beside gradient matching.
-
-    Rows: batch sizes B. Columns: n batches; batches that are certified, batches with every image exact, and wrong
-    certificates; the lowest PSNR (dB); the median CPU time (s); mean PSNR (dB) and CPU time (s) of
-    matching.
-    """
-    rows = pd.concat([batches(record.rows(Peeling)), record.rows(Matching)]).astype({"size": int})
-    measures = {"batches": count()} | OUTCOMES | {"median CPU time (s)": median("cpu_seconds", ".0f")}
-    own = {head: among(measure, part=Peeling.part) for head, measure in measures.items()}
-    rival = {
-        "matching: mean PSNR (dB)": among(mean("psnr", decibels), part=Matching.part),
-        "matching: CPU time (s)": among(mean("cpu_seconds", ".0f"), part=Matching.part),
+    """Return the results of peeling beside those of gradient matching, one row for each batch size B."""
+    peeled = {
+        "batches": count(),
+        "certified": total("certified"),
+        **cells(COLUMNS, "lowest_psnr", by=least),
+        **cells(COLUMNS, "cpu_seconds", by=median, head="median {}"),
     }
-    return summary(rows.sort_values("size", kind="stable"), {"B": "size"}, own | rival)
-
-
-def layer_table(record: Record) -> pd.DataFrame:
-    """Return the accuracy of each layer's recovered inputs.
-
-    Rows: layers and batch sizes B. Columns: equations, unknowns, the number of batches in which the layer was reached,
-    and the largest claimed and true errors.
-    """
-    return peeled.layer_table(record.rows(Peeling).astype({"size": int}), B="size")
-
-
-def noise_table(record: Record) -> pd.DataFrame:
-    """Return the results of peeling a single sample from a gradient with noise.
-
-    Rows: standard deviations of the noise. Columns: status, recovered layers and PSNR (dB) for an attacker who expects
-    no noise and for one who knows its level.
-    """
-
-    def answered(attacker: str, words: str) -> dict[str, Measure]:
-        return {
-            f"{words}: status": among(only("status"), attacker=attacker),
-            f"{words}: layers recovered": among(only("layers", ".0f"), attacker=attacker),
-            f"{words}: PSNR (dB)": among(only("least", decibels), attacker=attacker),
-        }
-
-    rows = record.rows(FromNoise).sort_values("level", kind="stable")
-    measures = answered("unaware", "noise not expected") | answered("aware", "noise known")
-    return summary(
-        rows.assign(level=rows["level"].map("{:.0e}".format)), {"standard deviation of the noise": "level"}, measures
-    )
-
-
-def counts_table() -> pd.DataFrame:
-    """Return the layer at which too few equations stop peeling, by counting alone.
-
-    Rows: networks, and batch sizes B from which on the layer changes. Columns: the layer, and the reason.
-    """
-    lines, side = [], 32
-    for name, label in (
-        ("resnet18-cifar", "ResNet18, CIFAR form"),
-        ("resnet18", "ResNet18, 7×7 stem"),
-        ("resnet20", "ResNet20"),
-        ("resnet50-cifar", "ResNet50, CIFAR form"),
-    ):
-        model, before = models.build(name, classes=100, image_size=side).to("meta"), ""
-        network = Network(model, (3, side, side))
-        for size in COUNTED:
-            stops = next(count for count in counts_of(network, size) if count.reason)
-            if stops.name != before:
-                where = short(stops.name)
-                lines.append({"network": label, "from B": f"{size}", "peeling ends at": where, "reason": stops.reason})
-            before = stops.name
-    return pd.DataFrame(lines)
+    matched = {
+        **cells(COLUMNS, "psnr", by=mean, head="matching: mean {}"),
+        **cells(COLUMNS, "cpu_seconds", by=mean, head="matching: {}"),
+    }
+    measures = {head: among(measure, part=Peeling.part) for head, measure in peeled.items()}
+    measures |= {head: among(measure, part=Matching.part) for head, measure in matched.items()}
+    rows = batches(record.frame()).dropna(subset="size").astype({"size": int})
+    return summary(rows.sort_values("size", kind="stable"), {"B": "size"}, measures)
 
 
 def figure_batch(record: Record) -> Figure:
@@ -315,25 +215,25 @@ def figure_layers(record: Record) -> Figure:
 
     Dashed lines are a factor of 10 away from equality.
     """
-    frame = select(record.rows(Peeling), what="layer", reason="")
-    figure, axes = figures.panels(1, 1, height=3.4)
-    axis = axes[0][0]
-    for index, (size, group) in enumerate(frame.groupby("size")):
-        axis.scatter(group["off"], group["claimed"], s=12, color=figures.COLOURS[index], label=f"{size:.0f} per batch")
-    ends = [frame[["off", "claimed"]].min().min() / 3, frame[["off", "claimed"]].max().max() * 3]
-    axis.plot(ends, ends, color=figures.TRUTH, linewidth=1.2, label="claimed = true")
-    for factor in (FACTOR, 1 / FACTOR):
-        axis.plot(ends, [end * factor for end in ends], color=figures.TRUTH, linewidth=0.8, linestyle=(0, (4, 2)))
-    axis.set(
+    return drawn(
+        select(record.rows(Peeling), what="layer", reason=""),
+        scattered("off", "claimed", by="size", label="{:.0f} per batch".format, markersize=4),
+        _equality,
+        height=3.4,
+        legend=3,
         xscale="log",
         yscale="log",
         xlabel="true relative error of a layer's inputs",
         ylabel="claimed relative error",
-        xlim=ends,
-        ylim=ends,
     )
-    figures.legend_below(figure, 3)
-    return figure
+
+
+def _equality(axis: Axes, rows: pd.DataFrame) -> None:
+    """Draw the line on which claimed and true errors are equal, and two lines a factor of 10 away from it."""
+    ends = rows["off"].min() / 3, rows["off"].max() * 3
+    axis.plot(ends, ends, color=figures.TRUTH, linewidth=1.2, label="claimed = true")
+    for factor in (FACTOR, 1 / FACTOR):
+        axis.plot(ends, [end * factor for end in ends], color=figures.TRUTH, linewidth=0.8, linestyle=DASHED)
 
 
 def leaks(record: Record) -> Leaks:
@@ -353,21 +253,11 @@ def leaks(record: Record) -> Leaks:
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
-    worst = median_of("least", "PSNR of a batch's worst image", "batches")
-    rows = record.rows(Peeling)
-    rows = rows[rows["what"] == "batch"]
-    found = collected(
-        record, rows, "images", worst, attack="peeling", network=NETWORK, data=rows["dataset"],
-        batch=rows["size"].astype(int),
-    )  # fmt: skip
-    rows = record.rows(FromNoise)
-    found += collected(
-        record, rows, "images", worst, attack="peeling, " + rows["attacker"].map(KNOWLEDGE),
-        network=NETWORK, data=rows["dataset"],
-        defense=[f"gaussian/{level:g}" for level in rows["level"]],
-    )  # fmt: skip
-    rows = record.part("matched")
-    return found + collected(
-        record, rows, "images", worst, attack="gradient matching", network=NETWORK, data=rows["dataset"],
-        batch=rows["size"].astype(int),
+    rows = batches(record.frame())
+    peeling = "peeling" + (", " + rows["attacker"].map(KNOWLEDGE)).fillna("")
+    return collected(
+        record, rows, "images", median_of("lowest_psnr", "PSNR of a batch's worst image", "batches"),
+        attack=peeling.mask(rows["part"] == Matching.part, "gradient matching"), network=NETWORK, data=rows["dataset"],
+        batch=rows["size"].fillna(1).astype(int),
+        defense=("gaussian/" + rows["level"].map("{:g}".format)).where(rows["level"].notna(), "none"),
     )  # fmt: skip

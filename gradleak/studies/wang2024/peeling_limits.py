@@ -10,10 +10,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from pydantic import Field
@@ -28,42 +29,22 @@ from gradleak.images.peeling.attack import counts_of
 from gradleak.images.peeling.network import Network
 from gradleak.leak import Leak, head_inputs, observe
 from gradleak.models import training
-from gradleak.runs import kinds
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
-from gradleak.show.drawn import drawn, lines
+from gradleak.show.drawn import drawn, lines, points
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import NOTHING, Measure, among, count, greatest, least, median, only, select, summary
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import NOTHING, cells, count, least, median, select, summary, total
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of
-from gradleak.studies.shared.peeled import (
-    OUTCOMES,
-    PeeledBatch,
-    PeeledLayer,
-    batches,
-    decibels,
-    judged,
-    layers_of,
-    psnr_or_lost,
-    reached,
-    reached_count,
-    short,
-)
+from gradleak.studies.shared.peeled import batch_row, batches, image_psnr, in_order, layer_rows, similarity
 from gradleak.studies.shared.samples import DTYPES
+from gradleak.studies.wang2024.columns import COLUMNS
 
 PLACE = "Beyond section 4.2"
-# In an exactly restored image, the PSNR (dB) measures only rounding errors, and the ratio compares them with the errors
-# that the attack claims. `unsure` is 1 − p, which float32 rounds as it rounds p.
-COLUMNS = {
-    "least": kinds.rounding(decibels=True),
-    "sure": kinds.rounding(decibels=True),
-    "other": kinds.rounding(decibels=True),
-    "images_ratio": kinds.rounding(near=10.0),
-    "unsure": kinds.measured(relative=1e-5),
-}
 # A ratio of times differs from run to run.
 TIMES = ("times",)
 NETWORK = "resnet18-cifar"
@@ -89,13 +70,6 @@ NAMES = {
     "efficientnet-lite0": "EfficientNet-Lite0",
 }
 COUNTED = range(1, 17)
-PEELING = "peeling"
-# The attackers on defended gradients, in words.
-ATTACKERS = {
-    "unaware": "expects no defence",
-    "aware": "expects the defence",
-    "as one step": "expects one step",
-}
 
 
 class Stage(Form):
@@ -195,84 +169,6 @@ class Parameters(studies.Parameters):
         return f"batches of {sizes}, {data.title(self.dataset)}{flowers}"
 
 
-class DeepBatch(PeeledBatch):
-    """A peeled batch; `deepest` is the lowest layer whose inputs were recovered, "" if there is none."""
-
-    deepest: str
-
-
-class TimedBatch(DeepBatch):
-    """A peeled batch with the CPU time (s) of peeling."""
-
-    cpu_seconds: float
-
-
-class TrainedBatch(TimedBatch):
-    """A peeled batch of a trained network.
-
-    Attributes:
-        accuracy: The network's test accuracy.
-        loss: The training loss at the end.
-        side: The side of the images (pixels).
-        epochs: The number of training epochs.
-        size: The batch size.
-        surest: 1 − p for the sample with the largest label probability p.
-        least_sure: 1 − p for the sample with the smallest label probability p.
-    """
-
-    accuracy: float
-    loss: float
-    side: int
-    epochs: int
-    size: int
-    surest: float
-    least_sure: float
-
-
-class SureBatch(DeepBatch):
-    """A peeled pair of samples, the first with a label probability p near 1.
-
-    Attributes:
-        sure: The PSNR (dB) of the first sample.
-        other: The PSNR (dB) of the second sample.
-        unsure: 1 − p for the first sample.
-    """
-
-    sure: float
-    other: float
-    unsure: float
-
-
-class DefendedBatch(DeepBatch):
-    """A batch that an attacker peeled from a defended gradient."""
-
-    attacker: str
-    batch: int
-
-
-class DefendedLayer(PeeledLayer):
-    """A layer of a batch that an attacker peeled from a defended gradient."""
-
-    attacker: str
-    batch: int
-
-
-class Picture(Row):
-    """A picture of a batch: the private images, or those that an attack restored."""
-
-    attack: str
-    picture: str
-
-
-class Restored(Picture):
-    """A batch that an attack restored, with mean and lowest PSNR (dB); `times`: its CPU time divided by peeling's."""
-
-    cpu_seconds: float
-    psnr: float
-    least: float
-    times: float
-
-
 class TrainedNetwork(Experiment):
     """Peel a batch of test images in a trained network; `stage` describes the training and the batch."""
 
@@ -285,7 +181,7 @@ class TrainedNetwork(Experiment):
         """Return the dataset of the training."""
         return [LEARNS]
 
-    def run(self) -> list[Row]:
+    def run(self) -> list[Columns]:
         """Train the network or load it from the cache, and peel the batch."""
         own = Stage.of(self.stage)
         recipe = training.Recipe(
@@ -301,20 +197,16 @@ class TrainedNetwork(Experiment):
         with torch.no_grad():
             logits = trained.model(data.normalise(images).to(self.device).float()).double().cpu()
         unsure = _unsure(logits, labels)
-        found, seconds = _timed(leak, self.steps)
-        batch, layers = _rows(leak, found, images)
-        row = TrainedBatch.of(
-            batch,
-            cpu_seconds=seconds,
-            accuracy=trained.accuracy,
-            loss=trained.losses[-1],
-            side=own.side,
-            epochs=own.epochs,
-            size=own.size,
-            surest=float(unsure.min()),
-            least_sure=float(unsure.max()),
-        )
-        return [row, *layers]
+        about: Columns = {
+            "test_accuracy": trained.accuracy,
+            "training_loss": trained.losses[-1],
+            "side": own.side,
+            "epochs": own.epochs,
+            "size": own.size,
+            "surest": float(unsure.min()),
+            "least_sure": float(unsure.max()),
+        }
+        return _timed(leak, images, self.steps, **about)
 
 
 class OnImages(Experiment):
@@ -329,11 +221,11 @@ class OnImages(Experiment):
         images = private.images[torch.randperm(len(private), generator=generator)[:size]].double()
         return F.adaptive_avg_pool2d(images, side)
 
-    def sent(self, size: int, seed: int, local_steps: int = 1, rate: float = 0.1) -> tuple[Tensor, Leak]:
-        """Return a batch of small images with random labels, and the client's leak."""
+    def sent(self, size: int, seed: int, **client: Any) -> tuple[Tensor, Leak]:
+        """Return a batch of small images with random labels, and the client's leak; `client` as in `observe`."""
         images = self.images(size, seed)
         model, labels = _network(images, seed), _classes(size, seed)
-        return images, _observed(model, images, labels, self.device, local_steps=local_steps, rate=rate)
+        return images, _observed(model, images, labels, self.device, **client)
 
 
 class LargeBatch(OnImages):
@@ -343,12 +235,10 @@ class LargeBatch(OnImages):
     size: int
     steps: int
 
-    def run(self) -> list[Row]:
+    def run(self) -> list[Columns]:
         """Peel the batch."""
         images, leak = self.sent(self.size, self.seed)
-        found, seconds = _timed(leak, self.steps)
-        batch, layers = _rows(leak, found, images)
-        return [TimedBatch.of(batch, cpu_seconds=seconds), *layers]
+        return _timed(leak, images, self.steps)
 
 
 class SureSample(OnImages):
@@ -358,7 +248,7 @@ class SureSample(OnImages):
     level: float
     dtype: str
 
-    def run(self) -> list[Row]:
+    def run(self) -> list[Columns]:
         """Change the network so that p of the first sample is as wanted, and peel both samples."""
         images, labels = self.images(2, self.seed), _classes(2, self.seed)
         model = _network(images, self.seed).double()
@@ -368,10 +258,9 @@ class SureSample(OnImages):
             unsure = _unsure(model(data.normalise(images).to(DTYPES[self.dtype])).double(), labels)
         leak = _observed(model, images, labels, self.device, self.dtype)
         found = peel(leak)
-        restored = data.denormalise(found.images.cpu())
-        own = psnr_or_lost(restored[metrics.match_batch(restored, images)], images)
-        batch, layers = _rows(leak, found, images)
-        return [SureBatch.of(batch, sure=float(own[0]), other=float(own[1]), unsure=float(unsure[0])), *layers]
+        restored, _ = in_order(found.images, images)
+        sure, other = image_psnr(restored, images).tolist()
+        return _rows(leak, found, images, sure=sure, other=other, unsure=float(unsure[0]))
 
 
 class Defended(OnImages):
@@ -385,16 +274,14 @@ class Defended(OnImages):
     level: float
     repeats: int
 
-    def run(self) -> Iterator[Row]:
+    def run(self) -> Iterator[Columns]:
         """Peel every batch as each attacker."""
         for batch in range(self.repeats):
             client = self._two_steps if self.defense == LOCAL else self._behind
             images, leak = client(self.seed + batch)
             for attacker, (noise, scale) in self._attackers().items():
-                row, layers = _rows(leak, peel(leak, noise=noise, scale=scale), images)
-                yield DefendedBatch.of(row, attacker=attacker, batch=batch)
-                for layer in layers:
-                    yield DefendedLayer.of(layer, attacker=attacker, batch=batch)
+                for row in _rows(leak, peel(leak, noise=noise, scale=scale), images):
+                    yield row | {"attacker": attacker, "batch": batch}
 
     def _behind(self, seed: int) -> tuple[Tensor, Leak]:
         images, clean = self.sent(1, seed)
@@ -426,17 +313,14 @@ class Reach(OnImages):
     network: str
     size: int
 
-    def run(self) -> list[Row]:
+    def run(self) -> list[Columns]:
         """Peel a batch with distinct classes."""
         images = self.images(self.size, self.seed, SIDE)
         model = _network(images, self.seed, self.network)
         with torch.no_grad():
             classes = model(data.normalise(images).float()).shape[1]
         labels = torch.randperm(classes, generator=torch.Generator().manual_seed(self.seed))[: self.size]
-        leak = _observed(model, images, labels, self.device)
-        found, seconds = _timed(leak, steps=0)
-        batch, layers = _rows(leak, found, images)
-        return [TimedBatch.of(batch, cpu_seconds=seconds), *layers]
+        return _timed(_observed(model, images, labels, self.device), images, steps=0)
 
 
 class Rivals(OnImages):
@@ -446,34 +330,26 @@ class Rivals(OnImages):
     size: int
     steps: int
 
-    def run(self) -> Iterator[Picture]:
+    def run(self) -> Iterator[Columns]:
         """Restore the batch by each of the three attacks."""
         images, leak = self.sent(self.size, self.seed)
-        yield Picture(attack="private", picture=packed(images, self.size))
+        yield {"attack": "private", "picture": packed(images, self.size)}
         settings = replace(SETTINGS["gradinversion+pyramid"], steps=self.steps)
+        optimizer = Adam(steps=self.steps, signed=True)
+        attacks = {
+            "peeling": lambda: peel(leak, steps=1200).images,
+            "GradInversion": lambda: restore_batches(leak, "recovered", settings=settings, seed=self.seed).images,
+            "matching": lambda: match(leak, distance="cosine", optimizer=optimizer, seed=self.seed).images,
+        }
         own = 0.0
-        for attack in (PEELING, "GradInversion", "matching"):
+        for attack, restore in attacks.items():
             cpu = time.process_time()
-            if attack == PEELING:
-                inputs = peel(leak, steps=1200).images
-            elif attack == "GradInversion":
-                inputs = restore_batches(leak, "recovered", settings=settings, seed=self.seed).images
-            else:
-                optimizer = Adam(steps=self.steps, signed=True)
-                inputs = match(leak, distance="cosine", optimizer=optimizer, seed=self.seed).images
+            inputs = restore()
             seconds = time.process_time() - cpu
-            restored = data.denormalise(inputs.flatten(0, -4).cpu().double())
-            restored = restored[metrics.match_batch(restored, images)]
-            psnr = psnr_or_lost(restored, images)
             own = own or seconds
-            yield Restored(
-                attack=attack,
-                cpu_seconds=seconds,
-                psnr=float(psnr.mean()),
-                least=float(psnr.min()),
-                times=seconds / own,
-                picture=packed(restored, self.size),
-            )
+            restored, _ = in_order(inputs.flatten(0, -4), images)
+            row: Columns = {"attack": attack, "cpu_seconds": seconds, "times": seconds / own}
+            yield row | similarity(restored, images) | {"picture": packed(restored, self.size)}
 
 
 def _network(images: Tensor, seed: int, name: str = NETWORK) -> nn.Module:
@@ -490,31 +366,24 @@ def _classes(size: int, seed: int) -> Tensor:
 
 
 def _observed(
-    model: nn.Module,
-    images: Tensor,
-    labels: Tensor,
-    device: str,
-    dtype: str = "float32",
-    local_steps: int = 1,
-    rate: float = 0.1,
+    model: nn.Module, images: Tensor, labels: Tensor, device: str, dtype: str = "float32", **client: Any
 ) -> Leak:
     inputs = data.normalise(images).to(device, DTYPES[dtype])
-    model = model.to(device, DTYPES[dtype])
-    return observe(model, inputs, labels.to(device), local_steps=local_steps, rate=rate)
+    return observe(model.to(device, DTYPES[dtype]), inputs, labels.to(device), **client)
 
 
-def _timed(leak: Leak, steps: int) -> tuple[Peeled, float]:
+def _timed(leak: Leak, images: Tensor, steps: int, **columns: Any) -> list[Columns]:
+    """Peel a batch, and return its row with the CPU time (s) and the rows of its layers."""
     cpu = time.process_time()
     found = peel(leak, steps=steps)
-    return found, time.process_time() - cpu
+    return _rows(leak, found, images, cpu_seconds=time.process_time() - cpu, **columns)
 
 
-def _rows(leak: Leak, found: Peeled, images: Tensor) -> tuple[DeepBatch, list[PeeledLayer]]:
-    """Return the row of a batch and the rows of its layers."""
-    inputs = data.normalise(images).to(found.images.device)
-    layers = layers_of(leak.model, found, inputs)
-    deepest = next((layer.layer for layer in reversed(layers) if not layer.reason), "")
-    return DeepBatch.of(judged(found, images, inputs), deepest=deepest), layers
+def _rows(leak: Leak, found: Peeled, images: Tensor, **columns: Any) -> list[Columns]:
+    """Return the row of a peeled batch, with further columns, and the rows of its layers."""
+    layers = layer_rows(leak.model, found, images)
+    deepest = next((layer["layer"] for layer in reversed(layers) if not layer["reason"]), "")
+    return [batch_row(found, images) | {"deepest": deepest} | columns, *layers]
 
 
 def _unsure(logits: Tensor, labels: Tensor) -> Tensor:
@@ -534,17 +403,12 @@ def _sure_of(model: nn.Module, images: Tensor, label: int, level: float) -> None
     weight[label] += (wanted - logits[0, label]) * apart / (apart @ own)
 
 
-def batch_rows(record: Record, kind: type[Experiment]) -> pd.DataFrame:
-    """Return the rows of batches from experiments of one kind."""
-    return batches(record.rows(kind))
-
-
 def headline(record: Record) -> Headline:
     """Return the finding: training does not stop peeling, but too few equations in a layer do."""
     restored = claims.judgements(record)["limits-trained"]
-    networks = batch_rows(record, Reach)
+    networks = batches(record.rows(Reach))
     narrow = networks[networks["network"].isin(["resnet20", "resnet50-cifar"])]
-    accuracy = batch_rows(record, TrainedNetwork)["accuracy"].max()
+    accuracy = batches(record.rows(TrainedNetwork))["test_accuracy"].max()
     return Headline(
         f"From ResNet18s trained to an accuracy of up to {100 * accuracy:.0f} % on the peeled images themselves, "
         f"peeling restores {restored.cases} small batches with every image exact (above {metrics.EXACT:.0f} dB). From "
@@ -557,243 +421,156 @@ def headline(record: Record) -> Headline:
     )
 
 
-def trained_table(record: Record) -> pd.DataFrame:
-    """Return the results on trained networks.
+MEASURES = {
+    "batches": count(),
+    "certified": total("certified"),
+    **cells(COLUMNS, "layers", by=least, head="fewest {}"),
+    **cells(COLUMNS, "lowest_psnr", by=least),
+}
 
-    Rows: image side, epochs and accuracy, and batch size B. Columns: n batches; the smallest 1 − p of a sample;
-    certified batches, batches with every image exact, and wrong certificates; the lowest PSNR (dB); the smallest
-    number of layers recovered; the median CPU time (s).
+
+def batch_table(record: Record) -> pd.DataFrame:
+    """Return the results on batches of trained networks and on large batches of the untrained network.
+
+    One row for each number of training epochs, image side and batch size B.
     """
-    order = ["side", "epochs", "size"]
-    rows = batch_rows(record, TrainedNetwork).sort_values(order, kind="stable").astype(dict.fromkeys(order, int))
-    rows = rows.assign(right=[f"{100 * accuracy:.0f} %" for accuracy in rows["accuracy"]])
-    measures: dict[str, Measure] = {
-        "batches": count(),
-        "smallest 1 − p": least("surest", ".2g"),
-        **OUTCOMES,
-        "fewest layers recovered": least("layers", ".0f"),
-        "CPU time (s)": median("cpu_seconds", ".0f"),
-    }
-    keys = {"image side (pixels)": "side", "epochs": "epochs", "accuracy": "right", "B": "size"}
-    return summary(rows, keys, measures)
-
-
-def confident_table(record: Record) -> pd.DataFrame:
-    """Return the results on pairs of samples, of which the first has a label probability p near 1.
-
-    Rows: 1 − p. Columns for each precision: the status, and the PSNR (dB) of the first and of the second sample.
-    """
-    rows = batch_rows(record, SureSample)
-    measures: dict[str, Measure] = {}
-    for dtype in dict.fromkeys(rows["dtype"]):
-        measures |= {
-            f"{dtype}: status": among(only("status"), dtype=dtype),
-            f"{dtype}: PSNR of the sure sample (dB)": among(only("sure", decibels), dtype=dtype),
-            f"{dtype}: PSNR of the other sample (dB)": among(only("other", decibels), dtype=dtype),
-        }
-    lines = summary(rows, {"1 − p": "level"}, measures)
-    return lines.assign(**{"1 − p": [f"{float(level):.0e}" for level in lines["1 − p"]]})
+    order = ["epochs", "side", "size"]
+    rows = batches(record.frame())
+    rows = rows[rows["part"].isin([TrainedNetwork.part, LargeBatch.part])].fillna({"epochs": 0, "side": FEW})
+    rows = rows.astype(dict.fromkeys(order, int)).sort_values(order, kind="stable")
+    return summary(
+        rows.assign(right=rows["test_accuracy"].map("{:.0%}".format).replace("nan%", NOTHING)),
+        {"epochs": "epochs", "accuracy": "right", "image side (pixels)": "side", "B": "size"},
+        MEASURES | cells(COLUMNS, "surest", by=least) | cells(COLUMNS, "cpu_seconds", by=median, head="median {}"),
+    ).replace("nan", NOTHING)
 
 
 def defended_table(record: Record) -> pd.DataFrame:
-    """Return the results behind defences.
-
-    Rows: defences with their levels, and attackers. Columns: n batches; the smallest number of layers recovered;
-    certified batches, batches with every image exact, and wrong certificates; the lowest PSNR (dB).
-    """
-    rows = batch_rows(record, Defended)
-    rows = rows.assign(
-        defence=[
-            f"local steps, rate {level:g}" if defense == LOCAL else defenses.shown(f"{defense}/{level}")
-            for defense, level in zip(rows["defense"], rows["level"], strict=True)
-        ],
-        attacker=rows["attacker"].map(ATTACKERS),
-    )
-    measures = {"batches": count(), "fewest layers recovered": least("layers", ".0f")} | OUTCOMES
-    return summary(rows, {"defence": "defence", "attacker": "attacker"}, measures)
-
-
-def rival_table(record: Record) -> pd.DataFrame:
-    """Compare three attacks on the same batches.
-
-    Rows: batch sizes B and attacks. Columns: steps, CPU time (s), this time divided by peeling's, mean and lowest PSNR
-    (dB).
-    """
-    rows = record.rows(Rivals)
-    rows = rows[rows["psnr"].notna()].astype({"size": int})
-    return summary(
-        rows.assign(steps=rows["steps"].map("{:.0f}".format).where(rows["attack"] != PEELING, NOTHING)),
-        {"B": "size", "attack": "attack", "steps": "steps"},
-        {
-            "CPU time (s)": only("cpu_seconds", ".0f"),
-            "CPU time relative to peeling": only("times", ".1f"),
-            "mean PSNR (dB)": only("psnr", decibels),
-            "lowest PSNR (dB)": only("least", decibels),
-        },
-    )
+    """Return the results behind defences, one row for each defence with its level and each attacker."""
+    rows = batches(record.rows(Defended))
+    defence = [
+        f"local steps, rate {level:g}" if defense == LOCAL else defenses.shown(f"{defense}/{level}")
+        for defense, level in zip(rows["defense"], rows["level"], strict=True)
+    ]
+    rows = rows.assign(defence=defence, attacker=rows["attacker"].map(KNOWLEDGE))
+    return summary(rows, {"defence": "defence", "attacker": "attacker"}, MEASURES)
 
 
 def reach_table(record: Record) -> pd.DataFrame:
-    """Return how many layers of each network were peeled.
-
-    Rows: networks and batch sizes B. Columns: layers recovered, their largest claimed and true errors, and what stopped
-    peeling.
-    """
+    """Return what stopped peeling, one row for each network and batch size B."""
     rows = record.rows(Reach).astype({"size": int})
-    rows = rows.assign(network=[NAMES[name] for name in rows["network"]])
-    return summary(
-        rows,
-        {"network": "network", "B": "size"},
-        {
-            "layers recovered": reached_count,
-            "largest claimed error": reached(greatest("claimed", ".0e")),
-            "largest true error": reached(greatest("off", ".0e")),
-            "why peeling ended": _ended,
-        },
-    )
+    rows = rows.assign(network=rows["network"].map(NAMES))
+    return summary(rows, {"network": "network", "B": "size"}, {"why peeling ended": _ended})
 
 
 def _ended(rows: pd.DataFrame) -> str:
     """Return what stopped peeling: too few equations, the omitted search for images, or the attack's reason."""
     reasons = select(rows, what="layer")["reason"]
-    reasons = reasons[reasons != ""]
-    if len(reasons):
-        return str(reasons.iloc[0])
+    if reasons.any():
+        return str(reasons[reasons != ""].iloc[0])
     batch = select(rows, what="batch").iloc[0]
     # The residual is finite if the search for images found all of them, because their gradient is then compared.
     unfound = batch["matched"] != "" and math.isinf(batch["residual"])
     return f"the equations end at {batch['matched']}" if unfound else str(batch["reason"])
 
 
-def large_table(record: Record) -> pd.DataFrame:
-    """Return the results on large batches of small images.
-
-    Rows: batch sizes B. Columns: the status, the number of layers recovered, the lowest of these layers, the lowest
-    PSNR (dB), whether a wrong batch is called unique, and the CPU time (s).
-    """
-    return summary(
-        batch_rows(record, LargeBatch).astype({"size": int}),
-        {"B": "size"},
-        {
-            "status": only("status"),
-            "layers recovered": only("layers", ".0f"),
-            "recovered layer nearest to the image": only("deepest", lambda layer: short(layer) or NOTHING),
-            "lowest PSNR (dB)": only("least", decibels),
-            "wrong certificates": only("silently", ".0f"),
-            "CPU time (s)": only("cpu_seconds", ".0f"),
-        },
-    )
-
-
 def counted(network: str) -> pd.DataFrame:
-    """Count equations to find the first layer that stops peeling a network, for each batch size.
-
-    Rows: batch sizes. Columns: the number of layers before this layer, the total number of layers, this layer's name,
-    and the reason why it stops peeling.
-    """
-    images = torch.zeros(1, 3, SIDE, SIDE)
-    traced, lines = Network(_network(images, 0, network).to("meta"), (3, SIDE, SIDE)), []
+    """Count a network's layers for each batch size: all, and those before the first that equations do not determine."""
+    shape = (3, SIDE, SIDE)
+    traced = Network(_network(torch.zeros(1, *shape), 0, network).to("meta"), shape)
+    rows = []
     for size in COUNTED:
         counts = counts_of(traced, size)
-        stops = next((n for n, count in enumerate(counts) if count.reason), len(counts))
-        last = counts[stops] if stops < len(counts) else None
-        row = {"size": size, "passes": stops, "layers": sum(count.unknowns > 0 for count in counts)}
-        lines.append(row | {"stops": last.name if last else "", "reason": last.reason if last else ""})
-    return pd.DataFrame(lines)
+        possible = next((n for n, one in enumerate(counts) if one.reason), len(counts))
+        rows.append({"size": size, "possible": possible, "layers": sum(one.unknowns > 0 for one in counts)})
+    return pd.DataFrame(rows)
 
 
 def figure_counts(record: Record) -> Figure:
     """Plot the number of layers against the batch size, one panel for each network: by counting, and as recovered."""
-    own, names = batch_rows(record, Reach), [name for name in NAMES if name in record.stated(Parameters).networks]
-    figure, axes = figures.grid(len(names), 3, height=2.6)
-    for axis, name in zip(axes, names, strict=True):
-        found = own[own["network"] == name]
-        axis.plot(found["size"], found["layers"], "o", color=figures.COLOURS[1], label="layers recovered")
-        # Counting needs the network, and the package of a pretrained network may not be installed.
-        try:
-            said, dashes = counted(name), figures.DASHES[1]
-            axis.step(
-                said["size"], said["passes"], where="mid", color=figures.COLOURS[0], label="possible by the count"
-            )
-            most = said["layers"].max()
-            axis.axhline(most, color=figures.TRUTH, linewidth=1.0, linestyle=dashes, label="layers of the network")
-        except MissingData:
-            axis.text(0.5, 0.5, "not counted: the package\nof its weights is missing", ha="center", va="center",
-                      fontsize=8, transform=axis.transAxes)  # fmt: skip
-            axis.margins(y=0.2)
-        axis.set(title=NAMES[name], ylim=(-0.6, None), xlim=(0.5, COUNTED[-1] + 0.5), xlabel="batch size B")
-        axis.set_ylabel("layers")
-        axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    figures.legend_below(figure, 3)
-    return figure
-
-
-def figure_rival(record: Record) -> Figure:
-    """Show the largest batch: private, and as restored by each attack."""
-    frame = record.rows(Rivals)
-    frame = frame[frame["size"] == frame["size"].max()]
-    figure, axes = figures.panels(1, 1, height=4.4)
-    show(axes[0][0], list(frame["picture"]), list(frame["attack"]))
-    return figure
-
-
-def figure_layers(record: Record) -> Figure:
-    """Plot the true relative error of each layer's inputs against the layer, counted from the last.
-
-    One line (median) and range for each noise level, which the attacker knows.
-    """
-    rows = select(record.rows(Defended), defense="gaussian", attacker="aware", what="layer", reason="")
     return drawn(
-        rows.assign(place=rows["number"] + 1).sort_values("level"),
-        lines("place", "off", by="level", middle="median", band="range", label="standard deviation {:.0e}".format),
-        height=3.4,
-        legend=4,
-        yscale="log",
-        xlabel="layer, counted from the last",
-        ylabel="true relative error of a layer's inputs",
+        batches(record.rows(Reach)),
+        points("size", "layers", "layers recovered", figures.COLOURS[1], s=36),
+        _count,
+        panels="network",
+        title=NAMES.__getitem__,
+        across=3,
+        height=2.6,
+        legend=3,
+        sharey=False,
+        xlabel="batch size B",
+        ylabel="layers",
+        xlim=(0.5, COUNTED[-1] + 0.5),
+        ylim=(-0.6, None),
     )
 
 
-def sinks(record: Record, dtype: str) -> float:
-    """Return the least 1 − p down to which every first sample of a pair is restored, NaN if there is none."""
-    frame = batch_rows(record, SureSample)
-    frame = frame[frame["dtype"] == dtype].sort_values("level", ascending=False)
-    exact = frame[(frame["sure"] >= metrics.EXACT).cummin()]
-    return float(exact["level"].min()) if len(exact) else float("nan")
+def _count(axis: Axes, rows: pd.DataFrame) -> None:
+    """Draw the number of layers that the count allows, and the number of all layers of the panel's network."""
+    axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    # Counting needs the network, and the package of a pretrained network may not be installed.
+    try:
+        own, dashes = counted(rows["network"].iloc[0]), figures.DASHES[1]
+    except MissingData:
+        words = "not counted: the package\nof its weights is missing"
+        axis.text(0.5, 0.5, words, ha="center", va="center", fontsize=8, transform=axis.transAxes)
+        axis.margins(y=0.2)
+        return
+    axis.step(own["size"], own["possible"], where="mid", color=figures.COLOURS[0], label="possible by the count")
+    axis.axhline(
+        own["layers"].max(), color=figures.TRUTH, linewidth=1.0, linestyle=dashes, label="layers of the network"
+    )
 
 
-RIVALS_SHOWN = {"peeling": "peeling", "matching": "gradient matching", "GradInversion": "GradInversion"}
+def figure_confident(record: Record) -> Figure:
+    """Plot the PSNR of a sample that the network is sure of against 1 − p, one line for each precision.
+
+    Samples that were not restored have no point.
+    """
+    rows = batches(record.rows(SureSample))
+    return drawn(
+        rows[rows["sure"] > 0].sort_values("level"),
+        lines("level", "sure", by="dtype"),
+        legend=2,
+        xscale="log",
+        xlabel=COLUMNS["unsure"].head,
+        ylabel=COLUMNS["psnr"].head,
+    )
+
+
+def figure_rival(record: Record) -> Figure:
+    """Show the largest batch: private, and as restored by each attack, with its mean PSNR and CPU time."""
+    rows = record.rows(Rivals)
+    rows = rows[rows["size"] == rows["size"].max()]
+    results = [
+        f"{attack}\n{psnr:.1f} dB, {seconds:.0f} s" if seconds > 0 else attack
+        for attack, psnr, seconds in zip(rows["attack"], rows["psnr"], rows["cpu_seconds"], strict=True)
+    ]
+    figure, axes = figures.panels(1, 1, height=4.4)
+    show(axes[0][0], list(rows["picture"]), results)
+    return figure
 
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
-    worst = median_of("least", "PSNR of a batch's worst image", "batches")
-    rows = record.part("trained")
-    rows = rows[rows["what"] == "batch"]
+    worst = median_of("lowest_psnr", "PSNR of a batch's worst image", "batches")
+    rows = batches(record.rows(TrainedNetwork))
     found = collected(
         record, rows, "images", worst, attack="peeling", network=NETWORK, training="trained", data="cifar10",
         batch=rows["size"].astype(int),
-        detail=[
-            f"{side:g} pixels, after {epochs:g} epochs"
-            for side, epochs in zip(rows["side"], rows["epochs"], strict=True)
-        ],
+        detail=rows["side"].map("{:g} pixels".format) + rows["epochs"].map(", after {:g} epochs".format),
     )  # fmt: skip
-    rows = record.rows(Defended)
-    rows = rows[rows["what"] == "batch"]
-    levels = zip(rows["defense"], rows["level"], strict=True)
-    behind = [
-        ("none", f"2 local steps, rate {x:g}") if name == LOCAL else (f"{name}/{x:g}", "float32") for name, x in levels
-    ]
+    rows = batches(record.rows(Defended))
+    local, level = rows["defense"] == LOCAL, rows["level"].map("{:g}".format)
     found += collected(
         record, rows, "images", worst, attack="peeling, " + rows["attacker"].map(KNOWLEDGE),
-        network=NETWORK, data=rows["dataset"],
-        batch=[2 if defense == LOCAL else 1 for defense in rows["defense"]], defense=[defense for defense, _ in behind],
-        client=[client for _, client in behind],
+        network=NETWORK, data=rows["dataset"], batch=1 + local.astype(int),
+        defense=(rows["defense"] + "/" + level).mask(local, "none"),
+        client=("2 local steps, rate " + level).where(local, "float32"),
     )  # fmt: skip
-    rows = record.part("rival")
+    rows = record.rows(Rivals)
     rows = rows[rows["psnr"].notna()]
     return found + collected(
-        record, rows, "images", worst, attack=rows["attack"].map(RIVALS_SHOWN), network=NETWORK,
-        data=rows["dataset"],
-        batch=rows["size"].astype(int), detail=f"{FEW} pixels",
+        record, rows, "images", worst, attack=rows["attack"].replace("matching", "gradient matching"),
+        network=NETWORK, data=rows["dataset"], batch=rows["size"].astype(int), detail=f"{FEW} pixels",
     )  # fmt: skip

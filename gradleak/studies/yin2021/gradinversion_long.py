@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from gradleak import claims, data
 from gradleak.images import peel, restore_batches
 from gradleak.images.gradinversion.settings import SETTINGS
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures, summaries
 from gradleak.show.headline import Headline
@@ -25,7 +26,6 @@ from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import peeled, restored_batches
 from gradleak.studies.shared.deep_networks import SMALL
 from gradleak.studies.shared.outcomes import Outcome, restored_images
-from gradleak.studies.shared.peeled import PeeledLayer, layers_of
 from gradleak.studies.shared.restored_batches import Case, CaseRow, OnBatches, drawn, few, scaled
 from gradleak.studies.shared.shown_batches import gain_table, quality, rows_of, strips
 
@@ -100,12 +100,6 @@ class PeeledRow(CaseRow):
     cpu_seconds: float
 
 
-class LayerRow(CaseRow, PeeledLayer):
-    """A layer of one image that was peeled."""
-
-    image: int
-
-
 class AloneOnNetwork(Experiment):
     """Images of a dataset, each alone in its batch, numbered from `first`."""
 
@@ -127,7 +121,7 @@ class SingleImages(AloneOnNetwork):
     part: ClassVar[str] = "one"
     steps: int
 
-    def run(self) -> list[CaseRow]:
+    def run(self) -> list[CaseRow | Columns]:
         """Restore the images by matching, by peeling, and by peeling with matching as a fallback."""
         case = self.drawn()
         settings = scaled(SETTINGS["gradinversion+features"], self.steps)
@@ -162,23 +156,23 @@ class PeeledImages(AloneOnNetwork):
 
     part: ClassVar[str] = "also"
 
-    def run(self) -> list[CaseRow]:
+    def run(self) -> list[CaseRow | Columns]:
         """Peel the images."""
         case = self.drawn()
         rows, nearest = _peeled(case, self.front)
         return [*case.private(), *case.floors(), *case.measured(PEELED, nearest), *rows]
 
 
-def _peeled(case: Case, front: int) -> tuple[list[CaseRow], torch.Tensor]:
+def _peeled(case: Case, front: int) -> tuple[list[CaseRow | Columns], torch.Tensor]:
     """Return the rows of images and layers, and the nearest images in [0, 1], NaN where there are none."""
-    rows, nearest = list[CaseRow](), []
+    rows, nearest = list[CaseRow | Columns](), []
     for number, leak, image in zip(case.numbers, case.leaks, case.truth, strict=True):
         started = time.process_time()
         found = peel(leak, prior="onehot", steps=front, seed=case.seed)
         seconds = time.process_time() - started
         nearest.append(data.denormalise(found.nearest).float().cpu())
         reached = [layer for layer in found.layers if not layer.reason]
-        inputs = data.normalise(image[None].double()).to(case.device)
+        layers = peeled.layer_rows(case.model, found, image[None].double())
         rows += [
             PeeledRow(
                 what="peeled",
@@ -191,7 +185,7 @@ def _peeled(case: Case, front: int) -> tuple[list[CaseRow], torch.Tensor]:
                 opened=bool(reached),
                 cpu_seconds=seconds,
             ),
-            *(LayerRow.of(layer, run=PEELED, image=number) for layer in layers_of(case.model, found, inputs)),
+            *(layer | {"run": PEELED, "image": number} for layer in layers),
         ]
     return rows, torch.cat(nearest)
 

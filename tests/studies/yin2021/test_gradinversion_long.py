@@ -55,7 +55,7 @@ def test_a_network_that_opens_is_peeled(monkeypatch: pytest.MonkeyPatch) -> None
     assert by[study.MATCHED] < 40
     (peeled,) = (row for row in rows if isinstance(row, study.PeeledRow))
     assert (peeled.status, peeled.layers, peeled.opened) == ("unique", 4, True)
-    assert all(row.honest for row in rows if isinstance(row, study.LayerRow))
+    assert all(row["honest"] for row in rows if isinstance(row, dict))
 
 
 def _few(name: str, split: str) -> object:
