@@ -408,7 +408,7 @@ class Clipped(Experiment):
             leaks, _ = observe_private(model, inputs, targets, dtype, self.device)
             truth = targets.to(DTYPES[dtype]).double()
             for norm in NORMS:
-                yield {"dtype": dtype, "norm": norm, "classes": truth.shape[1]} | self._attacked(leaks, truth, norm)
+                yield self._attacked(leaks, truth, norm) | {"dtype": dtype, "norm": norm, "classes": truth.shape[1]}
 
     def _attacked(self, leaks: HeadLeaks, truth: Tensor, norm: float) -> Columns:
         clean, weight, prior = leaks.weight_gradients, leaks.weight, self.labels
