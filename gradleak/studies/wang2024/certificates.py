@@ -6,7 +6,7 @@ Beyond wang2024, section 4: search for wrong answers among those that the attack
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Annotated, Any, ClassVar
 
@@ -24,26 +24,22 @@ from gradleak.images import Inversion, trace_convolutional, trace_fully_connecte
 from gradleak.images.inversion.again import observed_again
 from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of, build_language_model
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.sequences import read_sentences
 from gradleak.show.drawn import drawn, stacked
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, only, percent, select, summary, total
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import NOTHING, cells, select, summary, total
+from gradleak.studies import Experiment, setting
+from gradleak.studies.wang2024.columns import COLUMNS
 
 PLACE = "Beyond section 4"
 DATASET = "photos"
-# The parameter that gives the number of seeds for each family of attacks.
+# The parameter that gives the number of seeds for a family of attacks, if it does not have the family's name.
 SEEDS = {
-    "labels": "labels",
-    "batches": "batches",
-    "joint": "joint",
-    "counts": "counts",
-    "features": "features",
     "connected": "inversions",
     "convolutional": "inversions",
     "peeling": "peelings",
-    "updates": "updates",
     "sentences": "sequences",
     "transcripts": "sequences",
 }
@@ -53,10 +49,8 @@ AT_ONCE = 25
 APART = 1_000_000
 # The column that counts each outcome.
 COUNTS: dict[str, str] = dict(
-    zip(OUTCOMES, ("right", "wrong", "with_truth", "without_truth", "failed", "refused"), strict=True)
+    zip(OUTCOMES, ("right_count", "wrong", "with_truth", "without_truth", "failed_count", "refused"), strict=True)
 )
-# What attacks recover, in words.
-WORDS = {name: family.words for name, family in FAMILIES.items()}
 COLOURS = ("#3b7a57", "#b3261e", "#8fb8de", "#f0c05a", "#c9cdd2", "#e6e8ea")
 # The attacks whose last check is timed.
 TIMED = ("fully connected, one image", "fully connected, 8 images", "convolutions, one image", "sentences, 4 of them")
@@ -122,7 +116,7 @@ class Parameters(studies.Parameters):
     def experiments(self) -> Iterator[Experiment]:
         """Yield every attack with all assumptions kept, then under every broken one, then the time measurements."""
         for family, broken in sorted(pairs(), key=lambda pair: pair[1] != "none"):
-            wanted = getattr(self, SEEDS[family]) if broken in self.broken else 0
+            wanted = getattr(self, SEEDS.get(family, family)) if broken in self.broken else 0
             wanted *= self.kept if broken == "none" else 1
             for first in range(0, wanted, AT_ONCE):
                 seeds = min(AT_ONCE, wanted - first)
@@ -132,41 +126,8 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        seeds = {name: getattr(self, name) for name in dict.fromkeys(SEEDS.values())}
-        return "seeds for each assumption: " + ", ".join(f"{name} {number}" for name, number in seeds.items())
-
-
-class Outcomes(Row):
-    """How often each outcome occurred, in `cases` attacks.
-
-    Attributes:
-        right: Certified answers that are right.
-        wrong: Certified answers that are wrong.
-        with_truth: Answers without a certificate, with the truth within the attack's bound on the error.
-        without_truth: Answers without a certificate, with the truth outside this bound.
-        failed: Attacks that found no answer.
-        refused: Attacks that raised an error of gradleak.
-        right_share: The percentage of `right`.
-        examples: The seed and the setting of the first three wrong answers.
-    """
-
-    cases: int
-    right: int
-    wrong: int
-    with_truth: int
-    without_truth: int
-    failed: int
-    refused: int
-    right_share: float
-    examples: str
-
-
-class Cost(Row):
-    """The median time (s) of an attack and of its last check, and the check's share in percent."""
-
-    seconds: float
-    check_seconds: float
-    share_seconds: float
+        names = dict.fromkeys(SEEDS.get(family, family) for family in FAMILIES)
+        return "seeds for each assumption: " + ", ".join(f"{name} {getattr(self, name)}" for name in names)
 
 
 class OnCPU(Experiment):
@@ -190,18 +151,13 @@ class Hunt(OnCPU):
     first: int
     seeds: int
 
-    def run(self) -> list[Outcomes]:
-        """Count the outcomes, and keep the seeds of wrong answers, which reproduce them."""
+    def run(self) -> list[Columns]:
+        """Count the outcomes, and keep the seeds and settings of the first three wrong answers."""
         tally = block(self.family, self.broken, APART * self.seed + self.first, self.seeds)
         cases, counts = tally.outcomes.total(), {column: tally.outcomes[name] for name, column in COUNTS.items()}
-        return [
-            Outcomes.of(
-                cases=cases,
-                **counts,
-                right_share=100 * counts["right"] / max(1, cases),
-                examples="; ".join(f"{seed} ({setting})" for seed, _, setting in tally.wrong[:3]),
-            )
-        ]
+        examples = "; ".join(f"{seed} ({setting})" for seed, _, setting in tally.wrong[:3])
+        right_share = 100 * counts["right_count"] / max(1, cases)
+        return [{"cases": cases, **counts, "right_share": right_share, "examples": examples}]
 
 
 class CheckCost(OnCPU):
@@ -211,7 +167,7 @@ class CheckCost(OnCPU):
     attack: str
     repeats: int
 
-    def run(self) -> list[Cost]:
+    def run(self) -> list[Columns]:
         """Run the attack and its check once to warm up, then measure both."""
         attack, check = _attack(self.attack, self.seed)
         check(attack())
@@ -223,7 +179,7 @@ class CheckCost(OnCPU):
             check(found)
             both.append((whole, time.perf_counter() - started - whole))
         whole, last = (median(own) for own in zip(*both, strict=True))
-        return [Cost(seconds=whole, check_seconds=last, share_seconds=100 * last / whole)]
+        return [{"seconds": whole, "check_seconds": last, "share_seconds": 100 * last / whole}]
 
 
 def _attack(attack: str, seed: int) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
@@ -252,17 +208,23 @@ def signs_of(model: nn.Module, leak: Leak) -> Leak:
     return BROKEN["signs"].sent(lambda _: leak, model, torch.Generator())
 
 
+def _hunted(record: Record) -> pd.DataFrame:
+    """Return the rows of the hunt in the order of the broken assumptions and of the attacks."""
+    places = {"broken": list(BROKEN), "family": list(FAMILIES)}
+    rows = record.rows(Hunt).sort_values(list(places), key=lambda names: names.map(places[names.name].index))
+    return rows.assign(certified=rows["right_count"] + rows["wrong"])
+
+
 def headline(record: Record) -> Headline:
     """Return the finding: no certificate is wrong where every assumption holds, and few are where one is broken."""
-    rows = record.rows(Hunt)
-    holds = rows["broken"] == "none"
-    certified = rows["right"] + rows["wrong"]
-    kept, others = int(certified[holds].sum()), int(certified[~holds].sum())
-    broken = int(rows["wrong"][~holds].sum())
+    rows = _hunted(record)
+    kept, others = rows[rows["broken"] == "none"], rows[rows["broken"] != "none"]
+    broken = int(others["wrong"].sum())
     return Headline(
-        f"In attacks on random clients that keep every assumption, none of {kept:,} certified answers is wrong; if a "
-        f"client breaks one assumption, {broken} of {others:,} certified answers are wrong.",
-        true=bool(rows["wrong"][holds].sum() == 0) and broken > 0,
+        f"In attacks on random clients that keep every assumption, none of {kept['certified'].sum():,} certified "
+        f"answers is wrong; if a client breaks one assumption, {broken} of {others['certified'].sum():,} certified "
+        "answers are wrong.",
+        true=bool(kept["wrong"].sum() == 0) and broken > 0,
         claim="certificates-wrong",
         what="wrong certificates in attacks on clients that keep every assumption (all attacks)",
         of=f"groups of up to {AT_ONCE} seeds",
@@ -270,122 +232,59 @@ def headline(record: Record) -> Headline:
     )
 
 
-def promises_table() -> pd.DataFrame:
-    """Return what each attack certifies.
-
-    Rows: attacks. Columns: what the attack recovers, what its certificate promises, and the assumptions that do not
-    matter to the attack and are not broken for it.
-    """
-    return pd.DataFrame(
-        {
-            "attack": name,
-            "recovers": WORDS[name],
-            "its certificate promises": one.promise,
-            "broken assumptions without effect on it": ", ".join(one.idle) or "–",
-        }
-        for name, one in FAMILIES.items()
-    )
-
-
-def broken_table() -> pd.DataFrame:
-    """Return what a client does to break each assumption, one row for each assumption."""
-    return pd.DataFrame({"broken assumption": name, "what the client does": one.words} for name, one in BROKEN.items())
-
-
-def kept_table(record: Record) -> pd.DataFrame:
-    """Return the outcomes if every assumption holds.
-
-    Rows: kinds of attack. Columns: the number of attacks (n) and of each outcome; the share of certified answers within
-    the error that is promised and claimed, with the lower end of its interval.
-    """
-    rows = select(record.rows(Hunt), broken="none")
-    rows = _ordered(rows, "family", FAMILIES)
-    counts = {outcome: total(column) for outcome, column in COUNTS.items()}
+def attacks_table(record: Record) -> pd.DataFrame:
+    """Return what each attack's certificate promises, and how often it is kept if every assumption holds."""
+    rows = select(_hunted(record), broken="none")
     return summary(
-        rows.assign(attack=rows["family"].map(WORDS)),
-        {"attack": "attack"},
-        {"attacks": total("cases"), **counts, "certified answers within the claimed error": _covered},
+        rows.assign(
+            recovers=[FAMILIES[name].words for name in rows["family"]],
+            promise=[FAMILIES[name].promise for name in rows["family"]],
+        ),
+        {"attack": "family", "recovers": "recovers", "its certificate promises": "promise"},
+        {
+            **cells(COLUMNS, "cases", "right_count", "wrong", by=total),
+            "certified answers within the claimed error": _covered,
+        },
     )
 
 
 def _covered(rows: pd.DataFrame) -> str:
     """Return the share of certified answers that are right, and the share that it exceeds with 95 % confidence."""
-    right, certified = int(rows["right"].sum()), int((rows["right"] + rows["wrong"]).sum())
+    right, certified = int(rows["right_count"].sum()), int(rows["certified"].sum())
     if not certified:
-        return "–"
+        return NOTHING
     least = binomtest(right, certified, alternative="greater").proportion_ci().low
     return f"{100 * right / certified:.4g} % (above {100 * least:.4g} %)"
 
 
-def noticed_table(record: Record) -> pd.DataFrame:
-    """Return the effect of each broken assumption.
-
-    Rows: assumptions. Columns: attacks that give certificates. A cell holds the number of wrong certificates and of all
-    certificates if there are any, else the most frequent other outcome.
-    """
-    rows = _ordered(record.rows(Hunt), "broken", BROKEN)
-    certify = [name for name, family in FAMILIES.items() if not family.promise.startswith("none")]
-    return summary(rows, {"broken assumption": "broken"}, {name: among(_said, family=name) for name in certify})
-
-
-def _ordered(rows: pd.DataFrame, column: str, words: Iterable[str]) -> pd.DataFrame:
-    """Return rows sorted by the position of a column's values in `words`."""
-    places = {word: place for place, word in enumerate(words)}
-    return rows.sort_values(column, key=lambda values: values.map(places), kind="stable")
-
-
-def _said(own: pd.DataFrame) -> str:
-    """Return how many of all certificates are wrong or, without a certificate, the most frequent outcome."""
-    wrong = int(own["wrong"].sum())
-    if certified := wrong + int(own["right"].sum()):
-        return f"{wrong:,} of {certified:,} wrong"
-    counts = {
-        "open": own["with_truth"].sum() + own["without_truth"].sum(),
-        "failed": own["failed"].sum(),
-        "refused": own["refused"].sum(),
-    }
-    return max(counts, key=counts.__getitem__)
-
-
-def unnoticed_table(record: Record) -> pd.DataFrame:
-    """Return the number of wrong certificates.
-
-    Rows: attacks and assumptions with at least one wrong certificate. Columns: attacks run (n), answers certified,
-    wrong certificates, and the seed and setting of the first of these.
-    """
-    rows = record.rows(Hunt)
-    rows = rows[rows.groupby(["family", "broken"])["wrong"].transform("sum") > 0]
+def broken_table(record: Record) -> pd.DataFrame:
+    """Return how a client breaks each assumption, and how many certificates of which attacks are then wrong."""
+    rows = _hunted(record)
+    rows = rows[rows["broken"] != "none"]
     return summary(
-        rows.assign(attack=rows["family"].map(WORDS), certified=rows["wrong"] + rows["right"]),
-        {"attack": "attack", "broken assumption": "broken"},
+        rows.assign(words=[BROKEN[name].words for name in rows["broken"]]),
+        {"broken assumption": "broken", "what the client does": "words"},
         {
-            "attacks": total("cases", ".0f"),
-            "certified": total("certified", ".0f"),
-            "certified and wrong": total("wrong", ".0f"),
-            "example: seed (setting)": _first_example,
+            **cells(COLUMNS, "cases", by=total),
+            "certified": total("certified", ",.0f"),
+            **cells(COLUMNS, "wrong", by=total),
+            "attacks with wrong certificates": _wrong_attacks,
         },
     )
 
 
-def _first_example(rows: pd.DataFrame) -> str:
-    return str(next(text for text in rows["examples"] if text)).partition(";")[0]
+def _wrong_attacks(rows: pd.DataFrame) -> str:
+    wrong = rows.groupby("family", sort=False)["wrong"].sum()
+    return ", ".join(f"{name} {count}" for name, count in wrong.items() if count) or NOTHING
 
 
 def cost_table(record: Record) -> pd.DataFrame:
-    """Return the time (ms) of each attack and of its last check, and the check's share. Rows: attacks."""
+    """Return the time of each attack and of its last check."""
     return summary(
         record.rows(CheckCost),
         {"attack": "attack"},
-        {
-            "whole attack (ms)": only("seconds", _milliseconds),
-            "final check (ms)": only("check_seconds", _milliseconds),
-            "share of the check": only("share_seconds", percent()),
-        },
+        cells(COLUMNS, "seconds", "check_seconds", "share_seconds"),
     )
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.1f}"
 
 
 def figure_outcomes(record: Record) -> Figure:
@@ -394,13 +293,13 @@ def figure_outcomes(record: Record) -> Figure:
     Left: one bar for each attack if every assumption holds. Right: one bar for each broken assumption, all attacks
     together.
     """
-    rows = record.rows(Hunt)
-    kept = _ordered(select(rows, broken="none"), "family", FAMILIES)
-    rest = _ordered(rows[rows["broken"] != "none"], "broken", BROKEN)
-    kept = kept.assign(bar=kept["family"], holds="every assumption holds")
-    rest = rest.assign(bar=rest["broken"], holds="one is broken (all attacks)")
+    rows = _hunted(record)
+    holds = rows["broken"] == "none"
     return drawn(
-        pd.concat([kept, rest]),
+        rows.assign(
+            bar=rows["family"].where(holds, rows["broken"]),
+            holds=holds.map({True: "every assumption holds", False: "one is broken (all attacks)"}),
+        ),
         stacked("bar", COUNTS, COLOURS),
         lambda axis, _: axis.tick_params(axis="y", labelsize=8),
         panels="holds",

@@ -5,7 +5,6 @@ Beyond wang2024, section 3: when label, feature and gradient scale are determine
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -23,22 +22,21 @@ from gradleak import claims, data, metrics, studies
 from gradleak.labels import PRIORS, SoftLabels, recover_batch, recover_soft_labels
 from gradleak.labels.verdict import KNOWN
 from gradleak.leak import HeadLeaks
-from gradleak.runs import kinds
 from gradleak.runs.fitting import Sees
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-from gradleak.show import figures
 from gradleak.show.drawn import crossed, drawn, lines
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import NOTHING, Measure, among, mean, median, select, summary, total
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import Measure, among, cells, mean, median, select, summary, total
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import AttackedNetwork
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples, random_layer, soft_labels
+from gradleak.studies.shared.searched import percentage, statuses
+from gradleak.studies.wang2024.columns import COLUMNS
 
 PLACE = "Beyond section 3"
-# The bound on a label's error: for a determined label, this bound is of the size of rounding errors.
-COLUMNS = {"open": kinds.rounding()}
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 FEATURES = 64
 # Number of random cases in one experiment.
@@ -48,30 +46,18 @@ NORMS = (0.1, 1.0)
 TIMED = 5
 
 
-@dataclass(frozen=True)
-class Breach:
-    """A client's violation of the attacker's assumptions: smoothed labels, gradient scale 1, one sample per gradient.
-
-    Attributes:
-        labels: The kind of the client's labels.
-        factor: The scale of the client's gradient.
-        paired: Whether each gradient is the mean of two samples' gradients.
-    """
-
-    labels: str = "smoothing"
-    factor: float = 1.0
-    paired: bool = False
-
-
 MIXED = "mixed labels taken for smoothed"
+# Violations of the attacker's assumptions, which are smoothed labels, gradient scale 1 and one sample per gradient: the
+# kind of the client's labels, the scale of its gradient, and whether a gradient is the mean of two samples' gradients.
 BROKEN = {
-    "rescaled by 0.9": Breach(factor=0.9),
-    "rescaled by 0.25": Breach(factor=0.25),
-    MIXED: Breach(labels="mixup"),
-    "two samples taken for one": Breach(paired=True),
+    "rescaled by 0.9": ("smoothing", 0.9, False),
+    "rescaled by 0.25": ("smoothing", 0.25, False),
+    MIXED: ("mixup", 1.0, False),
+    "two samples taken for one": ("smoothing", 1.0, True),
 }
-# The possible results of a random case; a case is unusable if the client's gradient is zero or not finite.
-SAID = ("unique", "ambiguous", "failed", "unusable")
+# The columns that count the possible results of a random case; a case is unusable if the client's gradient is zero or
+# not finite.
+COUNTS = {"unique": "unique_count", "ambiguous": "ambiguous_count", "failed": "failed_count", "unusable": "unusable"}
 ONE, BATCH = "one sample", "a batch"
 KINDS = ("plain", "own class saturated", "two classes saturated", "repeated", "nearly equal", "zero", "one row each")
 
@@ -153,169 +139,49 @@ class Parameters(studies.Parameters):
         return f"{self.samples} random layers per setting, {self.cases:,} difficult random cases"
 
 
-class Statuses(Row):
-    """The attack's results on n samples: the percentage of each status.
-
-    Attributes:
-        wrong: The number of wrong labels that are called unique.
-        open: The median bound on the label error, without failed samples; None if all failed.
-        truth_among: The percentage of samples whose true label is among the candidates.
-    """
-
-    n: int
-    unique: float
-    ambiguous: float
-    failed: float
-    wrong: int
-    open: float | None
-    truth_among: float
-
-
-class MappedStatuses(Statuses):
-    """The results for logits with the standard deviation `spread`; `known`: whether the gradient scale is known."""
-
-    spread: float
-    known: bool
-
-
-class ProvedStatuses(Statuses):
-    """The results with a proof of uniqueness.
-
-    Attributes:
-        searched: The percentage of labels that are unique by the search alone.
-        confirmed: The percentage that are unique by both search and proof.
-        search_milliseconds: The time per sample of the search.
-        milliseconds: The time per sample of search and proof.
-    """
-
-    spread: float
-    searched: float
-    confirmed: float
-    search_milliseconds: float
-    milliseconds: float
-
-
-class BrokenStatuses(Statuses):
-    """The attack's results if an assumption does not hold."""
-
-    spread: float
-
-
-class ClippedStatuses(Statuses):
-    """The attack's results on gradients that are clipped to a norm; shares in percent.
-
-    Attributes:
-        zero: Gradients that are zero.
-        touched: Gradients that clipping changes.
-        right: Labels that are called unique and are right.
-        unaware: Right labels by an attacker who assumes that gradients are not clipped.
-        unaware_wrong: The number of wrong labels that this attacker calls unique.
-        milliseconds: The time per sample with the gradient scale unknown.
-        times_seconds: This time divided by the time with the scale known.
-    """
-
-    classes: int
-    dtype: str
-    norm: float
-    zero: float
-    touched: float
-    right: float
-    unaware: float
-    unaware_wrong: int
-    milliseconds: float
-    times_seconds: float
-
-
-class TroubleCounts(Row):
-    """How many of n random cases get each status.
-
-    Attributes:
-        first: The number of the first case.
-        size: "one sample" or "a batch".
-        known: Whether the gradient scale is known.
-        unusable: Cases whose gradient is zero or not finite.
-        wrong: Cases with a wrong label that is called unique.
-        proved: Cases that are proved unique; proofs are made for single samples with a known scale.
-        proved_wrong: Cases with a wrong label that is proved unique.
-    """
-
-    first: int
-    size: str
-    known: bool
-    n: int
-    unique: int
-    ambiguous: int
-    failed: int
-    unusable: int
-    wrong: int
-    proved: int
-    proved_wrong: int
-
-
-def made(
-    labels: str, dtype: str, classes: int, spread: float, samples: int, seed: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of N single samples in a random layer behind a ReLU, with all arithmetic in `dtype`.
-
-    Args:
-        labels: The kind of label.
-        dtype: The name of the precision.
-        classes: C.
-        spread: The standard deviation of the logits.
-        samples: N.
-        seed: The seed of all random numbers.
-
-    Returns:
-        Gradients (N, C, I), the weight (C, I), labels (N, C) and features (N, I).
-    """
-    generator = torch.Generator().manual_seed(seed)
-    weight, hidden = random_layer(classes, FEATURES, samples, spread, generator)
-    targets = soft_labels(labels, torch.randint(classes, (samples,), generator=generator), classes, generator)
-    kind = DTYPES[dtype]
-    weight, hidden, targets = weight.to(kind), hidden.to(kind), targets.to(kind)
-    errors = (hidden @ weight.T).softmax(dim=1) - targets
-    return errors.unsqueeze(2) * hidden.unsqueeze(1), weight, targets.double(), hidden.double()
-
-
-def statuses(found: SoftLabels, targets: Tensor) -> Statuses:
-    """Return the percentage of each status, and how many unique labels are wrong, for labels (N, C)."""
-    unique = found.where("unique").cpu()
+def judged(found: SoftLabels, targets: Tensor) -> Columns:
+    """Return the share of each status, and compare unique labels and candidates with the true labels (N, C)."""
+    wrong = metrics.label_error(found.labels.cpu(), targets).gt(KNOWN) & found.where("unique").cpu()
     answered = ~found.where("failed").cpu()
-    return Statuses(
-        n=len(targets),
-        unique=_percentage(found, "unique"),
-        ambiguous=_percentage(found, "ambiguous"),
-        failed=_percentage(found, "failed"),
-        wrong=int((metrics.label_error(found.labels.cpu(), targets).gt(KNOWN) & unique).sum()),
-        open=float(found.open.cpu()[answered].median()) if answered.any() else None,
-        truth_among=100 * _among(found.candidates, targets),
-    )
-
-
-def _percentage(found: SoftLabels, status: str) -> float:
-    return 100 * found.status.count(status) / len(found)
-
-
-def _among(candidates: tuple[Tensor, ...], targets: Tensor) -> float:
-    """Return the share of samples whose true label is among the candidates, up to an L1 error of 0.01."""
-    near = [
+    listed = [
         bool(len(own)) and bool((metrics.label_error(own.cpu(), true.expand_as(own)) < 0.01).any())
-        for own, true in zip(candidates, targets, strict=True)
+        for own, true in zip(found.candidates, targets, strict=True)
     ]
-    return sum(near) / len(near)
+    return statuses(found.status) | {
+        "n": len(targets),
+        "wrong": int(wrong.sum()),
+        "open": float(found.open.cpu()[answered].median()) if answered.any() else None,
+        "truth_among": percentage(torch.tensor(listed)),
+    }
 
 
 class RandomLayers(Experiment):
-    """Random layers with one number of classes and several standard deviations of the logits."""
+    """Random layers behind a ReLU with one number of classes and several standard deviations of the logits."""
 
     classes: int
     samples: int
     spreads: list[float]
 
-    def sent(self, labels: str, dtype: str, spread: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Return gradients (N, C, I) and weight (C, I) on the device, and labels (N, C) on the CPU."""
-        gradients, weight, targets, _ = made(labels, dtype, self.classes, spread, self.samples, self.seed)
-        return gradients.to(self.device), weight.to(self.device), targets
+    def sent(self, labels: str, dtype: str) -> Iterator[tuple[float, Tensor, Tensor, Tensor]]:
+        """Yield the gradients of single samples for each standard deviation, with all arithmetic in `dtype`.
+
+        Args:
+            labels: The kind of label.
+            dtype: The name of the precision.
+
+        Yields:
+            The standard deviation, gradients (N, C, I) and weight (C, I) on the device, and labels (N, C) on the CPU.
+        """
+        kind = DTYPES[dtype]
+        for spread in self.spreads:
+            generator = torch.Generator().manual_seed(self.seed)
+            weight, hidden = random_layer(self.classes, FEATURES, self.samples, spread, generator)
+            first = torch.randint(self.classes, (self.samples,), generator=generator)
+            targets = soft_labels(labels, first, self.classes, generator).to(kind)
+            weight, hidden = weight.to(kind), hidden.to(kind)
+            errors = (hidden @ weight.T).softmax(dim=1) - targets
+            gradients = errors.unsqueeze(2) * hidden.unsqueeze(1)
+            yield spread, gradients.to(self.device), weight.to(self.device), targets.double()
 
 
 class Mapped(RandomLayers):
@@ -325,13 +191,12 @@ class Mapped(RandomLayers):
     labels: str
     dtype: str
 
-    def run(self) -> Iterator[MappedStatuses]:
+    def run(self) -> Iterator[Columns]:
         """Recover labels at every spread of the logits, with the gradient scale known and unknown."""
-        for spread in self.spreads:
-            gradients, weight, targets = self.sent(self.labels, self.dtype, spread)
+        for spread, gradients, weight, targets in self.sent(self.labels, self.dtype):
             for known in (True, False):
                 found = recover_soft_labels(gradients, weight, prior=self.labels, scale=1.0 if known else None)
-                yield MappedStatuses.of(statuses(found, targets), spread=spread, known=known)
+                yield judged(found, targets) | {"spread": spread, "known": known}
 
 
 class Proved(RandomLayers):
@@ -341,24 +206,21 @@ class Proved(RandomLayers):
     labels: str
     dtype: str
 
-    def run(self) -> Iterator[ProvedStatuses]:
+    def run(self) -> Iterator[Columns]:
         """Recover labels at every spread of the logits, without a proof and with one."""
-        for spread in self.spreads:
-            gradients, weight, targets = self.sent(self.labels, self.dtype, spread)
+        for spread, gradients, weight, targets in self.sent(self.labels, self.dtype):
             started = time.perf_counter()
             searched = recover_soft_labels(gradients, weight, prior=self.labels)
             between = time.perf_counter()
             proved = recover_soft_labels(gradients, weight, prior=self.labels, certify="proof")
             ended = time.perf_counter()
-            both = (searched.where("unique") & proved.where("unique")).double().mean()
-            yield ProvedStatuses.of(
-                statuses(proved, targets),
-                spread=spread,
-                searched=100 * float(searched.where("unique").double().mean()),
-                confirmed=100 * float(both),
-                search_milliseconds=1e3 * (between - started) / self.samples,
-                milliseconds=1e3 * (ended - between) / self.samples,
-            )
+            yield judged(proved, targets) | {
+                "spread": spread,
+                "unique_searched": percentage(searched.where("unique")),
+                "confirmed": percentage(searched.where("unique") & proved.where("unique")),
+                "search_milliseconds": 1e3 * (between - started) / self.samples,
+                "milliseconds": 1e3 * (ended - between) / self.samples,
+            }
 
 
 class Broken(RandomLayers):
@@ -367,15 +229,13 @@ class Broken(RandomLayers):
     part: ClassVar[str] = "broken"
     what: str
 
-    def run(self) -> Iterator[BrokenStatuses]:
+    def run(self) -> Iterator[Columns]:
         """Recover labels at every spread of the logits under the violated assumption."""
-        breach = BROKEN[self.what]
-        for spread in self.spreads:
-            gradients, weight, targets = self.sent(breach.labels, "float32", spread)
-            if breach.paired:
-                gradients = (gradients + gradients.roll(1, dims=0)) / 2
-            found = recover_soft_labels(gradients * breach.factor, weight, prior="smoothing")
-            yield BrokenStatuses.of(statuses(found, targets), spread=spread)
+        labels, factor, paired = BROKEN[self.what]
+        for spread, gradients, weight, targets in self.sent(labels, "float32"):
+            sent = (gradients + gradients.roll(1, dims=0)) / 2 if paired else gradients
+            found = recover_soft_labels(sent * factor, weight, prior="smoothing")
+            yield judged(found, targets) | {"spread": spread}
 
 
 @dataclass(frozen=True)
@@ -479,47 +339,46 @@ class Trouble(Experiment):
     first: int
     count: int
 
-    def run(self) -> Iterator[TroubleCounts]:
+    def run(self) -> Iterator[Columns]:
         """Attack all cases; yield rows for single samples and for batches, with the scale known and unknown."""
-        said: dict[tuple[str, bool], Counter[str]] = {}
+        tally: dict[tuple[str, bool], Counter[str]] = {}
         for number in range(self.first, self.first + self.count):
             one, known = case(number, self.seed), number % 2 == 0
             size = ONE if len(one.hidden) == 1 else BATCH
-            counts = said.setdefault((size, known), Counter())
-            status, wrong = _asked(one, known, self.device)
-            counts.update({"n": 1, status: 1, "wrong": int(wrong)})
+            counts = tally.setdefault((size, known), Counter())
+            status, wrong = _attacked(one, known, self.device)
+            counts.update({"n": 1, COUNTS[status]: 1, "wrong": int(wrong)})
             if known and size == ONE:
-                status, wrong = _asked(one, known, self.device, certify="proof")
+                status, wrong = _attacked(one, known, self.device, certify="proof")
                 counts.update({"proved": int(status == "unique"), "proved_wrong": int(wrong)})
-        zeros = dict.fromkeys((*SAID, "wrong", "proved", "proved_wrong"), 0)
-        for (size, known), counts in sorted(said.items()):
-            yield TroubleCounts(first=self.first, size=size, known=known, **zeros | counts)
+        zeros = dict.fromkeys((*COUNTS.values(), "wrong", "proved", "proved_wrong"), 0)
+        for (size, known), counts in sorted(tally.items()):
+            yield {"gradient_of": size, "known": known, **zeros, **counts}
 
 
-def _asked(one: Case, known: bool, device: str, certify: Literal["search", "proof"] = "search") -> tuple[str, bool]:
+def _attacked(one: Case, known: bool, device: str, certify: Literal["search", "proof"] = "search") -> tuple[str, bool]:
     """Return the attack's status for a case, and whether the attack calls a wrong label unique."""
     gradient, bias_gradient = one.sent(1.0 if known else one.factor)
     if not gradient.isfinite().all() or not gradient.any():
         return "unusable", False
-    bias = None if one.bias is None else one.bias.to(device)
-    bias_gradient = None if bias_gradient is None else bias_gradient.to(device)
-    factor = 1.0 if known else None
-    gradient, weight = gradient.to(device), one.weight.to(device)
+    options: dict[str, Any] = {
+        "prior": one.labels,
+        "scale": 1.0 if known else None,
+        "bias": None if one.bias is None else one.bias.to(device),
+        "bias_gradient": None if bias_gradient is None else bias_gradient.to(device),
+    }
+    gradient, weight, targets = gradient.to(device), one.weight.to(device), one.targets.double()
     if len(one.hidden) == 1:
-        found = recover_soft_labels(
-            gradient, weight, prior=one.labels, scale=factor, bias=bias, bias_gradient=bias_gradient, certify=certify
-        )
-        error = float(metrics.label_error(found.labels.cpu(), one.targets.double())[0])
-        return found.status[0], found.status[0] == "unique" and not error <= KNOWN
-    batch = recover_batch(
-        gradient, weight, batch_size=len(one.hidden), prior=one.labels, scale=factor, rounds=8, bias=bias,
-        bias_gradient=bias_gradient,
-    )  # fmt: skip
-    if batch.status != "unique":
-        return batch.status, False
-    order = metrics.match_batch(batch.features.cpu(), one.hidden.double())
-    error = float(metrics.label_error(batch.labels.cpu()[order], one.targets.double()).max())
-    return "unique", not error <= KNOWN
+        found = recover_soft_labels(gradient, weight, certify=certify, **options)
+        status, labels = found.status[0], found.labels.cpu()
+    else:
+        batch = recover_batch(gradient, weight, batch_size=len(one.hidden), rounds=8, **options)
+        status, labels = batch.status, batch.labels.cpu()
+        if status == "unique":
+            labels = labels[metrics.match_batch(batch.features.cpu(), one.hidden.double())]
+    if status != "unique":
+        return status, False
+    return status, not float(metrics.label_error(labels, targets).max()) <= KNOWN
 
 
 class Clipped(Experiment):
@@ -540,7 +399,7 @@ class Clipped(Experiment):
         one = self._network
         return [one.dataset, *([one.training] if one.stage == "trained" else [])]
 
-    def run(self) -> Iterator[ClippedStatuses]:
+    def run(self) -> Iterator[Columns]:
         """Recover labels with the gradient scale unknown, and under the assumption of no clipping."""
         private = data.load(self._network.dataset, "test")
         inputs, targets = private_samples(private, self.labels, self.samples, self.seed)
@@ -549,9 +408,9 @@ class Clipped(Experiment):
             leaks, _ = observe_private(model, inputs, targets, dtype, self.device)
             truth = targets.to(DTYPES[dtype]).double()
             for norm in NORMS:
-                yield self._attacked(leaks, truth, norm, dtype)
+                yield self._attacked(leaks, truth, norm) | {"dtype": dtype, "norm": norm, "classes": truth.shape[1]}
 
-    def _attacked(self, leaks: HeadLeaks, truth: Tensor, norm: float, dtype: str) -> ClippedStatuses:
+    def _attacked(self, leaks: HeadLeaks, truth: Tensor, norm: float) -> Columns:
         clean, weight, prior = leaks.weight_gradients, leaks.weight, self.labels
         sizes = clean.flatten(1).norm(dim=1)[:, None, None]
         sent = clean * (norm / sizes.clamp(min=torch.finfo(clean.dtype).tiny)).clamp(max=1)
@@ -561,19 +420,15 @@ class Clipped(Experiment):
         turns = [(_seconds(clean, weight, prior, 1.0), _seconds(sent, weight, prior, None)) for _ in range(self.timed)]
         known, unknown = (min(column) for column in zip(*turns, strict=True))
         right = metrics.label_error(found.labels.cpu(), truth).le(KNOWN) & found.where("unique").cpu()
-        return ClippedStatuses.of(
-            statuses(found, truth),
-            classes=truth.shape[1],
-            dtype=dtype,
-            norm=norm,
-            zero=100 * float((sizes == 0).double().mean()),
-            touched=100 * float((sizes > norm).double().mean()),
-            right=100 * float(right.double().mean()),
-            unaware=100 * float(metrics.label_error(unaware.labels.cpu(), truth).le(KNOWN).double().mean()),
-            unaware_wrong=statuses(unaware, truth).wrong,
-            milliseconds=1e3 * unknown / self.samples,
-            times_seconds=unknown / known,
-        )
+        return judged(found, truth) | {
+            "zero": percentage(sizes == 0),
+            "touched": percentage(sizes > norm),
+            "unique_right": percentage(right),
+            "unaware": percentage(metrics.label_error(unaware.labels.cpu(), truth).le(KNOWN)),
+            "unaware_wrong": judged(unaware, truth)["wrong"],
+            "milliseconds": 1e3 * unknown / self.samples,
+            "times_seconds": unknown / known,
+        }
 
 
 def _seconds(gradients: Tensor, weight: Tensor, labels: str, scale: float | None) -> float:
@@ -600,121 +455,46 @@ def headline(record: Record) -> Headline:
     )
 
 
-def _part_of(part: str, whole: str) -> Measure:
-    """Return a measure: the sum of column `part` in percent of the sum of column `whole`, a dash if the latter is 0."""
-
-    def measured(rows: pd.DataFrame) -> str:
-        most = rows[whole].sum()
-        return f"{100 * rows[part].sum() / most:.1f}" if most else NOTHING
-
-    return measured
-
-
 def trouble_table(record: Record) -> pd.DataFrame:
-    """Return the results on the difficult random cases.
+    """Return the results on the difficult random cases, by what a gradient is of and by what is known of its scale."""
 
-    Rows: single samples or batches, with the gradient scale known or unknown. Columns: cases, the share of each status,
-    unusable cases, the number of wrong certificates, and the share proved unique.
-    """
+    def percent_of_cases(column: str, _: object) -> Measure:
+        return lambda rows: f"{100 * rows[column].sum() / rows['n'].sum():.1f}"
+
     rows = record.rows(Trouble)
+    (proved,) = cells(COLUMNS, "proved", by=percent_of_cases, head="{} (%)").items()
     return summary(
-        rows.assign(scale=["known" if known else "unknown" for known in rows["known"]]),
-        {"gradient of": "size", "gradient scale": "scale"},
+        rows.assign(scale=rows["known"].map({True: "known", False: "unknown"})),
+        {"gradient of": "gradient_of", "gradient scale": "scale"},
         {
-            "cases": total("n", ".0f"),
-            **{f"{status} (%)": _part_of(status, "n") for status in SAID[:3]},
-            "gradient zero or not finite (%)": _part_of("unusable", "n"),
-            "wrong certificates": total("wrong", ".0f"),
-            "proved unique (%)": among(_part_of("proved", "n"), size=ONE, scale="known"),
-        },
-    )
-
-
-def proof_table(record: Record) -> pd.DataFrame:
-    """Return how many labels are proved unique, and the time of the proof.
-
-    Rows: numbers of classes C and precisions. Columns: samples; labels unique by search; the share of these that is
-    proved unique; labels proved unique; wrong labels among the latter; the median time per sample (ms) without and with
-    proof.
-    """
-    rows = record.rows(Proved).astype({"classes": int})
-    return summary(
-        rows.sort_values(["classes", "dtype"], kind="stable"),
-        {"C": "classes", "precision": "dtype"},
-        {
-            "samples": total("n"),
-            "unique by search (%)": mean("searched", ".1f"),
-            "of these also proved (%)": _part_of("confirmed", "searched"),
-            "proved unique (%)": mean("unique", ".1f"),
-            "proved, but wrong": total("wrong", ".0f"),
-            "time of the search (ms)": median("search_milliseconds", ".2f"),
-            "time with proof (ms)": median("milliseconds", ".2f"),
+            **cells(COLUMNS, "n", by=total),
+            **cells(COLUMNS, *COUNTS.values(), by=percent_of_cases, head="{} (%)"),
+            **cells(COLUMNS, "wrong", by=total),
+            proved[0]: among(proved[1], gradient_of=ONE, known=True),
         },
     )
 
 
 def clipped_table(record: Record) -> pd.DataFrame:
-    """Return the effect of clipping on label recovery.
-
-    Rows: networks, numbers of classes C and norms. Columns: gradients changed by clipping; right labels of an attacker
-    who assumes no clipping; right and unique labels with the scale unknown, for each precision; wrong certificates;
-    samples with the truth among the candidates; zero gradients; and the time relative to a known scale.
-    """
-    rows = record.rows(Clipped).astype({"classes": int})
-    rows = rows.assign(network=rows["row"].str.replace("/", ", "), norm=rows["norm"].map("{:g}".format))
+    """Return the labels recovered from gradients clipped to the smaller norm, by network: means over kinds of label."""
+    rows = select(record.rows(Clipped), norm=min(NORMS))
+    right, text = COLUMNS["unique_right"].head, COLUMNS["unique_right"].text
     return summary(
-        rows,
-        {"network": "network", "C": "classes", "clipped to norm": "norm"},
+        rows.assign(network=rows["row"].str.replace("/", ", ")),
+        {"network": "network"},
         {
-            "clipped (%)": mean("touched", ".0f"),
-            "right with scale 1 (%)": mean("unaware", ".0f"),
-            **{
-                f"unique and right, {dtype} (%)": among(mean("right", ".1f"), dtype=dtype)
-                for dtype in ("float32", "float64")
-            },
-            "wrong certificates": total("wrong", ".0f"),
-            "right label among the answers (%)": mean("truth_among", ".1f"),
-            "zero gradients (%)": mean("zero", ".1f"),
-            "relative time": median("times_seconds", ".1f"),
+            **cells(COLUMNS, "unaware", by=mean),
+            **{f"{right}, {dtype}": among(mean("unique_right", text), dtype=dtype) for dtype in ("float32", "float64")},
+            **cells(COLUMNS, "truth_among", by=mean),
+            **cells(COLUMNS, "times_seconds", by=median),
         },
     )
 
 
-def _broken(record: Record) -> pd.DataFrame:
-    """Return the rows on broken assumptions with the percentage of wrong certificates."""
-    return record.rows(Broken).assign(share=lambda rows: 100 * rows["wrong"] / rows["n"])
-
-
-def broken_table(record: Record) -> pd.DataFrame:
-    """Return how often a broken assumption gives a wrong label that is called unique.
-
-    Rows: broken assumptions and numbers of classes C. Columns: standard deviations of the logits.
-    """
-    frame = _broken(record)
-    # Show every other spread if all would be too wide for the page.
-    spreads = sorted(set(frame["spread"]))
-    few = spreads if len(spreads) < 8 else spreads[::2]
-    frame = frame[frame["spread"].isin(few)].astype({"classes": int})
-    table = frame.pivot_table(index=["what", "classes"], columns="spread", values="share", sort=False)
-    table = table.map("{:.0f} %".format)
-    table.columns = [f"s = {spread:g}" for spread in table.columns]
-    return table.reset_index().rename(columns={"what": "broken assumption", "classes": "C"})
-
-
-def figure_broken(record: Record) -> Figure:
-    """Plot the share of wrong certificates (%) against the standard deviation of the logits, by broken assumption."""
-    rows = _broken(record)
+def _ten_classes(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Return the rows with ten classes, or with the most classes if none has ten, and this number of classes."""
     classes = 10 if 10 in set(rows["classes"]) else int(rows["classes"].max())
-    return drawn(
-        select(rows, classes=classes),
-        lines("spread", "share", by="what"),
-        height=3.2,
-        legend=2,
-        xscale="log",
-        xlabel=f"standard deviation of the logits ({classes} classes)",
-        ylabel="wrong certificates (%)",
-        ylim=(-3, 103),
-    )
+    return select(rows, classes=classes), classes
 
 
 def figure_map(record: Record) -> Figure:
@@ -722,12 +502,10 @@ def figure_map(record: Record) -> Figure:
 
     One panel for each kind of label; colours are precisions; dashed lines are for an unknown gradient scale.
     """
-    rows = record.rows(Mapped)
-    classes = 10 if 10 in set(rows["classes"]) else int(rows["classes"].max())
-    rows = rows.assign(scale=rows["known"].map({True: "scale known", False: "scale unknown"}))
+    rows, classes = _ten_classes(record.rows(Mapped))
     looks = crossed(DTYPES, ("scale known", "scale unknown"))
     return drawn(
-        select(rows, classes=classes),
+        rows.assign(scale=rows["known"].map({True: "scale known", False: "scale unknown"})),
         lines("spread", "unique", by=["dtype", "scale"], order=list(looks), looks=looks, linewidth=1.3, markersize=3),
         panels="labels",
         title=f"{{}}, {classes} classes".format,
@@ -740,27 +518,19 @@ def figure_map(record: Record) -> Figure:
     )
 
 
-def figure_classes(record: Record) -> Figure:
-    """Plot the share of unique smoothed labels (%, colour) from float32 gradients over logit spread and number of
-    classes.
-
-    Left: the gradient scale is known. Right: it is unknown.
-    """
-    frame = record.rows(Mapped)
-    frame = frame[(frame["labels"] == "smoothing") & (frame["dtype"] == "float32")]
-    figure, axes = figures.panels(1, 2, height=3.2, sharey=True)
-    for axis, known in zip(axes[0], (True, False), strict=True):
-        own = frame[frame["known"] == known]
-        grid = own.pivot_table(index="classes", columns="spread", values="unique")
-        image = axis.imshow(grid, aspect="auto", origin="lower", cmap="viridis", vmin=0, vmax=100)
-        step = max(1, math.ceil(len(grid.columns) / 8))
-        axis.set_xticks(range(0, len(grid.columns), step), [f"{v:g}" for v in grid.columns[::step]])
-        axis.set_yticks(range(len(grid.index)), [str(int(v)) for v in grid.index])
-        axis.grid(visible=False)
-        axis.set(title=f"scale {'known' if known else 'unknown'}", xlabel="standard deviation of the logits")
-    axes[0][0].set_ylabel("number of classes C")
-    figure.colorbar(image, ax=list(axes[0]), label="certified as unique (%)", shrink=0.9)
-    return figure
+def figure_broken(record: Record) -> Figure:
+    """Plot the share of wrong certificates (%) against the standard deviation of the logits, by broken assumption."""
+    rows, classes = _ten_classes(record.rows(Broken))
+    return drawn(
+        rows.assign(share=100 * rows["wrong"] / rows["n"]),
+        lines("spread", "share", by="what"),
+        height=3.2,
+        legend=2,
+        xscale="log",
+        xlabel=f"standard deviation of the logits ({classes} classes)",
+        ylabel="wrong certificates (%)",
+        ylim=(-3, 103),
+    )
 
 
 def outcomes(record: Record) -> list[Outcome]:

@@ -6,64 +6,51 @@ Beyond wang2024, section 4: clients that compute in TF32, bfloat16 or float16, a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak import claims, data, metrics, models, studies
+from gradleak import claims, data, metrics, studies
 from gradleak.augment import one_hot
 from gradleak.images import LBFGS, match, peel
 from gradleak.images.inversion.convolutional import trace_convolutional
-from gradleak.images.inversion.fully_connected import Inversion, trace_fully_connected
+from gradleak.images.inversion.fully_connected import trace_fully_connected
 from gradleak.labels import count_labels, recover_batch, recover_soft_labels
 from gradleak.labels.verdict import KNOWN
 from gradleak.leak import Leak, observe
-from gradleak.metrics import SCALE
 from gradleak.models import training
 from gradleak.models.language_training import LanguageRecipe
 from gradleak.precision import PRECISIONS
-from gradleak.runs import kinds
 from gradleak.runs.fitting import Fixed, Sees
 from gradleak.runs.forms import Form, Whole
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.sequences import batch_of, read_sentences
 from gradleak.show import figures
-from gradleak.show.drawn import drawn, level, lines, stacked
+from gradleak.show.drawn import arranged, drawn, level, lines, panel, stacked
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import (
-    NOTHING,
-    Measure,
-    among,
-    greatest,
-    least,
-    mean,
-    median,
-    only,
-    percent,
-    select,
-    summary,
-    total,
-)
-from gradleak.studies import Experiment, Row, setting
-from gradleak.studies.shared.outcomes import Outcome, average_of, collected, median_of, stages
+from gradleak.show.summaries import NOTHING, among, count, joined, mean, select, summary, total
+from gradleak.studies import Experiment, setting
+from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.outcomes import Outcome, average_of, collected, median_of, network_in_words, stages
 from gradleak.studies.shared.read import private_of, reading_of
 from gradleak.studies.shared.restored import graded
 from gradleak.studies.shared.samples import random_layer, soft_labels
+from gradleak.studies.shared.searched import percentage
+from gradleak.studies.wang2024.columns import COLUMNS
 
 PLACE = "Beyond section 4"
-# The lowest PSNR (dB) of an exactly restored batch measures only rounding errors.
-COLUMNS = {"least": kinds.rounding(decibels=True)}
 TEXT = "sentences"
 # Classes and sizes of the batches whose soft labels are recovered, and size of the batches whose labels are counted.
 CLASSES, SIZES, COUNTED = 100, (2, 4), 32
-COUNTS = ("llg", "llg*", "ilrg", "posterior")
-COUNTING = {"llg": "LLG", "llg*": "LLG*", "ilrg": "iLRG", "posterior": "posterior attack"}
+METHODS = {"llg": "LLG", "llg*": "LLG*", "ilrg": "iLRG", "posterior": "posterior"}
 # Number of auxiliary samples for the posterior attack.
 OTHERS = 500
 LANGUAGE = ("lstm", "transformer")
@@ -78,10 +65,18 @@ FEW = 16
 HONEST = 3.0
 # The relative error that counts as certified if a certificate states none.
 VOUCHED = 1e-3
+# What attackers know of the client's precision; the third takes rounding for Gaussian noise of unknown size.
 ATTACKERS = {
-    "told": "knows the precision",
-    "not told": "does not know the precision",
-    "noise": "takes rounding for Gaussian noise",
+    "told": "precision known",
+    "not told": "precision unknown",
+    "noise": "precision taken for noise",
+}
+# The attacks on images: the network, and the attack's name.
+RESTORING = {
+    "connected": ("fcn4", "closed form"),
+    "convolutional": ("lenet", "closed form"),
+    "peeling": ("resnet18-cifar", "peeling"),
+    "matching": ("lenet", "gradient matching"),
 }
 
 
@@ -155,98 +150,6 @@ class Parameters(studies.Parameters):
         )
 
 
-class Outcomes(Row):
-    """The results of an attack on `cases` samples or batches.
-
-    Attributes:
-        unique, ambiguous, failed: How often the attack gave each status.
-        wrong: The number of certified answers that are not right.
-        right: The percentage of right classes, labels or words.
-        error: The median L1 error of a label.
-    """
-
-    cases: int
-    unique: int
-    ambiguous: int
-    failed: int
-    wrong: int
-    right: float
-    error: float
-
-
-class LabelOutcomes(Outcomes):
-    """The results on labels of single samples; `largest` is the largest L1 error of a label."""
-
-    labels: str
-    attacker: str
-    unique_share: float
-    largest: float
-
-
-class HeadOutcomes(LabelOutcomes):
-    """The results on single samples in one random last layer; `spread` is the standard deviation of its logits."""
-
-    classes: int
-    features: int
-    spread: float
-
-
-class BatchOutcomes(Outcomes):
-    """The results on batches of one size and kind of label; `error` is the median of their largest label errors."""
-
-    size: int
-    labels: str
-    attacker: str
-
-
-class SentenceOutcomes(Outcomes):
-    """The results on batches of sentences in one language model."""
-
-    network: str
-    attacker: str
-
-
-class Counted(Row):
-    """The percentage of labels that one method counts correctly: mean and standard deviation over batches."""
-
-    method: str
-    batches: int
-    share: float
-    spread: float
-
-
-class Nearness(Row):
-    """The similarity of restored images to the private images, in the best order.
-
-    Attributes:
-        psnr: The mean PSNR (dB).
-        least: The lowest PSNR (dB).
-        lost: The number of images that were not restored.
-        error: The largest relative error of an image.
-        vouched: The relative error that the attack certifies; None if the attack states no error.
-        certain: Whether the attack gives a certificate.
-        wrong: 1 if the certificate is wrong, else 0.
-    """
-
-    psnr: float
-    least: float
-    lost: int
-    error: float
-    vouched: float | None
-    certain: bool
-    wrong: int
-
-
-class Restored(Nearness):
-    """A batch of images that one attacker restored, with the attack's status."""
-
-    size: int
-    batch: int
-    attacker: str
-    cases: int
-    status: str
-
-
 class Attacker(NamedTuple):
     """An attacker's assumptions: the client's precision (None: unknown) and the noise level (None: estimate it)."""
 
@@ -299,24 +202,19 @@ class NetworkLabels(OfPrecision):
     epochs: int
     samples: int
 
-    def run(self) -> Iterator[LabelOutcomes]:
+    def run(self) -> Iterator[Columns]:
         """Recover the labels, for every kind of label."""
-        classes = data.load(self.dataset, "test").classes
-        model = self._network(classes)
-        for labels in KINDS:
-            images, soft = _private(self.dataset, labels, self.samples, classes, self.seed)
-            yield from _attacked_labels(model, images.to(self.device), soft.to(self.device), labels, self.precision)
-
-    def _network(self, classes: int) -> nn.Module:
+        private = data.load(self.dataset, "test")
         if self.epochs:
             recipe = training.Recipe(
                 network=self.network, dataset=self.dataset, epochs=self.epochs, labels="smoothing", seed=self.seed
             )
-            return training.train(recipe, device=self.device).model.to(self.device)
-        channels, side = data.shape(self.dataset)
-        return models.build(self.network, classes=classes, in_channels=channels, image_size=side, seed=self.seed).to(
-            self.device
-        )
+            model = training.train(recipe, device=self.device).model.to(self.device)
+        else:
+            model = built(self.network, private, self.seed, self.device)
+        for labels in KINDS:
+            images, soft = _private(self.dataset, labels, self.samples, private.classes, self.seed)
+            yield from _attacked_labels(model, images.to(self.device), soft.to(self.device), labels, self.precision)
 
 
 class HeadLabels(OfPrecision):
@@ -325,7 +223,7 @@ class HeadLabels(OfPrecision):
     part: ClassVar[str] = "heads"
     heads: int
 
-    def run(self) -> Iterator[HeadOutcomes]:
+    def run(self) -> Iterator[Columns]:
         """Draw the layers and their samples, and recover the labels."""
         generator = torch.Generator().manual_seed(self.seed)
         low, high = (math.log(spread) for spread in SPREADS)
@@ -342,7 +240,7 @@ class HeadLabels(OfPrecision):
                 model.weight.copy_(weight)
             inputs = hidden.float().to(self.device)
             for row in _attacked_labels(model, inputs, soft.to(self.device), labels, self.precision):
-                yield HeadOutcomes.of(row, classes=classes, features=features, spread=spread)
+                yield row | {"classes": classes, "features": features, "spread": spread}
 
 
 class BatchLabels(OfPrecision):
@@ -351,12 +249,9 @@ class BatchLabels(OfPrecision):
     part: ClassVar[str] = "batches"
     batches: int
 
-    def run(self) -> Iterator[BatchOutcomes]:
+    def run(self) -> Iterator[Columns]:
         """Recover the labels of batches of every size."""
-        channels, side = data.shape(self.dataset)
-        model = models.build("resnet20", classes=CLASSES, in_channels=channels, image_size=side, seed=self.seed).to(
-            self.device
-        )
+        model = built("resnet20", data.load(self.dataset, "test"), self.seed, self.device, classes=CLASSES)
         for size in SIZES:
             for labels in ("smoothing", "onehot"):
                 tried: dict[str, list[Tried]] = {}
@@ -368,7 +263,7 @@ class BatchLabels(OfPrecision):
                         found = _recovered(leak, soft, labels, attacker)
                         tried.setdefault(attacker.name, []).append(found)
                 for name, own in tried.items():
-                    yield BatchOutcomes.of(summed(own), size=size, labels=labels, attacker=name)
+                    yield summed(own) | {"size": size, "labels": labels, "attacker": name}
 
 
 class Counts(OfPrecision):
@@ -377,19 +272,10 @@ class Counts(OfPrecision):
     part: ClassVar[str] = "counts"
     batches: int
 
-    def run(self) -> Iterator[Counted]:
+    def run(self) -> Iterator[Columns]:
         """Count the labels of every batch by every method."""
         private, public = data.load(self.dataset, "test"), data.load(self.dataset, "train")
-        channels, side = data.shape(self.dataset)
-        model = models.build(
-            "lenet5",
-            classes=private.classes,
-            in_channels=channels,
-            image_size=side,
-            activation="relu",
-            init="torch",
-            seed=self.seed,
-        ).to(self.device)
+        model = built("lenet5", private, self.seed, self.device, activation="relu", init="torch")
         model = model.double() if self.precision == "float64" else model
         generator = torch.Generator().manual_seed(self.seed)
         others = torch.randperm(len(public), generator=generator)[:OTHERS]
@@ -402,14 +288,14 @@ class Counts(OfPrecision):
             hot = one_hot(classes, private.classes).to(self.device)
             leak = sent(model, data.normalise(private.images[chosen]).to(self.device), hot, self.precision)
             truth = classes.bincount(minlength=private.classes)[None]
-            for method in COUNTS:
+            for method in METHODS:
                 counts = count_labels(leak, method, auxiliary=given if method == "posterior" else None)
                 right = float(metrics.count_overlap(counts.cpu()[None], truth)[0])
                 shares.setdefault(method, []).append(100 * right)
         for method, own in shares.items():
             values = torch.tensor(own, dtype=torch.float64)
             spread = float(values.std()) if len(values) > 1 else 0.0
-            yield Counted(method=method, batches=len(own), share=float(values.mean()), spread=spread)
+            yield {"method": method, "batches": len(own), "share": float(values.mean()), "share_spread": spread}
 
 
 class ReadSentences(OfPrecision):
@@ -422,7 +308,7 @@ class ReadSentences(OfPrecision):
         """Return the name of the dataset of sentences."""
         return [TEXT]
 
-    def run(self) -> Iterator[SentenceOutcomes]:
+    def run(self) -> Iterator[Columns]:
         """Read every batch in each kind of language model."""
         for kind in LANGUAGE:
             recipe = LanguageRecipe(text=TEXT, kind=kind, width=64, layers=1, epochs=1, seed=self.seed)
@@ -435,7 +321,7 @@ class ReadSentences(OfPrecision):
                 leak = observe(model, *batch_of(private, device=self.device), precision=self.precision)
                 read = reading_of(read_sentences(leak), private)
                 tried.append(Tried(read.status, read.wrongly_sure, read.right))
-            yield SentenceOutcomes.of(summed(tried), network=kind, attacker="not told")
+            yield summed(tried) | {"network": kind, "attacker": "not told"}
 
 
 class RestoredImages(OfPrecision):
@@ -446,36 +332,26 @@ class RestoredImages(OfPrecision):
     steps: int
     batches: int
 
-    def run(self) -> Iterator[Restored]:
+    def run(self) -> Iterator[Columns]:
         """Restore every batch."""
+        private = data.load(self.dataset, "test")
         for size in {"connected": (1, 4), "peeling": (1, 2)}.get(self.attack, (1,)):
             for number in range(self.batches):
                 images, soft = _private(self.dataset, "onehot", size, CLASSES, self.seed + 1000 * size + number)
                 images = F.adaptive_avg_pool2d(images, FEW) if self.attack == "peeling" else images
-                model = self._network(images, self.seed + number)
+                fitting = {"classes": CLASSES, "image_size": images.shape[-1]}
+                model = built(RESTORING[self.attack][0], private, self.seed + number, self.device, **fitting)
                 leak = sent(model, images.to(self.device), soft.to(self.device), self.precision)
                 for attacker in attackers(self.precision):
                     # Gradient matching does not use the client's precision.
                     if self.attack == "matching" and attacker.name == "told":
                         continue
-                    found, status, vouched = self._restored(leak, attacker.precision)
-                    yield Restored.of(
-                        nearness(found.cpu().double().reshape(images.shape), images, status, vouched),
-                        size=size,
-                        batch=number,
-                        attacker=attacker.name,
-                        cases=1,
-                        status=status,
-                    )
-
-    def _network(self, images: Tensor, seed: int) -> nn.Module:
-        name = {"connected": "fcn4", "peeling": "resnet18-cifar"}.get(self.attack, "lenet")
-        channels, side = images.shape[1], images.shape[-1]
-        model = models.build(name, classes=CLASSES, in_channels=channels, image_size=side, seed=seed)
-        return model.to(self.device)
+                    found, status, claimed = self._restored(leak, attacker.precision)
+                    row = compared(found.cpu().double().reshape(images.shape), images, status, claimed)
+                    yield row | {"size": size, "batch": number, "attacker": attacker.name}
 
     def _restored(self, leak: Leak, precision: str | None) -> tuple[Tensor, str, float | None]:
-        """Return the images, the attack's status, and the relative error that it certifies, if any."""
+        """Return the images, the attack's status, and the relative error that it claims, if any."""
         if self.attack == "peeling":
             peeled = peel(leak, prior="onehot", steps=self.steps, seed=self.seed, precision=precision)
             # Without a certificate, take the nearest image all the same.
@@ -484,7 +360,6 @@ class RestoredImages(OfPrecision):
         if self.attack == "matching":
             matched = match(leak, "idlg", optimizer=LBFGS(steps=self.steps), seed=self.seed)
             return matched.images, "found", None
-        found: Inversion
         if self.attack == "connected":
             found = trace_fully_connected(leak, prior="onehot", precision=precision)
         else:
@@ -505,9 +380,7 @@ def _private(dataset: str, labels: str, count: int, classes: int, seed: int) -> 
     return images, soft
 
 
-def _attacked_labels(
-    model: nn.Module, inputs: Tensor, soft: Tensor, labels: str, precision: str
-) -> Iterator[LabelOutcomes]:
+def _attacked_labels(model: nn.Module, inputs: Tensor, soft: Tensor, labels: str, precision: str) -> Iterator[Columns]:
     """Yield the results of each attacker on the labels of single samples."""
     each = zip(inputs.split(1), soft.split(1), strict=True)
     leaks = [sent(model, one, label, precision) for one, label in each]
@@ -527,19 +400,13 @@ def _attacked_labels(
         error = (found.labels - soft.to(found.labels)).abs().sum(dim=1)
         unique, failed = found.where("unique"), found.where("failed")
         known = error[~failed]
-        yield LabelOutcomes(
-            labels=labels,
-            attacker=attacker.name,
-            cases=len(soft),
-            unique=int(unique.sum()),
-            ambiguous=int(found.where("ambiguous").sum()),
-            failed=int(failed.sum()),
-            unique_share=100 * float(unique.double().mean()),
-            wrong=int((unique & ~(error <= KNOWN)).sum()),
-            right=100 * int((found.labels.argmax(dim=1) == classes)[~failed].sum()) / len(soft),
-            error=float(known.median()) if len(known) else math.nan,
-            largest=float(known.max()) if len(known) else math.nan,
-        )
+        right = 100 * int((found.labels.argmax(dim=1) == classes)[~failed].sum()) / len(soft)
+        yield counted(found.status, int((unique & ~(error <= KNOWN)).sum()), right, known) | {
+            "labels": labels,
+            "attacker": attacker.name,
+            "unique_share": percentage(unique),
+            "largest": float(known.max()) if len(known) else math.nan,
+        }
 
 
 def _recovered(leak: Leak, soft: Tensor, labels: str, attacker: Attacker) -> Tried:
@@ -558,29 +425,39 @@ def _recovered(leak: Leak, soft: Tensor, labels: str, attacker: Attacker) -> Tri
     return Tried(found.status, wrong, int((error < 1).sum()) / len(soft), float(error.max()))
 
 
-def summed(tried: list[Tried]) -> Outcomes:
-    """Return the number of each status and of wrong certificates, the mean success, and the median error."""
-    statuses = [one.status for one in tried]
-    known = torch.tensor([one.error for one in tried if one.status != "failed"], dtype=torch.float64)
-    return Outcomes(
-        cases=len(tried),
-        unique=statuses.count("unique"),
-        ambiguous=statuses.count("ambiguous"),
-        failed=statuses.count("failed"),
-        wrong=sum(one.wrong for one in tried),
-        right=100 * sum(one.right for one in tried) / len(tried),
-        error=float(known.median()) if len(known) else math.nan,
-    )
+def summed(tried: list[Tried]) -> Columns:
+    """Return the number of each status and of wrong certificates, the mean success (%), and the median error."""
+    errors = torch.tensor([one.error for one in tried if one.status != "failed"], dtype=torch.float64)
+    right = 100 * sum(one.right for one in tried) / len(tried)
+    return counted([one.status for one in tried], sum(one.wrong for one in tried), right, errors)
 
 
-def nearness(found: Tensor, inputs: Tensor, status: str, vouched: float | None) -> Nearness:
+def counted(status: Sequence[str], wrong: int, right: float, errors: Tensor) -> Columns:
+    """Return the number of each status, with the other results of an attack on as many samples or batches.
+
+    Args:
+        status: The status of each sample or batch.
+        wrong: The number of certified answers that are not right.
+        right: The percentage of right classes, labels or sentences.
+        errors: The L1 errors of the labels that were found.
+    """
+    return {
+        "cases": len(status),
+        **{f"{name}_count": status.count(name) for name in STATUSES},
+        "wrong": wrong,
+        "right": right,
+        "label_error": float(errors.median()) if len(errors) else math.nan,
+    }
+
+
+def compared(found: Tensor, inputs: Tensor, status: str, claimed: float | None) -> Columns:
     """Compare restored images with the private images in the best order, and check the certificate.
 
     Args:
         found: The restored images (B, C, H, W), normalised.
         inputs: The private images (B, C, H, W), normalised.
         status: The attack's status.
-        vouched: The relative error that the attack certifies, if it states one.
+        claimed: The relative error that the attack claims, if it states one.
     """
     true = inputs.double()
     order = metrics.match_batch(found.nan_to_num(nan=0.0), true)
@@ -589,27 +466,21 @@ def nearness(found: Tensor, inputs: Tensor, status: str, vouched: float | None) 
     psnr = psnr.where(~lost[order], -math.inf)
     error = (found[order] - true).flatten(1).norm(dim=1) / true.flatten(1).norm(dim=1)
     worst = float(error.max()) if not lost.any() else math.nan
-    certain = status in ("exact", "unique")
-    return Nearness(
-        psnr=float(psnr.mean()),
-        least=float(psnr.min()),
-        lost=int(lost.sum()),
-        error=worst,
-        vouched=vouched,
-        certain=certain,
-        wrong=int(certain and not worst <= HONEST * max(vouched or 0.0, VOUCHED)),
-    )
+    certified = status in ("exact", "unique")
+    return {
+        "cases": 1,
+        "status": status,
+        "psnr": float(psnr.mean()),
+        "least_psnr": float(psnr.min()),
+        "images_lost": int(lost.sum()),
+        "image_error": worst,
+        "vouched": claimed,
+        "certified": certified,
+        "wrong": int(certified and not worst <= HONEST * max(claimed or 0.0, VOUCHED)),
+    }
 
 
 # ------------------------------------------------------------------------------------------------- tables and figures
-IMAGES = {
-    "connected": "fully connected network, closed form",
-    "convolutional": "LeNet, closed form",
-    "peeling": "ResNet18, peeling",
-    "matching": "LeNet, gradient matching",
-}
-
-
 def headline(record: Record) -> Headline:
     """Return the finding: a coarse precision hides the labels of batches but not the class of a single sample."""
     known = claims.judgements(record)
@@ -627,134 +498,55 @@ def headline(record: Record) -> Headline:
     )
 
 
-def precisions_table() -> pd.DataFrame:
-    """Return the rounding errors of each precision.
-
-    Rows: precisions. Columns: relative rounding errors in Linear layers and in convolutions, and the smallest gradient
-    that is not rounded to zero.
-    """
-    return pd.DataFrame(
-        {
-            "precision": name,
-            "relative error in Linear layers": f"{one.products:.0e}",
-            "relative error in convolutions": f"{one.convolutions:.0e}",
-            "smallest gradient that is not 0": f"{one.least:.0e}" if one.least else "–",
-        }
-        for name, one in PRECISIONS.items()
-    )
-
-
 def _in_words(record: Record, *kinds: type[Experiment]) -> pd.DataFrame:
-    """Return rows with the attackers in words, sorted by precision."""
-    order = {name: place for place, name in enumerate(record.stated(Parameters).precisions)}
+    """Return rows with attackers in words, sorted by precision."""
+    order = list(record.stated(Parameters).precisions)
     rows = pd.concat([record.rows(kind) for kind in kinds])
     rows = rows.assign(attacker=rows["attacker"].map(ATTACKERS))
-    return rows.sort_values("precision", key=lambda column: column.map(order), kind="stable")
-
-
-def _share_of_cases(status: str) -> Measure:
-    return lambda rows: f"{100 * rows[status].sum() / rows['cases'].sum():.0f} %"
-
-
-STATUS_SHARES: dict[str, Measure] = {status: _share_of_cases(status) for status in STATUSES}
-
-
-def labels_table(record: Record) -> pd.DataFrame:
-    """Return the results on labels of single samples, over all networks and kinds of label.
-
-    Rows: the client's precision and the attacker. Columns: n samples, the share of each status, the share of right
-    classes, median and largest L1 label error, and the number of wrong certificates.
-    """
-    return _single_labels(record, NetworkLabels)
-
-
-def heads_table(record: Record) -> pd.DataFrame:
-    """Return the results on labels of single samples, over all random last layers, with rows and columns as before."""
-    return _single_labels(record, HeadLabels)
-
-
-def _single_labels(record: Record, kind: type[Experiment]) -> pd.DataFrame:
-    return summary(
-        _in_words(record, kind),
-        {"precision": "precision", "attacker": "attacker"},
-        {
-            "samples": total("cases", ",.0f"),
-            **STATUS_SHARES,
-            "classes right": mean("right", percent()),
-            "median label error (L1)": median("error", _scientific),
-            "largest label error (L1)": greatest("largest", _scientific),
-            "wrong certificates": total("wrong", ".0f"),
-        },
-    )
-
-
-def _batches(record: Record) -> pd.DataFrame:
-    """Return the rows on labels of batches and on sentences, with the attack in words."""
-    rows = _in_words(record, BatchLabels, ReadSentences)
-    attacks = {BatchLabels.part: "labels of a batch", ReadSentences.part: "sentences"}
-    return rows.assign(attack=rows["part"].map(attacks))
+    return rows.sort_values("precision", key=lambda names: names.map(order.index), kind="stable")
 
 
 def batches_table(record: Record) -> pd.DataFrame:
-    """Return the results on batches.
-
-    Rows: the client's precision, the attack (on labels or on sentences), and the attacker. Columns: n batches, the
-    share of each status, the share of right labels or words, and the number of wrong certificates.
-    """
+    """Return the shares of a batch's labels and sentences that are read or counted right, by the client's precision."""
+    right, share = (mean(name, COLUMNS[name].text) for name in ("right", "share"))
     return summary(
-        _batches(record),
-        {"precision": "precision", "attack": "attack", "attacker": "attacker"},
+        _in_words(record, BatchLabels, ReadSentences, Counts),
+        {"precision": "precision"},
         {
-            "batches": total("cases", ".0f"),
-            **STATUS_SHARES,
-            "labels or sentences right": mean("right", percent()),
-            "wrong certificates": total("wrong", ".0f"),
+            "labels": among(right, part=BatchLabels.part, attacker=ATTACKERS["not told"]),
+            "labels, precision known": among(right, part=BatchLabels.part, attacker=ATTACKERS["told"]),
+            "sentences": among(right, part=ReadSentences.part),
+            **{f"counts, {METHODS[name]}": among(share, part=Counts.part, method=name) for name in METHODS},
         },
-    )
-
-
-def counts_table(record: Record) -> pd.DataFrame:
-    """Return the percentage of labels that are counted correctly, mean ± standard deviation over batches.
-
-    Rows: the client's precision. Columns: the number of batches, and the methods.
-    """
-
-    def counted(rows: pd.DataFrame) -> str:
-        return f"{rows['share'].iloc[0]:.1f} ± {rows['spread'].iloc[0]:.1f}"
-
-    methods = {f"{COUNTING[method]} (%)": among(counted, method=method) for method in COUNTS}
-    return summary(
-        _in_words(record, Counts), {"precision": "precision"}, {"batches": only("batches", ".0f"), **methods}
     )
 
 
 def images_table(record: Record) -> pd.DataFrame:
-    """Return the quality of restored images.
-
-    Rows: attacks, batch sizes B, the client's precision, and attackers. Columns: n batches, batches certified, batches
-    of which every image is found, or above each limit of the scale; the median of the mean PSNR (dB) and the
-    lowest PSNR (dB) of batches of which every image is found, and the number of wrong certificates.
-    """
-    rows = _in_words(record, RestoredImages)
-    rows = rows.assign(attack=rows["attack"].map(IMAGES), size=rows["size"].astype(int), whole=rows["lost"] == 0)
-    lines = summary(
-        rows,
-        {"attack": "attack", "B": "size", "precision": "precision", "attacker": "attacker"},
+    """Return the quality of restored images, by attack, batch size B, attacker and the client's precision."""
+    rows = _in_words(record, RestoredImages).sort_values(["attack", "size", "attacker"], kind="stable")
+    return summary(
+        rows.assign(attack=rows["attack"].map(_attack_in_words), size=rows["size"].astype(int)),
+        {"attack": "attack", "B": "size", "attacker": "attacker"},
         {
-            "batches": total("cases", ".0f"),
-            "certified": total("certain", ".0f"),
-            "found": total("whole", ".0f"),
-            **{f"≥ {decibels:.0f} dB": graded(word, "least") for word, decibels in SCALE.items()},
-            "median PSNR (dB)": among(median("psnr", ".1f"), whole=True),
-            "lowest PSNR (dB)": among(least("least", ".1f"), whole=True),
-            "wrong certificates": total("wrong", ".0f"),
+            "certified": joined(" of ", total("certified", ".0f"), count()),
+            **{name: among(_quality, precision=name) for name in record.stated(Parameters).precisions},
         },
     )
-    return lines.sort_values(["attack", "B"], kind="stable").reset_index(drop=True)
 
 
-def _scientific(value: float) -> str:
-    return NOTHING if math.isnan(value) else f"{value:.0e}"
+def _attack_in_words(attack: str) -> str:
+    network, name = RESTORING[attack]
+    return f"{network_in_words(network)}: {name}"
+
+
+def _quality(rows: pd.DataFrame) -> str:
+    """Return the median PSNR of the batches of which every image is found, and how many batches are recognisable."""
+    found = select(rows, images_lost=0)
+    return f"{found['psnr'].median():.1f} dB, {graded('recognisable', 'least_psnr')(rows)}" if len(found) else NOTHING
+
+
+def _slanted(axis: Axes, _: pd.DataFrame) -> None:
+    axis.tick_params(axis="x", rotation=30)
 
 
 def figure_digits(record: Record) -> Figure:
@@ -765,70 +557,66 @@ def figure_digits(record: Record) -> Figure:
     """
     # Categories keep their order, and precisions without a value leave a gap.
     precision = pd.CategoricalDtype(list(record.stated(Parameters).precisions))
-    figure, ((left, right),) = figures.panels(1, 2, height=3.6)
-    rows = record.rows(NetworkLabels).astype({"precision": precision, "error": float})
-    errors = rows.groupby(["attacker", "precision"], observed=False)["error"].median().clip(lower=1e-17).reset_index()
-    words = (ATTACKERS["told"], ATTACKERS["not told"])
-    lines("precision", "error", by="attacker", label=ATTACKERS.__getitem__, order=words)(left, errors)
-    level(KNOWN, linewidth=1.0)(left, errors)
-    left.set(yscale="log", ylabel="median label error (L1)", title="labels of single samples")
-    rows = select(record.rows(RestoredImages), size=1, lost=0).astype({"precision": precision})
+    rows = record.rows(NetworkLabels).astype({"precision": precision, "label_error": float})
+    errors = rows.groupby(["attacker", "precision"], observed=False)["label_error"].median().clip(lower=1e-17)
+    rows = select(record.rows(RestoredImages), size=1, images_lost=0).astype({"precision": precision})
     each = rows.groupby(["attack", "precision", "attacker"], sort=False, observed=False)["psnr"].median()
-    best = each.groupby(["attack", "precision"], sort=False, observed=False).max().reset_index()
-    lines("precision", "psnr", by="attack", label=IMAGES.__getitem__)(right, best)
-    right.set(ylabel="median PSNR (dB)", title="single images, better attacker", ylim=(0, None))
-    for axis in (left, right):
-        axis.legend(fontsize=8)
-        axis.tick_params(axis="x", rotation=30)
-    return figure
-
-
-def figure_batches(record: Record) -> Figure:
-    """Plot the share of labels in batches and of sentences that are read right (%) against the client's precision."""
-    precision = pd.CategoricalDtype(list(record.stated(Parameters).precisions))
-    rows = _batches(record)
-    known = ATTACKERS["told"]
-    series = rows["attack"] + rows["attacker"].map(lambda attacker: ", precision known" if attacker == known else "")
-    return drawn(
-        rows.assign(series=series).astype({"precision": precision}),
-        lines("precision", "right", by="series"),
-        lambda axis, _: axis.tick_params(axis="x", rotation=30),
-        height=3.0,
-        legend=3,
-        ylabel="read right (%)",
-        ylim=(-4, 104),
+    best = each.groupby(["attack", "precision"], sort=False, observed=False).max()
+    words = (ATTACKERS["told"], ATTACKERS["not told"])
+    return arranged(
+        [
+            panel(
+                errors.reset_index(),
+                lines("precision", "label_error", by="attacker", label=ATTACKERS.__getitem__, order=words),
+                level(KNOWN, linewidth=1.0),
+                _slanted,
+                _with_legend,
+                yscale="log",
+                ylabel="median label error (L1)",
+                title="labels of single samples",
+            ),
+            panel(
+                best.reset_index(),
+                lines("precision", "psnr", by="attack", label=_attack_in_words),
+                _slanted,
+                _with_legend,
+                ylabel="median PSNR (dB)",
+                title="single images, better attacker",
+                ylim=(0, None),
+            ),
+        ],
+        2,
+        height=3.6,
+        sharey=False,
     )
+
+
+def _with_legend(axis: Axes, _: pd.DataFrame) -> None:
+    axis.legend(fontsize=8)
 
 
 def figure_certificates(record: Record) -> Figure:
     """Plot the share of each status (%) of labels of single samples as stacked bars, one bar for each client precision.
 
-    Left: attackers who know the precision. Right: attackers who do not.
+    Rows of panels: networks and random last layers. Columns: attackers.
     """
-    rows = _in_words(record, NetworkLabels)
+    rows = _in_words(record, NetworkLabels, HeadLabels)
     # In float32 and float64, knowledge of the precision makes no difference.
     plain = rows[rows["attacker"].eq(ATTACKERS["not told"]) & rows["precision"].isin(("float32", "float64"))]
+    parts = {NetworkLabels.part: "networks", HeadLabels.part: "random layers"}
+    order = [*parts, *ATTACKERS.values()]
     rows = pd.concat([plain.assign(attacker=ATTACKERS["told"]), rows])
     return drawn(
-        rows[rows["attacker"].isin([ATTACKERS["told"], ATTACKERS["not told"]])],
-        stacked("precision", dict(zip(STATUSES, STATUSES, strict=True)), figures.COLOURS[::2], upright=True),
-        lambda axis, _: axis.tick_params(axis="x", rotation=30),
-        panels="attacker",
-        title="attacker {}".format,
-        height=3.2,
+        rows.sort_values(["part", "attacker"], key=lambda names: names.map(order.index), kind="stable"),
+        stacked("precision", {name: f"{name}_count" for name in STATUSES}, figures.COLOURS[::2], upright=True),
+        _slanted,
+        panels=["part", "attacker"],
+        title=lambda part, attacker: f"{parts[part]},\n{attacker}",
+        across=3,
+        height=2.6,
         legend=3,
-        ylabel="share of single labels (%)",
+        ylabel="share of labels (%)",
     )
-
-
-KNOWS = {"told": "known", "not told": "unknown", "noise": "taken for noise"}
-METHODS = {"llg": "LLG", "llg*": "LLG*", "ilrg": "iLRG", "posterior": "posterior"}
-RESTORED_BY = {
-    "connected": ("closed form", "fcn4"),
-    "convolutional": ("closed form", "lenet"),
-    "peeling": ("peeling", "resnet18-cifar"),
-    "matching": ("gradient matching", "lenet"),
-}
 
 
 def outcomes(record: Record) -> list[Outcome]:
@@ -836,19 +624,19 @@ def outcomes(record: Record) -> list[Outcome]:
     rows = record.part("labels")
     found = collected(
         record, rows, "soft labels", average_of("right", "labels recovered", "samples", count="cases"),
-        attack="exact solver, precision " + rows["attacker"].map(KNOWS), network=rows["network"],
+        attack="exact solver, " + rows["attacker"].map(ATTACKERS), network=rows["network"],
         training=stages(rows["epochs"]), data=rows["dataset"], client=rows["precision"],
         detail=rows["labels"] + " labels",
     )  # fmt: skip
     rows = record.part("batches")
     found += collected(
         record, rows, "soft labels", average_of("right", "labels recovered", "batches", count="cases"),
-        attack="batch solver, precision " + rows["attacker"].map(KNOWS), network="resnet20", data=rows["dataset"],
+        attack="batch solver, " + rows["attacker"].map(ATTACKERS), network="resnet20", data=rows["dataset"],
         batch=rows["size"].astype(int), client=rows["precision"], detail=rows["labels"] + " labels",
     )  # fmt: skip
     rows = record.part("counts")
     found += collected(
-        record, rows, "labels", average_of("share", "labels found", "batches", spread="spread", count="batches"),
+        record, rows, "labels", average_of("share", "labels found", "batches", spread="share_spread", count="batches"),
         attack=rows["method"].map(METHODS), network="lenet5, relu", data=rows["dataset"], batch=COUNTED,
         client=rows["precision"],
     )  # fmt: skip
@@ -859,11 +647,11 @@ def outcomes(record: Record) -> list[Outcome]:
     )  # fmt: skip
     rows = record.part("images")
     return found + collected(
-        record, rows, "images", median_of("least", "PSNR of a batch's worst image", "batches"),
+        record, rows, "images", median_of("least_psnr", "PSNR of a batch's worst image", "batches"),
         attack=[
-            RESTORED_BY[attack][0] + ("" if attack == "matching" else f", precision {KNOWS[attacker]}")
+            RESTORING[attack][1] + ("" if attack == "matching" else f", {ATTACKERS[attacker]}")
             for attack, attacker in zip(rows["attack"], rows["attacker"], strict=True)
         ],
-        network=[RESTORED_BY[attack][1] for attack in rows["attack"]], data=rows["dataset"],
+        network=[RESTORING[attack][0] for attack in rows["attack"]], data=rows["dataset"],
         batch=rows["size"].astype(int), client=rows["precision"],
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The study of clients that compute in a coarse precision: what is certain stays right, and what is lost is said."""
+"""The study of clients that compute in a coarse precision: certified answers are right, and losses are reported."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ CHOSEN = {
 }
 
 
-def test_nothing_certain_is_wrong(record: Record) -> None:
+def test_nothing_certified_is_wrong(record: Record) -> None:
     frame = record.frame()
     honest = frame[frame["attacker"].isin(["told", "not told"])]
     assert honest["wrong"].sum() == 0
     assert honest["cases"].sum() > 45
 
 
-def test_who_knows_the_precision_reads_the_class(record: Record) -> None:
+def test_an_attacker_who_knows_the_precision_reads_the_class(record: Record) -> None:
     labels = record.rows(precision.NetworkLabels)
     told = labels[labels["attacker"] == "told"]
     assert (told["right"] == 100).all()
-    assert (told["failed"] == 0).all()
+    assert (told["failed_count"] == 0).all()
     # A smoothed label has digits that are lost; a one-hot label has none to lose.
-    assert (told[told["labels"] == "smoothing"]["unique"] == 0).all()
+    assert (told[told["labels"] == "smoothing"]["unique_count"] == 0).all()
     coarse = labels[(labels["attacker"] == "not told") & (labels["precision"] != "float32")]
-    assert (coarse["unique"] == 0).all()
+    assert (coarse["unique_count"] == 0).all()
 
 
-def test_sentences_outlive_eight_bits(record: Record) -> None:
+def test_sentences_are_read_from_eight_bits(record: Record) -> None:
     frame = record.rows(precision.ReadSentences).set_index(["precision", "network"])
-    assert frame.loc[("float32", "lstm"), "unique"] == 1
+    assert frame.loc[("float32", "lstm"), "unique_count"] == 1
     assert frame.loc[("bfloat16", "transformer"), "right"] == 100
 
 
@@ -51,7 +51,7 @@ def test_images_lose_decibels_with_digits(record: Record) -> None:
     own = frame[(frame["attack"] == "connected") & (frame["size"] == 1)].set_index(["precision", "attacker"])
     assert own.loc[("float32", "not told"), "psnr"] > 100
     assert 40 < own.loc[("bfloat16", "told"), "psnr"] < 70
-    assert own.loc[("bfloat16", "not told"), "lost"] == 1
+    assert own.loc[("bfloat16", "not told"), "images_lost"] == 1
 
 
 def test_outcomes_name_the_network_that_was_attacked(record: Record) -> None:
@@ -60,11 +60,10 @@ def test_outcomes_name_the_network_that_was_attacked(record: Record) -> None:
 
 
 def test_tables_and_figures(record: Record) -> None:
-    assert len(precision.labels_table(record)) == 5
-    assert len(precision.counts_table(record)) == 2
-    assert set(precision.batches_table(record)["attack"]) == {"labels of a batch", "sentences"}
-    assert (precision.images_table(record)["wrong certificates"] == "0").all()
-    for draw in (precision.figure_digits, precision.figure_batches, precision.figure_certificates):
+    assert list(precision.batches_table(record)["precision"]) == ["float32", "bfloat16"]
+    images = precision.images_table(record).set_index(["attack", "B", "attacker"])
+    assert set(images["certified"]) == {"0 of 1", "0 of 2", "1 of 2"}
+    for draw in (precision.figure_digits, precision.figure_certificates):
         drawn = draw(record)
         assert figures.gray_table(drawn).std() > 0.02
         plt.close(drawn)
@@ -73,10 +72,10 @@ def test_tables_and_figures(record: Record) -> None:
 def test_a_wrong_certificate_is_counted() -> None:
     true = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     off = (1 + 1e-2) * true.double()
-    assert precision.nearness(off, true, "exact", 1e-3).wrong == 1
-    assert precision.nearness(off, true, "exact", 5e-3).wrong == 0
-    assert precision.nearness(off, true, "partial", 1e-3).wrong == 0
-    assert precision.nearness(off * torch.nan, true, "unique", None).wrong == 1
+    assert precision.compared(off, true, "exact", 1e-3)["wrong"] == 1
+    assert precision.compared(off, true, "exact", 5e-3)["wrong"] == 0
+    assert precision.compared(off, true, "partial", 1e-3)["wrong"] == 0
+    assert precision.compared(off * torch.nan, true, "unique", None)["wrong"] == 1
 
 
 def test_the_page_offers_every_precision() -> None:
@@ -84,6 +83,6 @@ def test_the_page_offers_every_precision() -> None:
     assert set(get_args(get_args(field.annotation)[0])) == set(PRECISIONS)
 
 
-def test_a_precision_that_is_none_is_refused() -> None:
+def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(ValueError, match="float8"):
         precision.Parameters(precisions=["float8"])
