@@ -156,13 +156,13 @@ COLUMNS = Columns(
     reason=Column("reason of the status"),
     certified=Column("batches certified", "{:.0f}"),
     # joint-batches: the search for all samples of a batch at once. The largest error of a batch is `largest_error`.
-    size=Column("samples", "{:.0f}"),
+    size=Column("batch size B", "{:.0f}"),
     starts=Column("random starts", "{:.0f}"),
     told=Column("classes known"),
     source=Column("network or random layer"),
     feature_error=Column("largest relative error of a feature", ERROR),
     right=Column("recovered", ".0%"),
-    wrong=Column("found, but wrong", "{:.0f}"),
+    wrong=Column("wrong certificates", "{:.0f}"),
     # batch-soft-labels: batches of which every sample may be found, and the certificate of an answer.
     found=Column("samples found", "{:.0f}"),
     residual=Column("relative error of the recomputed gradient", ERROR),

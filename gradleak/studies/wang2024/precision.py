@@ -508,7 +508,7 @@ def _in_words(record: Record, *kinds: type[Experiment]) -> pd.DataFrame:
 
 def batches_table(record: Record) -> pd.DataFrame:
     """Return the shares of a batch's labels and sentences that are read or counted right, by the client's precision."""
-    right, share = (mean(name, COLUMNS[name].text) for name in ("right", "share"))
+    right, share = mean("right", "{:.0f} %"), mean("share", COLUMNS["share"].text)
     return summary(
         _in_words(record, BatchLabels, ReadSentences, Counts),
         {"precision": "precision"},
