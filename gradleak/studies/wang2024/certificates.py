@@ -186,8 +186,8 @@ def _attack(attack: str, seed: int) -> tuple[Callable[[], Any], Callable[[Any], 
     """Return a function that runs an attack, and a function that checks its answer."""
     if attack.startswith("sentences"):
         model = build_language_model("lstm", pieces=2000, width=128, seed=seed)
-        said = torch.randint(3, 2000, (4, 8), generator=torch.Generator().manual_seed(seed)).tolist()
-        leak = observe(model, *batch_of(said))
+        sentences = torch.randint(3, 2000, (4, 8), generator=torch.Generator().manual_seed(seed)).tolist()
+        leak = observe(model, *batch_of(sentences))
         return lambda: read_sentences(leak), lambda found: observe(model, *batch_of(found.all()))
     size, name = (8 if "8" in attack else 1), "lenet" if "convolutions" in attack else "fcn4"
     images = data.normalise(data.load(DATASET, "test").images[:size])
@@ -211,7 +211,7 @@ def signs_of(model: nn.Module, leak: Leak) -> Leak:
 def _hunted(record: Record) -> pd.DataFrame:
     """Return the rows of the hunt in the order of the broken assumptions and of the attacks."""
     places = {"broken": list(BROKEN), "family": list(FAMILIES)}
-    rows = record.rows(Hunt).sort_values(list(places), key=lambda names: names.map(places[names.name].index))
+    rows = record.rows(Hunt).sort_values(list(places), key=lambda names: names.map(places[str(names.name)].index))
     return rows.assign(certified=rows["right_count"] + rows["wrong"])
 
 
@@ -221,8 +221,8 @@ def headline(record: Record) -> Headline:
     kept, others = rows[rows["broken"] == "none"], rows[rows["broken"] != "none"]
     broken = int(others["wrong"].sum())
     return Headline(
-        f"In attacks on random clients that keep every assumption, none of {kept['certified'].sum():,} certified "
-        f"answers is wrong; if a client breaks one assumption, {broken} of {others['certified'].sum():,} certified "
+        f"In attacks on random clients that keep every assumption, none of {kept['certified'].sum():,.0f} certified "
+        f"answers is wrong; if a client breaks one assumption, {broken} of {others['certified'].sum():,.0f} certified "
         "answers are wrong.",
         true=bool(kept["wrong"].sum() == 0) and broken > 0,
         claim="certificates-wrong",
@@ -275,7 +275,7 @@ def broken_table(record: Record) -> pd.DataFrame:
 
 def _wrong_attacks(rows: pd.DataFrame) -> str:
     wrong = rows.groupby("family", sort=False)["wrong"].sum()
-    return ", ".join(f"{name} {count}" for name, count in wrong.items() if count) or NOTHING
+    return ", ".join(f"{name} {count:.0f}" for name, count in wrong.items() if count) or NOTHING
 
 
 def cost_table(record: Record) -> pd.DataFrame:

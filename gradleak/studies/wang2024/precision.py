@@ -546,7 +546,7 @@ def _quality(rows: pd.DataFrame) -> str:
 
 
 def _slanted(axis: Axes, _: pd.DataFrame) -> None:
-    axis.tick_params(axis="x", rotation=30)
+    axis.tick_params(axis="x", rotation=45, labelsize=8)
 
 
 def figure_digits(record: Record) -> Figure:
