@@ -7,6 +7,7 @@ an attacker only knows a bound on their relative error.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -136,14 +137,17 @@ def shown_rounding(values: Tensor) -> Tensor:
     bits = flat.view(integer) | leading
     # The lowest bit that is set in any of the numbers.
     lowest = (bits & -bits).amin(dim=1)
-    units = torch.zeros(len(flat), dtype=torch.float64, device=flat.device)
+    edges, units = _shown_units(digits, flat.device)
+    return units[torch.bucketize(lowest, edges, right=True)].masked_fill_(flat.count_nonzero(dim=1) < ENOUGH, 0)
+
+
+@functools.cache
+def _shown_units(digits: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the least values of the lowest bit that show a coarser rounding, and the unit below and from each."""
     # The binary digits of a product of two TF32 or float16 numbers, of one such number, and of a bfloat16 number.
-    for significant, unit in ((22, 2.0**-11), (11, 2.0**-11), (8, 2.0**-8)):
-        coarse = lowest >= 2 ** (digits - significant)
-        if not coarse.any():
-            return units
-        units = units.masked_fill(coarse & (flat.count_nonzero(dim=1) >= ENOUGH), unit)
-    return units
+    shown = ((22, 2.0**-11), (11, 2.0**-11), (8, 2.0**-8))
+    edges = torch.tensor([2 ** (digits - significant) for significant, _ in shown], device=device)
+    return edges, torch.tensor([0.0, *(unit for _, unit in shown)], dtype=torch.float64, device=device)
 
 
 def rounded(values: Tensor) -> Tensor:

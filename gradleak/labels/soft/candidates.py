@@ -105,7 +105,7 @@ def judged(problem: Problem, scalars: Tensor, lengths: Tensor, prior: LabelPrior
     moved, error = (label - own).abs_().sum(dim=3).amax(dim=1), error[:, :count]
     good = valid(problem, scalars, own[:, 0], error)
     fits = misfit < ACCEPT
-    if problem.noise.any() and isinstance(prior, LabelPrior):
+    if problem.noisy and isinstance(prior, LabelPrior):
         # Under noise large scalars have large errors and small residuals, so compare likelihoods by the usual errors.
         noise, usual = problem.noise[:, None], replace(problem, usual=True)
         unlikely = prior.equations(problem.classes) / 2 * Fit.at(usual, prior, scalars).lengths[0].square()

@@ -171,7 +171,7 @@ def _search(
             start = own.lerp(others, 0.1)
             fit = refined(Fit.at(part, prior, start), between, rounds)
             scalars, lengths = fit.scalars, fit.lengths
-            if part.noise.any():
+            if part.noisy:
                 # The likeliest scalars are where the usual errors fit best.
                 likely = refined(Fit.at(replace(part, usual=True), prior, start), between, rounds).scalars
                 scalars = torch.cat([scalars, likely], dim=1)

@@ -77,6 +77,11 @@ class Problem(ScalarPath):
         return self.logits.unsqueeze(1), self.ratios.unsqueeze(1)
 
     @cached_property
+    def noisy(self) -> bool:
+        """Whether there is noise."""
+        return bool(self.noise.any())
+
+    @cached_property
     def total(self) -> Tensor:
         """The sum of the entries of c (N,): 0 except for rounding and noise."""
         return self.ratios.sum(dim=1)
