@@ -20,6 +20,8 @@ from gradleak.runs.columns import Columns, Text
 
 Measure = Callable[[pd.DataFrame], str]
 NOTHING = "–"
+# No image that is not lost has so low a PSNR (dB).
+LOST = -1000.0
 
 
 def summary(rows: pd.DataFrame, keys: Mapping[str, str], measures: Mapping[str, Measure]) -> pd.DataFrame:
@@ -150,8 +152,15 @@ def cell(value: Any, text: Text) -> str:
 
 
 def decibels(value: float) -> str:
-    """Return a PSNR in dB as text, with one decimal; "lost" for an image whose PSNR is −∞ dB."""
-    return "lost" if value == -math.inf else f"{value:.1f}"
+    """Return a PSNR in dB as text, with one decimal; "lost" for an image whose PSNR is −∞ dB.
+
+    Some records hold the least number of the type for −∞.
+
+    Examples:
+        >>> decibels(31.25), decibels(-math.inf), decibels(-1.8e308)
+        ('31.2', 'lost', 'lost')
+    """
+    return "lost" if value < LOST else f"{value:.1f}"
 
 
 def percent(digits: int = 0) -> Callable[[float], str]:
