@@ -10,7 +10,6 @@ A measure is a function from a group of rows to the text of a cell. The function
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -157,7 +156,7 @@ def decibels(value: float) -> str:
     Some records hold the least number of the type for −∞.
 
     Examples:
-        >>> decibels(31.25), decibels(-math.inf), decibels(-1.8e308)
+        >>> decibels(31.25), decibels(float('-inf')), decibels(-1.8e308)
         ('31.2', 'lost', 'lost')
     """
     return "lost" if value < LOST else f"{value:.1f}"
