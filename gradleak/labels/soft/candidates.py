@@ -107,9 +107,11 @@ def judged(problem: Problem, scalars: Tensor, lengths: Tensor, prior: LabelPrior
     fits = misfit < ACCEPT
     if problem.noisy and isinstance(prior, LabelPrior):
         # Under noise large scalars have large errors and small residuals, so compare likelihoods by the usual errors.
-        noise, usual = problem.noise[:, None], replace(problem, usual=True)
-        unlikely = prior.equations(problem.classes) / 2 * Fit.at(usual, prior, scalars).lengths[0].square()
-        unlikely += usual.explained(scalars)[1].log().sum(dim=2) + problem.classes * (scalars / noise).log()
+        noise, usual, at = problem.noise[:, None], replace(problem, usual=True), scalars.unsqueeze(2)
+        sides = probability, pull = usual.sides(at)
+        unlikely = prior.equations(problem.classes) / 2 * Fit.at(usual, prior, scalars, sides=sides).lengths[0].square()
+        unlikely += usual.rounding(probability, probability - pull, at).log().sum(dim=2)
+        unlikely += problem.classes * (scalars / noise).log()
         misfit = torch.where(noise > 0, unlikely, misfit)
     fine = fits & good
     found = torch.stack([scalars, low, high, misfit.where(fine, math.inf), moved])
