@@ -231,8 +231,6 @@ COLUMNS = Columns(
     batches=Column("batches", "{:.0f}"),
     share=Column("labels counted right", "{:.1f} %"),
     share_spread=Column("standard deviation of the labels counted right", "{:.1f} %"),
-    least_psnr=Column("lowest PSNR of a batch's images (dB)", ".1f"),
-    images_lost=Column("images not restored", "{:.0f}"),
     image_error=Column("largest relative error of an image", ERROR),
     vouched=Column("relative error that the attack states", ERROR),
 )

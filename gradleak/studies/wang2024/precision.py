@@ -471,8 +471,8 @@ def compared(found: Tensor, inputs: Tensor, status: str, claimed: float | None) 
         "cases": 1,
         "status": status,
         "psnr": float(psnr.mean()),
-        "least_psnr": float(psnr.min()),
-        "images_lost": int(lost.sum()),
+        "lowest_psnr": float(psnr.min()),
+        "not_restored": int(lost.sum()),
         "image_error": worst,
         "vouched": claimed,
         "certified": certified,
@@ -541,8 +541,8 @@ def _attack_in_words(attack: str) -> str:
 
 def _quality(rows: pd.DataFrame) -> str:
     """Return the median PSNR of the batches of which every image is found, and how many batches are recognisable."""
-    found = select(rows, images_lost=0)
-    return f"{found['psnr'].median():.1f} dB, {graded('recognisable', 'least_psnr')(rows)}" if len(found) else NOTHING
+    found = select(rows, not_restored=0)
+    return f"{found['psnr'].median():.1f} dB, {graded('recognisable', 'lowest_psnr')(rows)}" if len(found) else NOTHING
 
 
 def _slanted(axis: Axes, _: pd.DataFrame) -> None:
@@ -559,7 +559,7 @@ def figure_digits(record: Record) -> Figure:
     precision = pd.CategoricalDtype(list(record.stated(Parameters).precisions))
     rows = record.rows(NetworkLabels).astype({"precision": precision, "label_error": float})
     errors = rows.groupby(["attacker", "precision"], observed=False)["label_error"].median().clip(lower=1e-17)
-    rows = select(record.rows(RestoredImages), size=1, images_lost=0).astype({"precision": precision})
+    rows = select(record.rows(RestoredImages), size=1, not_restored=0).astype({"precision": precision})
     each = rows.groupby(["attack", "precision", "attacker"], sort=False, observed=False)["psnr"].median()
     best = each.groupby(["attack", "precision"], sort=False, observed=False).max()
     words = (ATTACKERS["told"], ATTACKERS["not told"])
@@ -647,7 +647,7 @@ def outcomes(record: Record) -> list[Outcome]:
     )  # fmt: skip
     rows = record.part("images")
     return found + collected(
-        record, rows, "images", median_of("least_psnr", "PSNR of a batch's worst image", "batches"),
+        record, rows, "images", median_of("lowest_psnr", "PSNR of a batch's worst image", "batches"),
         attack=[
             RESTORING[attack][1] + ("" if attack == "matching" else f", {ATTACKERS[attacker]}")
             for attack, attacker in zip(rows["attack"], rows["attacker"], strict=True)

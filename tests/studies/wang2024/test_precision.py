@@ -51,7 +51,7 @@ def test_images_lose_decibels_with_digits(record: Record) -> None:
     own = frame[(frame["attack"] == "connected") & (frame["size"] == 1)].set_index(["precision", "attacker"])
     assert own.loc[("float32", "not told"), "psnr"] > 100
     assert 40 < own.loc[("bfloat16", "told"), "psnr"] < 70
-    assert own.loc[("bfloat16", "not told"), "images_lost"] == 1
+    assert own.loc[("bfloat16", "not told"), "not_restored"] == 1
 
 
 def test_outcomes_name_the_network_that_was_attacked(record: Record) -> None:
