@@ -150,3 +150,17 @@ def test_a_hunt_of_no_time_is_refused(settings: dict[str, float], said: str) -> 
         hunting.hunt(**settings)  # type: ignore[arg-type]
     with pytest.raises(UnknownName, match="unknown family of attacks 'label': did you mean 'labels'"):
         hunting.hunt(rounds=1, families=("label",))
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(7008453, id="two scalars whose features differ by more than 10 %, and a proof"),
+        pytest.param(7010739, id="the same with eight features"),
+        pytest.param(7011324, id="noise of three standard deviations that looked like a named class"),
+        pytest.param(8000484, id="a condition on an entry that is zero for every scalar"),
+        pytest.param(8003220, id="the same under noise"),
+    ],
+)
+def test_a_wrong_certificate_that_a_hunt_found_does_not_return(seed: int) -> None:
+    assert [one for one in FAMILIES["labels"].hunted(seed, "none") if one.outcome == "wrong"] == []

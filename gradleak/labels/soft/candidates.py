@@ -206,6 +206,8 @@ def _judged_once(fit: Fit) -> tuple[Candidates, Tensor]:
         known = known + (~alive & ~free).any(dim=2)
     unknowns = 2 - fit.fixed + (prior.rest == "equal")
     checked = (known > unknowns) | (prior == LabelPrior(1, "zero"))
+    # One bad residual among many classes, as with a wrong class named, hardly changes their root mean square.
+    checked &= fit.stack[0].abs().amax(dim=2) < ACCEPT
     label = torch.where(free, label, rest)
     slipped = NEGATIVE * error
     good = ((label >= -slipped) & (label <= 1 + slipped + slack) & (label + slipped >= rest)).all(dim=2)

@@ -10,13 +10,15 @@ from torch import Tensor
 
 from gradleak.labels.priors import LabelPrior, Score
 from gradleak.labels.soft.candidates import Candidates
-from gradleak.labels.soft.equations import explains, possible
+from gradleak.labels.soft.equations import entries, explains, possible
 from gradleak.labels.soft.problem import ACCEPT, TRUE, Problem
 from gradleak.labels.soft.scores import conditions
 from gradleak.labels.verdict import KNOWN
 
 # The same label with two features that differ by this relative distance counts as two explanations.
 KNOWN_FEATURE = 0.1
+# So do scalars that differ by this share of the true one: a little less, since rounding turns the feature as well.
+KNOWN_LENGTH = 0.099
 # The claimed error of a feature's length in standard deviations.
 BOUND = 4.0
 # A scalar that is larger or smaller by this factor gives another feature.
@@ -122,8 +124,10 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
         if isinstance(prior, LabelPrior):
             checked = torch.full_like(best, prior.equations(problem.classes) > 1, dtype=torch.bool)
         else:
-            _, error = problem.certainty(at_all[:, :1], at_all[:, :1].reciprocal(), labels[:, 0])
-            checked = conditions(labels[:, 0], error, prior) > 1
+            at = at_all[:, :1]
+            _, error = problem.certainty(at, at.reciprocal(), labels[:, 0])
+            _, slope = entries(problem, probability[:, :1], pull[:, :1], at.unsqueeze(2))
+            checked = conditions(labels[:, 0], error, prior, slope[:, 0] * at) > 1
             spread = spread.where(checked, 2)
         # The range ends where the root mean square of the residuals does not fit; independent errors leave less open.
         equations = prior.equations(problem.classes) if isinstance(prior, LabelPrior) else 1
@@ -143,9 +147,9 @@ def _apart(labels: Tensor, others: Tensor, scalars: Tensor, other_scalars: Tenso
     return ((labels - others).abs().sum(dim=-1) > KNOWN) | _scaled(scalars, other_scalars)
 
 
-def _scaled(scalars: Tensor, others: Tensor) -> Tensor:
-    """Return whether scalars give different features."""
-    return (scalars / others - 1).abs() > KNOWN_FEATURE
+def _scaled(scalars: Tensor, answers: Tensor) -> Tensor:
+    """Return whether answers give other features than these scalars do, each of which may be the true one."""
+    return (answers / scalars - 1).abs() > KNOWN_LENGTH
 
 
 def _true_ends(problem: Problem, prior: LabelPrior | Score, inside: Tensor, ends: Tensor, which: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gradleak.devices import entries_at_once
 from gradleak.labels.priors import LabelPrior
+from gradleak.labels.soft.explanations import KNOWN_LENGTH
 from gradleak.labels.soft.path import COPIES
 from gradleak.labels.soft.problem import ACCEPT, LARGEST, NEGATIVE, Problem
 
@@ -152,13 +153,15 @@ def proved(problem: Problem, scalars: Tensor, accepted: Tensor, prior: LabelPrio
 
     `scalars` (N, K): those that were found with the problem's sign, where `accepted`. Outside a range around them, no
     scalar up to 1e20 times the least one explains the gradient, or up to the `largest` one that is possible. Within
-    this range all labels agree to the prior's tolerance.
+    this range all labels agree to the prior's tolerance, and every scalar gives the feature that was found.
     """
     some = accepted.any(dim=1)
     first = scalars.where(accepted, math.inf).amin(dim=1).where(some, 1)
     last = scalars.where(accepted, 0).amax(dim=1).where(some, 1)
     near = _allowed_change(problem, first, last, prior.tolerance).where(some, 0)
-    inner = torch.stack([first * (1 - near), last * (1 + near)], dim=1)
+    lowest = torch.maximum(first * (1 - near), last / (1 + KNOWN_LENGTH))
+    highest = torch.minimum(last * (1 + near), first / (1 - KNOWN_LENGTH))
+    inner = torch.stack([lowest, highest], dim=1)
     count = math.ceil(math.log(FAR / 0.97) / math.log(COARSE)) + 1
     comb = torch.linspace(math.log(0.97), math.log(FAR), count, dtype=scalars.dtype, device=scalars.device).exp()
     comb = torch.cat([comb, comb.new_tensor([FARTHEST])])

@@ -46,8 +46,11 @@ def scored(problem: Problem, ends: Tensor, score: Score) -> tuple[Tensor, Tensor
     return scalars, torch.stack([misfit, steep / step])
 
 
-def conditions(label: Tensor, error: Tensor, score: Score) -> Tensor:
+def conditions(label: Tensor, error: Tensor, score: Score, change: Tensor | None = None) -> Tensor:
     """Return how many conditions a score puts on labels near these (N, C): 0, 1, or 2 for two or more (N,).
+
+    `change` (N, C): how far the scalar moves each entry, if the scalar is unknown. A condition on entries that it does
+    not move checks no scalar: an entry without probability and without gradient is zero for all of them.
 
     The labels that fit a single condition form a surface, which every small circle around such a label crosses. Two
     conditions leave fewer labels, which a circle in a random plane misses. Without a condition the whole circle fits.
@@ -56,10 +59,12 @@ def conditions(label: Tensor, error: Tensor, score: Score) -> Tensor:
     unit = error.amax(dim=1).clamp(min=FINEST, max=1)[:, None, None]
     turn = 2 * math.pi * torch.arange(POINTS, dtype=torch.float64) / POINTS
     found = torch.zeros_like(unit[:, 0, 0])
+    moving = (torch.full_like(label, math.inf) if change is None else change.abs()).unsqueeze(1) > ACCEPT * unit
     for _ in range(PLANES):
         axes = torch.randn(2, label.shape[1], generator=generator, dtype=torch.float64)
-        axes -= axes.mean(dim=1, keepdim=True)
-        circle = (torch.stack([turn.cos(), turn.sin()], dim=1) @ axes).to(label)
+        axes = axes.to(label) * moving
+        axes = (axes - axes.sum(dim=2, keepdim=True) / moving.sum(dim=2, keepdim=True).clamp(min=1)) * moving
+        circle = torch.stack([turn.cos(), turn.sin()], dim=1).to(label) @ axes
         near, far = (score(label.unsqueeze(1) + size * unit * circle) for size in (ACCEPT, RADIUS))
         limit = near.mean(dim=1)
         found = torch.maximum(found, (far.amax(dim=1) > limit).to(found) + (far.amin(dim=1) > limit))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gradleak.labels.priors import LabelPrior
-from gradleak.labels.soft.problem import Problem
+from gradleak.labels.soft.problem import ACCEPT, Problem
 from gradleak.labels.verdict import KNOWN
 
 # The grid of scalars starts where the largest and the smallest logit differ by FLAT, with relative steps of STEP ...
@@ -71,7 +71,7 @@ def _by_regression(part: Problem, prior: LabelPrior, given: Tensor | None) -> tu
     heights = ratios.clamp(min=1e-300).log() - (0 if part.bias is None else part.bias)
     weights = torch.where(usable, 1 / share.square(), 0)
     weights = weights / weights.amax(dim=1, keepdim=True).clamp(min=1e-300)
-    below = ratios < -3 * (part.floor + part.noise)[:, None]
+    below = ratios < -ACCEPT * (part.floor + part.noise)[:, None]
     named = torch.eye(classes, dtype=torch.bool, device=ratios.device).expand(len(part), -1, -1)
     if prior.free == 2:
         # The entries of p − y sum to zero and only those of named classes can be negative, so the least one is named.
