@@ -138,6 +138,8 @@ def shown_rounding(values: Tensor) -> Tensor:
     # The lowest bit that is set in any of the numbers.
     lowest = (bits & -bits).amin(dim=1)
     edges, units = _shown_units(digits, flat.device)
+    if not (lowest >= edges[0]).any():
+        return flat.new_zeros(len(flat), dtype=torch.float64)
     return units[torch.bucketize(lowest, edges, right=True)].masked_fill_(flat.count_nonzero(dim=1) < ENOUGH, 0)
 
 

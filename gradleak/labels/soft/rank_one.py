@@ -67,11 +67,6 @@ def _reduce(gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return direction, errors, size and misfit; each statement below passes over the gradients once."""
     gradients = gradients.double()
     largest = torch.linalg.vector_norm(gradients, torch.inf, dim=(1, 2), keepdim=True)
-    if not math.isfinite(largest.amax()):
-        bad = (~largest.isfinite()).nonzero()[:, 0].tolist()
-        raise InputError(
-            f"weight gradients hold NaN or infinite values: {len(bad)} of {len(gradients)}, first {bad[0]}"
-        )
     # Squares of small numbers would underflow.
     scale = largest.clamp_(min=math.ulp(0.0))
     gradients = gradients / scale
