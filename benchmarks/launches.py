@@ -23,7 +23,7 @@ from gradleak.images import LBFGS, Adam, match, peel
 from gradleak.labels import recover_batch, recover_soft_labels
 from gradleak.labels.priors import resolve
 from gradleak.labels.soft.equations import Fit
-from gradleak.labels.soft.rank_one import reduce_gradients
+from gradleak.labels.soft.problem import reduce_gradients
 from gradleak.labels.soft.single import problem_of
 from gradleak.leak import Leak, observe
 

@@ -17,12 +17,10 @@ from gradleak.cases import NOISE, Attack, Case
 from gradleak.errors import InputError, unknown
 from gradleak.labels.priors import LabelPrior, Score, resolve
 from gradleak.labels.soft import exact, intervals, search
-from gradleak.labels.soft.candidates import Candidates, checked, merged
-from gradleak.labels.soft.explanations import Explanation, explanations, reason_of, shaped
+from gradleak.labels.soft.equations import conditions
+from gradleak.labels.soft.explanations import Candidates, Explanation, checked, explanations, merged, reason_of, shaped
 from gradleak.labels.soft.path import label_path
-from gradleak.labels.soft.problem import ACCEPT, Problem
-from gradleak.labels.soft.rank_one import RankOne, noise_bound, reduce_gradients
-from gradleak.labels.soft.scores import conditions
+from gradleak.labels.soft.problem import ACCEPT, Problem, RankOne, noise_bound, reduce_gradients
 from gradleak.labels.verdict import Verdict, check_noise, check_scale
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit, shown_rounding
 

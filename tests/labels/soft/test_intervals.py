@@ -13,10 +13,10 @@ from torch import Tensor
 from gradleak import augment
 from gradleak.errors import InputError, UnknownName
 from gradleak.labels import PRIORS, recover_soft_labels
-from gradleak.labels.soft import exact, grid, intervals, rank_one, single
+from gradleak.labels.soft import exact, intervals, single
 from gradleak.labels.soft.equations import explains
 from gradleak.labels.soft.intervals import excluded, proved
-from gradleak.labels.soft.problem import Problem
+from gradleak.labels.soft.problem import Problem, reduce_gradients
 
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
@@ -43,7 +43,7 @@ def sent(
 
 
 def problem(gradients: Tensor, weight: Tensor, noise: float = 0.0, bias: Tensor | None = None) -> Problem:
-    reduced = rank_one.reduce_gradients(gradients, weight)
+    reduced = reduce_gradients(gradients, weight)
     return single.problem_of(reduced, weight, bias, gradients.dtype, torch.full_like(reduced.size, noise))
 
 
@@ -145,7 +145,7 @@ def test_many_classes_are_searched_in_few_places_and_nothing_is_lost(monkeypatch
         gradients, weight, _, _ = sent(100, 3.0, labels, "float32", 3, 12)
         few = recover_soft_labels(gradients, weight, prior=labels)
         with monkeypatch.context() as patched:
-            patched.setattr(grid, "MANY", 10**9)
+            patched.setattr(exact, "MANY", 10**9)
             every = recover_soft_labels(gradients, weight, prior=labels)
         assert few.status == every.status
         torch.testing.assert_close(few.labels, every.labels, rtol=0, atol=1e-9)

@@ -15,9 +15,9 @@ from torch import Tensor
 from gradleak import augment
 from gradleak.errors import InputError, UnknownName
 from gradleak.labels import PRIORS, SOLVERS, Prior, SoftLabels, dlg, idlg, label_loss, recover_soft_labels
-from gradleak.labels.soft import rank_one, single
+from gradleak.labels.soft import single
 from gradleak.labels.soft.equations import Fit
-from gradleak.labels.soft.problem import ACCEPT
+from gradleak.labels.soft.problem import ACCEPT, reduce_gradients
 from gradleak.labels.verdict import KNOWN
 
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
@@ -142,7 +142,7 @@ def test_the_true_scalar_is_within_the_rounding_that_is_accepted() -> None:
             for spread in (0.5, 5.0, 50.0):
                 made = sent(10, 64, spread, labels, dtype, 3, 400)
                 leaking = made["gradients"].flatten(1).abs().amax(dim=1) > 0
-                reduced = rank_one.reduce_gradients(made["gradients"][leaking], made["weight"])
+                reduced = reduce_gradients(made["gradients"][leaking], made["weight"])
                 problem = single.problem_of(
                     reduced, made["weight"], None, DTYPES[dtype], torch.zeros_like(reduced.size)
                 )

@@ -31,8 +31,7 @@ from gradleak.labels.soft.batch.rounds import Search
 from gradleak.labels.soft.batch.span import TINY, Span
 from gradleak.labels.soft.batch.whole import Whole, fitted
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
-from gradleak.labels.soft.problem import ACCEPT, LARGEST, WORST
-from gradleak.labels.soft.rank_one import noise_bound
+from gradleak.labels.soft.problem import ACCEPT, LARGEST, WORST, noise_bound
 from gradleak.labels.soft.single import SPREAD, recover_soft_labels
 from gradleak.labels.verdict import KNOWN, Verdict, check_noise, check_probabilities, check_scale
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit
