@@ -147,18 +147,6 @@ def run(
 
 
 @app.command()
-def cells(study: Annotated[list[str] | None, typer.Argument(help="Studies; default: all.")] = None) -> None:
-    """Write into each page the cell of its parameters, as its study declares them."""
-    from gradleak import studies
-    from gradleak.runs import cells as stated
-
-    for name in study or studies.names():
-        loaded = studies.load(name)
-        if stated.write(loaded):
-            typer.echo(f"written  notebooks/{loaded.paper}/{name}.ipynb")
-
-
-@app.command()
 def book(
     profile: ProfileOption = "quick",
     jobs: Jobs = None,

@@ -87,11 +87,11 @@ class Draws(Experiment):
 
 
 class Parameters(studies.Parameters):
-    samples: int = setting(4, paper=8, smallest=1, ge=1, le=1000, about="how many draws")
-    scale: float = setting(1.0, gt=0, about="their size")
-    pause: float = setting(0.0, ge=0, about="seconds a draw takes")
-    rounded: bool = setting(False, about="whole numbers only")
-    words: list[str] = setting(["a", "b"], about="one row each")
+    samples: int = setting(paper=8, smallest=1, ge=1, le=1000)
+    scale: float = setting(gt=0)
+    pause: float = setting(ge=0)
+    rounded: bool
+    words: list[str]
 
     def experiments(self) -> Iterator[Draws]:
         for number in range(self.samples):

@@ -91,7 +91,7 @@ def run_page(
 
     out = Path(out).resolve()
     notebook, record = out / f"{study.name}.ipynb", out / f"{study.name}.json"
-    cells.read(study)
+    cells.read(study.notebook)
     key = page_key(study, parameters)
     _refuse_foreign(notebook, record)
     if not fresh and (done := finished(study, key, out)) is not None:

@@ -1,116 +1,77 @@
-"""The cell of a page that states its parameters, written from the study's declaration of them."""
+"""Read the cell of a page that states its parameters: their types, quick values and, in comments, what they are."""
 
 from __future__ import annotations
 
-import json
-import textwrap
-from collections.abc import Iterator
+import ast
+import io
+import tokenize
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from pydantic.fields import FieldInfo
-
 from gradleak.errors import InputError
-from gradleak.runs.experiments import Parameters as Common
-from gradleak.runs.studies import Study, written_types
 from gradleak.storage import parsed
 
-# The tag by which papermill finds the cell, and the length of a notebook's lines.
-TAG, WIDTH = "parameters", 88
+# The tag by which papermill finds the cell.
+TAG = "parameters"
 
 
-def cell(study: Study) -> str:
-    """Return the cell's source: each parameter with its type, its quick value and, as a comment, what it is."""
-    values, fields = study.Parameters().model_dump(), study.Parameters.model_fields
-    # The parameters that all pages have come last.
-    names = [*(name for name in fields if name not in Common.model_fields), *Common.model_fields]
-    return "\n".join(line for name in names for line in _stated(name, fields[name], values[name]))
+@dataclass(frozen=True)
+class Stated:
+    """A parameter as a page states it.
 
-
-def _stated(name: str, field: FieldInfo, value: Any) -> Iterator[str]:
-    """Give the lines of one parameter, as ruff would format them."""
-    description = field.description or ""
-    # papermill reads every "=" as an assignment, also in a comment, and warns when it cannot parse the line.
-    if not description or "=" in description:
-        raise InputError(f"parameter '{name}' needs a description without '='; got '{description}'")
-    start = f"{name}: {written_types(field.annotation)[0]} = "
-    assignment = f"{start}{_literal(value)}"
-    if len(assignment) + len(description) + 4 <= WIDTH:
-        yield f"{assignment}  # {description}"
-        return
-    yield from (f"# {line}" for line in textwrap.wrap(description, WIDTH - 2))
-    if len(assignment) <= WIDTH or not isinstance(value, list):
-        yield assignment
-    else:
-        yield from (f"{start}[", *(f"    {_literal(item)}," for item in value), "]")
-
-
-def _literal(value: Any) -> str:
-    """Return a value as Python code in the style of ruff."""
-    if isinstance(value, list):
-        return f"[{', '.join(map(_literal, value))}]"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    return repr(value).replace("e-0", "e-")
-
-
-def source(study: Study) -> str:
-    """Return the source of the cell as it stands in the page's notebook."""
-    return "".join(_tagged(study, read(study))["source"])
-
-
-def check(study: Study) -> None:
-    """Check that the page states the parameters as its study declares them.
-
-    Raises:
-        InputError: The notebook has no cell tagged `parameters`, or the cell is not as the study declares it.
+    Attributes:
+        kind: Its type, as it is written.
+        value: Its quick value.
+        about: What it is, in the comment behind it or above it.
     """
-    expected, found = cell(study).splitlines(), source(study).splitlines()
-    if found == expected:
-        return
-    unexpected = [line for line in found if line not in expected] or ["nothing"]
-    missing = [line for line in expected if line not in found] or ["nothing"]
-    raise InputError(
-        f"{_place(study)} does not state the parameters as the study declares them: it has `{unexpected[0]}` where "
-        f"`{missing[0]}` is expected; `gradleak cells {study.name}` writes the cell"
-    )
+
+    kind: str
+    value: Any
+    about: str
 
 
-def write(study: Study) -> bool:
-    """Write the cell into the page's notebook where it differs, and return whether it did."""
-    content = read(study)
-    tagged, expected = _tagged(study, content), cell(study)
-    if "".join(tagged["source"]) == expected:
-        return False
-    tagged["source"] = expected.splitlines(keepends=True)
-    study.notebook.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    return True
-
-
-def read(study: Study) -> Any:
-    """Return the content of a page's notebook.
-
-    Raises:
-        InputError: The file is not a notebook.
-    """
+def stated(notebook: Path) -> dict[str, Stated]:
+    """Return the parameters that a page states, in their order."""
+    tagged = [cell for cell in read(notebook)["cells"] if TAG in cell["metadata"].get("tags", [])]
+    if len(tagged) != 1:
+        raise InputError(f"{_place(notebook)} must have one cell tagged '{TAG}'; it has {len(tagged)}")
+    source = "".join(tagged[0]["source"])
     try:
-        content = parsed(study.notebook.read_text("utf-8"))
-        _with_tag(content)
+        lines, found = ast.parse(source).body, {}
+        tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    except (SyntaxError, tokenize.TokenError) as error:
+        raise InputError(f"{_place(notebook)}: the cell tagged '{TAG}' is not Python") from error
+    comments = {token.start[0]: token.string[1:].strip() for token in tokens if token.type == tokenize.COMMENT}
+    begin = 1
+    for line in lines:
+        end = line.end_lineno or line.lineno
+        about = " ".join(text for number, text in comments.items() if begin <= number <= end)
+        begin = end + 1
+        written = ast.unparse(line).splitlines()[0]
+        if not (isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.value and about):
+            raise InputError(
+                f"{_place(notebook)}: `{written}` is not stated as in `size: int = 4  # images in a batch`"
+            )
+        try:
+            value = ast.literal_eval(line.value)
+        except ValueError as error:
+            raise InputError(f"{_place(notebook)}: the value of `{written}` must be written out") from error
+        found[line.target.id] = Stated(ast.unparse(line.annotation), value, about)
+    return found
+
+
+def read(notebook: Path) -> Any:
+    """Return the content of a page's notebook; a file that is not a notebook is an error."""
+    try:
+        content = parsed(notebook.read_text("utf-8"))
+        for cell in content["cells"]:
+            cell["metadata"].get("tags", []), cell["source"]
         content["metadata"], content["nbformat"]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise InputError(f"{_place(study)} is not a notebook, or was cut off") from error
+        raise InputError(f"{_place(notebook)} is not a notebook, or was cut off") from error
     return content
 
 
-def _with_tag(content: Any) -> list[Any]:
-    return [cell for cell in content["cells"] if TAG in cell["metadata"].get("tags", [])]
-
-
-def _tagged(study: Study, content: Any) -> Any:
-    tagged = _with_tag(content)
-    if len(tagged) != 1:
-        raise InputError(f"{_place(study)} must have one cell tagged '{TAG}'; it has {len(tagged)}")
-    return tagged[0]
-
-
-def _place(study: Study) -> str:
-    return f"notebooks/{study.paper}/{study.name}.ipynb"
+def _place(notebook: Path) -> str:
+    return "/".join(("notebooks", *notebook.parts[-2:]))

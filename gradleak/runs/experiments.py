@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from gradleak.errors import GradleakError, InputError
+from gradleak.runs import cells
 from gradleak.runs.fitting import Sees, check
+from gradleak.runs.forms import written_types
 from gradleak.runs.plain import Columns
 
 # The keys under which a parameter keeps its values for a run at the paper's scale and for the smallest run.
@@ -103,27 +107,51 @@ def inputs_of(experiment: Experiment) -> Columns:
     return ({"part": experiment.part} if experiment.part else {}) | inputs | common
 
 
-def setting(quick: Any, *, about: str, paper: Any = None, smallest: Any = None, **limits: Any) -> Any:
-    """Declare a parameter with its values in a quick run, in a run at the paper's scale, and in the smallest run.
+def setting(*, paper: Any = None, smallest: Any = None, **limits: Any) -> Any:
+    """Declare a parameter's values in a run at the paper's scale and in the smallest run, and its limits.
+
+    Its value in a quick run, which is also the default of the two others, and its description stand in the page.
 
     Args:
-        quick: The value in a quick run, which is also the default of `paper` and `smallest`.
-        about: The description of the parameter.
         paper: The value at the paper's scale.
         smallest: The value in the smallest run, with which the whole page runs in seconds.
         limits: Arguments of pydantic's `Field` that limit the value, such as ge=1.
     """
     scales = {name: value for name, value in ((PAPER, paper), (SMALLEST, smallest)) if value is not None}
-    return Field(quick, description=about, json_schema_extra={"scales": scales}, **limits)
+    return Field(json_schema_extra={"scales": scales}, **limits)
 
 
 class Parameters(BaseModel):
-    """Base class of a page's parameters; a study adds its own parameters and returns the experiments for them."""
+    """Base class of a page's parameters; a study adds its own parameters and returns the experiments for them.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    The quick values and the descriptions stand in the page's notebook, in the cell tagged `parameters`.
+    """
 
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
-    seed: int = Field(2023, ge=0, lt=2**32, description="every random choice on this page follows from it")
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, validate_default=True)
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    seed: int = Field(2023, ge=0, lt=2**32)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Take quick values and descriptions from the page; a page that states other parameters is an error."""
+        *folders, paper, page = Path(getattr(sys.modules[cls.__module__], "__file__", None) or "/").parts
+        notebook = Path(*folders[:-2], "notebooks", paper, page.replace("_", "-")).with_suffix(".ipynb")
+        if not notebook.is_file():
+            return
+        stated = cells.stated(notebook)
+        kinds = {name: written_types(field.annotation) for name, field in cls.model_fields.items()}
+        wrong = [name for name, one in stated.items() if one.kind not in kinds.get(name, ())]
+        wrong += [name for name in kinds if name not in stated]
+        if wrong:
+            raise InputError(
+                f"notebooks/{paper}/{notebook.name} does not state the parameters that its study declares: it has "
+                + (f"`{wrong[0]}: {stated[wrong[0]].kind}`" if wrong[0] in stated else f"no `{wrong[0]}`")
+                + (f", declared is `{wrong[0]}: {kinds[wrong[0]][0]}`" if wrong[0] in kinds else "")
+            )
+        for name, one in stated.items():
+            cls.model_fields[name].default, cls.model_fields[name].description = one.value, one.about
+        cls.model_rebuild(force=True)
 
     @field_validator("*", mode="before")
     @classmethod

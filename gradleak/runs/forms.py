@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr, ValidationError, model_serializer
 from pydantic import model_validator as validator
@@ -86,3 +86,22 @@ def reason(error: ValidationError) -> str:
     """Return the first problem of a validation error in one line, in lower case so that it can continue a sentence."""
     text = error.errors()[0]["msg"].removeprefix("Value error, ")
     return text if text[1:2].isupper() else text[:1].lower() + text[1:]
+
+
+def is_form(annotation: Any) -> bool:
+    """Return whether a type is a form."""
+    return isinstance(annotation, type) and issubclass(annotation, Form)
+
+
+def written_types(annotation: Any) -> list[str]:
+    """Return the ways in which a page may write a type; a Literal and a `Form` may be written as str."""
+    inner = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return ["str", f"Literal[{', '.join(map(repr, inner))}]"]
+    if get_origin(annotation) is list:
+        return [f"list[{text}]" for text in written_types(inner[0])]
+    if is_form(annotation):
+        return ["str"]
+    if get_origin(annotation) is Annotated:
+        return written_types(inner[0])
+    return [str(annotation) if inner else annotation.__name__]

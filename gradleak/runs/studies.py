@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args
 
 from pydantic import JsonValue, ValidationError
 
@@ -18,7 +18,7 @@ from gradleak.errors import InputError, MissingData, unknown
 from gradleak.runs.columns import Columns as DeclaredColumns
 from gradleak.runs.experiments import PAPER, SMALLEST, Experiment, Parameters, inputs_of
 from gradleak.runs.experiments import Parameters as BaseParameters
-from gradleak.runs.forms import Form, reason
+from gradleak.runs.forms import is_form, reason, written_types
 from gradleak.runs.plain import Columns
 
 Profile = Literal["quick", "paper"]
@@ -230,7 +230,7 @@ def _refused(
     name = str(problem["loc"][0])
     field = model.model_fields[name]
     prefix = f"parameter '{name}' of '{study.name}': "
-    form = next((argument for argument in get_args(field.annotation) if _is_form(argument)), None)
+    form = next((argument for argument in get_args(field.annotation) if is_form(argument)), None)
     if form is not None and problem["type"] == "value_error":
         default: Any = field.default or model.at(PAPER)[name]
         example = default[0]
@@ -267,21 +267,3 @@ def _parsed(value: Any, annotation: Any) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return {"true": True, "false": False}.get(text.lower(), text)
-
-
-def written_types(annotation: Any) -> list[str]:
-    """Return the ways in which a page may write a type; a Literal and a `Form` may be written as str."""
-    inner = get_args(annotation)
-    if get_origin(annotation) is Literal:
-        return ["str", f"Literal[{', '.join(map(repr, inner))}]"]
-    if get_origin(annotation) is list:
-        return [f"list[{text}]" for text in written_types(inner[0])]
-    if _is_form(annotation):
-        return ["str"]
-    if get_origin(annotation) is Annotated:
-        return written_types(inner[0])
-    return [str(annotation) if inner else annotation.__name__]
-
-
-def _is_form(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, Form)

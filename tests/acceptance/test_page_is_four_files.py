@@ -59,7 +59,7 @@ class Coin(Experiment):
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    throws: int = setting(1000, paper=10_000, smallest=10, ge=1, about="throws")
+    throws: int = setting(paper=10_000, smallest=10, ge=1)
 
     def experiments(self) -> Iterator[Coin]:
         yield Coin.of(self)
@@ -220,7 +220,7 @@ class Samples(Experiment):
 class Parameters(studies.Parameters):
     """Parameters of the page: how many samples are attacked."""
 
-    samples: int = setting(20, paper=200, smallest=2, ge=1, about="samples, attacked one at a time")
+    samples: int = setting(paper=200, smallest=2, ge=1)
 
     def experiments(self) -> Iterator[Samples]:
         """Give the one experiment."""

@@ -13,8 +13,8 @@ import pytest
 from gradleak import claims
 from gradleak.book import PATIENCE, pages
 from gradleak.errors import GradleakError, GradleakWarning, InputError, StorageError
-from gradleak.runs import cells, recording, records, runner
-from tests.checkout import RUN, Toy
+from gradleak.runs import recording, records, runner
+from tests.checkout import RUN, Toy, forget
 from tests.patience import wait_until
 
 # The last message that a kernel gets before its end asks what it is.
@@ -34,14 +34,14 @@ kernel.shell_handlers["kernel_info_request"] = reply_and_go_on"""
     "text", ["", "{}", "[]", "null", '{"cells": [', '{"cells": [], "metadata": {}}', "[" * 100_000]
 )
 def test_a_notebook_that_is_none_is_named(checkout: Toy, text: str) -> None:
+    told = r"^notebooks/toy2020/toy\.ipynb is not a notebook, or was cut off$"
+    known = checkout.parameters()
     checkout.notebook.write_text(text)
-    for work in (
-        lambda: pages.run_page(checkout.load(), checkout.parameters(), checkout.root / "out", jobs=1),
-        lambda: cells.write(checkout.load()),
-        lambda: cells.check(checkout.load()),
-    ):
-        with pytest.raises(InputError, match=r"^notebooks/toy2020/toy\.ipynb is not a notebook, or was cut off$"):
-            work()
+    with pytest.raises(InputError, match=told):
+        pages.run_page(checkout.load(), known, checkout.root / "out", jobs=1)
+    forget()
+    with pytest.raises(InputError, match=told):
+        checkout.parameters()
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", "[" * 100_000])

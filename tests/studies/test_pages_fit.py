@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from gradleak import claims, studies
 from gradleak.errors import InputError, UnknownName
-from gradleak.runs import cells
-from gradleak.studies import setting
 from tests.checkout import PARAMETERS, Toy
 
 
@@ -44,64 +38,34 @@ def test_text_is_parsed(checkout: Toy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("old", "new", "message"),
     [
-        ("samples: int = 4", "samples: int = 5"),
-        ("samples: int", "samples: float"),
-        ("  # how many draws", ""),
-        ("# how many draws", "# how many there are"),
-        ("samples: int = 4  # how many draws\n", ""),
-        ("samples: int", "sampels: int"),
-        ("samples: int = 4", "samples = 4"),
+        ("samples: int", "samples: float", "it has `samples: float`, declared is `samples: int`"),
+        ("samples: int", "sampels: int", "it has `sampels: int`"),
+        ("samples: int = 4  # how many draws\n", "", "it has no `samples`, declared is `samples: int`"),
+        ("  # how many draws", "", "`samples: int = 4` is not stated as in `size: int = 4  # images in a batch`"),
+        ("samples: int = 4", "samples = 4", "`samples = 4` is not stated as in"),
+        ("samples: int = 4", "samples: int = 2 + 2", "the value of `samples: int = 2 \\+ 2` must be written out"),
+        ("samples: int = 4", "samples: int =", "the cell tagged 'parameters' is not Python"),
     ],
 )
-def test_a_page_that_states_something_else_is_told_and_written_anew(checkout: Toy, old: str, new: str) -> None:
-    study = checkout.load()
-    cells.check(study)
-    assert not cells.write(study)
+def test_a_page_that_states_other_parameters_is_refused(checkout: Toy, old: str, new: str, message: str) -> None:
     assert old in PARAMETERS
     checkout.write_notebook("1 + 1", parameters=PARAMETERS.replace(old, new))
-    expected = "where `samples: int = 4  # how many draws` is expected; `gradleak cells toy` writes the cell"
-    with pytest.raises(InputError, match=expected):
-        cells.check(study)
-    first, second = json.loads(study.notebook.read_text())["cells"]
-    assert cells.write(study)
-    cells.check(study)
-    first["source"] = PARAMETERS.splitlines(keepends=True)
-    assert json.loads(study.notebook.read_text())["cells"] == [first, second], "nothing else is changed"
+    with pytest.raises(InputError, match=f"^notebooks/toy2020/toy.ipynb.*{message}"):
+        studies.parameters("toy")
 
 
-class Long(studies.Parameters):
-    sizes: list[int] = setting([1, 2], about="batch sizes of the clients " + "that take part in it " * 3)
-    names: list[str] = setting([f"{letter * 20}" for letter in "abcde"], about="names")
-    noise: float = setting(1e-5, about='of a "clean" gradient')
-
-
-def test_long_lines_are_broken_as_ruff_does(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_states_quick_values_and_descriptions(checkout: Toy) -> None:
+    long = "# how many draws,\n# each a word\nsamples: int = 4"
+    checkout.write_notebook("1 + 1", parameters=PARAMETERS.replace("samples: int = 4  # how many draws", long))
     study = checkout.load()
-    monkeypatch.setattr(study.module, "Parameters", Long)
-    lines = cells.cell(study).splitlines()
-    assert lines[0] == "# batch sizes of the clients that take part in it that take part in it that take part in"
-    assert lines[1:4] == ["# it", "sizes: list[int] = [1, 2]", "# names"]
-    assert lines[4:7] == ["names: list[str] = [", '    "aaaaaaaaaaaaaaaaaaaa",', '    "bbbbbbbbbbbbbbbbbbbb",']
-    assert lines[11] == 'noise: float = 1e-5  # of a "clean" gradient'
-    formatted = subprocess.run(
-        [sys.executable, "-m", "ruff", "format", "--line-length", "88", "-"],
-        input=cells.cell(study), capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert formatted.stdout == cells.cell(study) + "\n"
-
-
-def test_a_description_that_papermill_would_read_as_code_is_refused(
-    checkout: Toy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Odd(studies.Parameters):
-        size: int = setting(1, about="a size, B = 1")
-
-    study = checkout.load()
-    monkeypatch.setattr(study.module, "Parameters", Odd)
-    with pytest.raises(InputError, match="'size' needs a description without '='; got 'a size, B = 1'"):
-        cells.cell(study)
+    assert study.Parameters.model_fields["samples"].description == "how many draws, each a word"
+    assert study.Parameters.model_fields["words"].description == "one row each"
+    assert studies.parameters(study).model_dump() == {
+        "samples": 4, "scale": 1.0, "pause": 0.0, "rounded": False, "words": ["a", "b"], "device": "auto", "seed": 2023,
+    }  # fmt: skip
+    assert studies.parameters(study, "paper").model_dump()["samples"] == 8
 
 
 @pytest.mark.parametrize("name", studies.names())

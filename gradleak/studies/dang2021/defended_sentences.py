@@ -47,35 +47,21 @@ NonNegative = Annotated[float, Field(ge=0)]
 class Parameters(studies.Parameters):
     """Parameters of the page: models and batches, levels of noise, and layers that are not sent."""
 
-    text: str = setting("sentences", paper="librispeech", about="private sentences: sentences or librispeech")
+    text: str = setting(paper="librispeech")
     cells: list[Cell] = setting(
-        ["lstm/128/1/untrained/4/2"],
         paper=[f"{model}/1/{stage}/8/10" for model in ("lstm/256", "gru/256") for stage in ("untrained", "trained")],
         smallest=["lstm/64/1/untrained/2/1"],
         validate_default=True,
-        about="model/width/layers/stage/sentences per batch/batches, with DP-SGD",
     )
-    clip: float = setting(0.5, gt=0, about="clipping norm of each sentence's gradient")
-    noise: list[NonNegative] = setting(
-        [0, 1e-5, 1e-3, 1],
-        paper=[0, 1e-7, 1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 0.01, 1],
-        smallest=[0, 1],
-        about="standard deviations of noise, as multiples of the clipping norm",
-    )
+    clip: float = setting(gt=0)
+    noise: list[NonNegative] = setting(paper=[0, 1e-7, 1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 0.01, 1], smallest=[0, 1])
     sizes: list[Cell] = setting(
-        ["lstm/64/1/untrained/4/2", "lstm/64/1/untrained/32/2"],
-        paper=[f"lstm/256/1/untrained/{size}/10" for size in (16, 32, 40, 48, 64)],
-        smallest=[],
-        validate_default=True,
-        about="like cells, without a defence, for several batch sizes",
+        paper=[f"lstm/256/1/untrained/{size}/10" for size in (16, 32, 40, 48, 64)], smallest=[], validate_default=True
     )
     withheld: list[Literal["none", "embedding", "head", "recurrent"]] = setting(
-        ["embedding", "head", "recurrent"],
-        paper=["none", "embedding", "head", "recurrent"],
-        smallest=["head"],
-        about="layers that are not sent, with the first model",
+        paper=["none", "embedding", "head", "recurrent"], smallest=["head"]
     )
-    epochs: int = setting(4, ge=1, le=1000, about="training epochs of trained models")
+    epochs: int = setting(ge=1, le=1000)
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield the batches with DP-SGD, then those of several sizes, then those without a layer."""

@@ -130,45 +130,31 @@ class Release(Form):
 class Parameters(studies.Parameters):
     """Parameters of the page: utterances read from the last layer, in batches, after steps, and behind defences."""
 
-    source: Source = setting("sentences", paper="librispeech", about="texts of the utterances")
+    source: Source = setting(paper="librispeech")
     alone: list[Alone] = setting(
-        ["small/0/40/1", "small-2/0/12/1"],
         paper=[f"{size}/{tokens}/8" for size in ("small/0", "small/400", "small-2/0") for tokens in (8, 20, 28, 40)],
         smallest=["small/0/4/1"],
         validate_default=True,
-        about="recogniser/steps of training/tokens/utterances, read from the last layer alone",
     )
-    alike: list[Alike] = setting(
-        ["2/1"], paper=["2/12", "4/6"], validate_default=True, about="utterances per batch/batches; two begin alike"
-    )
-    local: list[Local] = setting(
-        ["2/2"],
-        paper=["4/16", "8/16"],
-        smallest=["2/1"],
-        validate_default=True,
-        about="local steps on one utterance/utterances",
-    )
-    stages: list[int] = setting([0], paper=[0, 400], min_length=1, about="steps of training before defences are tried")
-    defended: int = setting(1, paper=16, ge=1, about="utterances for each defence")
+    alike: list[Alike] = setting(paper=["2/12", "4/6"], validate_default=True)
+    local: list[Local] = setting(paper=["4/16", "8/16"], smallest=["2/1"], validate_default=True)
+    stages: list[int] = setting(paper=[0, 400], min_length=1)
+    defended: int = setting(paper=16, ge=1)
     defenses: list[ClientDefense] = setting(
-        ["noise/0.1", "sign/0"],
         paper=[
             *("noise/0.1", "half/16", "bfloat16/0", "quantize/8", "grad-drop/0.5", "grad-drop/0.9", "sign/0"),
             "noise/1",
         ],
         smallest=["noise/0.1"],
         validate_default=True,
-        about="defence/level",
     )
     releases: list[Release] = setting(
-        ["0.5/1e-5", "0.5/1e-3"],
         paper=[f"0.5/{noise}" for noise in ("1e-5", "1e-4", "1e-3", "3e-3", "1e-2", "3e-2", "1e-1", "1")],
         smallest=["0.5/0.001"],
         validate_default=True,
-        about="clipping norm/standard deviation of noise as a multiple of this norm",
     )
     withheld: list[Literal["none", "embedding", "head", "decoder", "decoder and head"]] = setting(
-        ["head", "decoder"], paper=list(WITHHELD), smallest=["head"], about="layers that are not sent"
+        paper=list(WITHHELD), smallest=["head"]
     )
 
     def experiments(self) -> Iterator[Experiment]:

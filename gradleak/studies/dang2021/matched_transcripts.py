@@ -86,7 +86,6 @@ class Parameters(studies.Parameters):
     """Parameters of the page: texts that are matched, read at stages of training, or read from the last layer."""
 
     rows: list[SearchedTexts] = setting(
-        ["sentences/printed/0/2/1", "sentences/softmax/0/1/2"],
         paper=[
             "sentences/printed/0/5/24",
             "sentences/softmax/0/1/24",
@@ -97,23 +96,12 @@ class Parameters(studies.Parameters):
         ],
         smallest=["sentences/softmax/0/1/1"],
         validate_default=True,
-        about="texts/search/steps of training/starts with the bag/utterances",
     )
-    steps: int = setting(120, paper=1200, ge=1, about="steps of the search as printed in the paper")
-    stages: list[Stage] = setting(
-        ["0/4", "4/4"],
-        paper=["0/80", "25/80", "100/80", "400/80"],
-        smallest=["0/2"],
-        validate_default=True,
-        about="steps of training/utterances",
-    )
-    source: Source = setting("sentences", paper="librispeech", about="texts that are read from the last layer")
+    steps: int = setting(paper=1200, ge=1)
+    stages: list[Stage] = setting(paper=["0/80", "25/80", "100/80", "400/80"], smallest=["0/2"], validate_default=True)
+    source: Source = setting(paper="librispeech")
     lengths: list[Length] = setting(
-        ["4/2", "12/1"],
-        paper=["4/2", "8/2", "12/2", "16/2", "20/2", "24/2", "28/2"],
-        smallest=["4/1"],
-        validate_default=True,
-        about="tokens/utterances, read from the last layer alone",
+        paper=["4/2", "8/2", "12/2", "16/2", "20/2", "24/2", "28/2"], smallest=["4/1"], validate_default=True
     )
 
     def experiments(self) -> Iterator[Experiment]:

@@ -59,22 +59,14 @@ class Parameters(studies.Parameters):
     """Parameters of the page: networks and images, batch sizes, batches and defences."""
 
     rows: list[Shown] = setting(
-        ["photos/lenet5/relu/100", "photos/lenet5/relu/100/centred"],
         paper=[f"imagenet-sample/{TRAINED}//1000", f"imagenet-sample/{TRAINED}//1000/centred"],
         smallest=["photos/lenet5/tanh/50"],
         validate_default=True,
-        about="dataset/network/activation/classes/features: an empty activation is the network's default; features are"
-        " plain or centred",
     )
-    sizes: list[int] = setting([10, 20], paper=[10, 50, 100], smallest=[4], about="samples in a batch")
-    batches: int = setting(3, paper=100, smallest=2, ge=1, le=10_000, about="batches for each network and size")
-    coded: int = setting(1, paper=10, ge=0, le=10_000, about="batches on which the paper's code of RLG is run")
-    defenses: list[PaperDefense] = setting(
-        ["none/0", "sign/0", "grad-drop/0.5", "grad-drop/0.9"],
-        smallest=["none/0"],
-        validate_default=True,
-        about="defence/level, for the last network and the first batch size",
-    )
+    sizes: list[int] = setting(paper=[10, 50, 100], smallest=[4])
+    batches: int = setting(paper=100, smallest=2, ge=1, le=10_000)
+    coded: int = setting(paper=10, ge=0, le=10_000)
+    defenses: list[PaperDefense] = setting(smallest=["none/0"], validate_default=True)
 
     def sees(self) -> list[Sees]:
         """Return the networks of all rows with their images."""

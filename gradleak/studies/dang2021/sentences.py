@@ -62,9 +62,8 @@ ROOM = (("transformer of 256", 257), ("LSTM of 256", 513), ("transformer of 768"
 class Parameters(studies.Parameters):
     """Parameters of the page: texts, language models, batches and defences."""
 
-    text: str = setting("sentences", paper="librispeech", about="private sentences: sentences or librispeech")
+    text: str = setting(paper="librispeech")
     cells: list[Cell] = setting(
-        ["lstm/128/1/untrained/8/3", "gru/128/1/trained/8/3", "transformer/64/2/untrained/2/1"],
         paper=[
             *(f"{model}/{stage}/{size}/100" for size in SIZES for model in RECURRENT for stage in STAGES),
             *(f"gru/256/2/{stage}/{size}/25" for size in SIZES for stage in STAGES),
@@ -82,21 +81,13 @@ class Parameters(studies.Parameters):
         ],
         smallest=["lstm/64/1/untrained/2/2"],
         validate_default=True,
-        about="model/width/layers/stage/sentences per batch/batches",
     )
-    free: int = setting(
-        2, paper=3, smallest=1, ge=0, le=10_000, about="batches that are also read with the embedding's nonzero rows"
-    )
-    epochs: int = setting(4, ge=1, le=1000, about="training epochs of trained models")
+    free: int = setting(paper=3, smallest=1, ge=0, le=10_000)
+    epochs: int = setting(ge=1, le=1000)
     defended: Cell = setting(
-        "lstm/128/1/untrained/4/2",
-        paper="lstm/256/1/untrained/8/3",
-        smallest="lstm/64/1/untrained/2/2",
-        validate_default=True,
-        about="model and batches for the defences",
+        paper="lstm/256/1/untrained/8/3", smallest="lstm/64/1/untrained/2/2", validate_default=True
     )
     defenses: list[ClientDefense] = setting(
-        ["noise/0.01", "noise/1", "sign/0"],
         paper=[
             "none/0",
             "noise/0.001",
@@ -113,7 +104,6 @@ class Parameters(studies.Parameters):
             "sign/0",
         ],
         validate_default=True,
-        about="defence/level",
     )
 
     def experiments(self) -> Iterator[Experiment]:

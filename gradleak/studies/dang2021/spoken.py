@@ -55,9 +55,8 @@ class Voice(Form):
 class Parameters(studies.Parameters):
     """Parameters of the page: texts, voices, recorded digits, and stages of training."""
 
-    source: Source = setting("sentences", paper="librispeech", about="texts of the utterances")
+    source: Source = setting(paper="librispeech")
     voices: list[Voice] = setting(
-        ["en-us/175/50", "en-gb/140/35", "en-us+f3/210/65"],
         paper=[
             "en-us/175/50",
             "en-gb/140/35",
@@ -68,12 +67,11 @@ class Parameters(studies.Parameters):
         ],
         smallest=["en-us/175/50"],
         validate_default=True,
-        about="voices of espeak-ng, taken in turn: voice/words per minute/pitch",
     )
-    stand_in: bool = setting(True, paper=False, about="use made-up speech if espeak-ng is not installed")
-    utterances: int = setting(6, paper=134, smallest=2, ge=1, about="texts that are synthesised")
-    digits: int = setting(0, paper=60, ge=0, le=500, about="strings of recorded digits")
-    stages: list[Whole] = setting([0, 4], paper=[0, 100], smallest=[0], about="steps of training")
+    stand_in: bool = setting(paper=False)
+    utterances: int = setting(paper=134, smallest=2, ge=1)
+    digits: int = setting(paper=60, ge=0, le=500)
+    stages: list[Whole] = setting(paper=[0, 100], smallest=[0])
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield, for each stage of training, the synthesised texts and then the recorded digits."""

@@ -69,20 +69,14 @@ class Together(Form):
 class Parameters(studies.Parameters):
     """Parameters of the page: recognisers with their utterances, and batches of utterances."""
 
-    source: Source = setting("sentences", paper="librispeech", about="texts of the utterances")
+    source: Source = setting(paper="librispeech")
     rows: list[AttackedRecogniser] = setting(
-        ["small/0/16", "small/4/8", "small-2/0/6"],
         paper=["paper/0/101", "small/0/402", "small/100/101", "small/400/402", "small-2/0/101"],
         smallest=["small/0/2"],
         validate_default=True,
-        about="recogniser/steps of training/utterances",
     )
     batches: list[Together] = setting(
-        ["2/4", "4/3"],
-        paper=["2/24", "4/24", "8/12", "16/6", "32/3"],
-        smallest=["2/1"],
-        validate_default=True,
-        about="utterances per batch/batches, for the first small recogniser",
+        paper=["2/24", "4/24", "8/12", "16/6", "32/3"], smallest=["2/1"], validate_default=True
     )
 
     def experiments(self) -> Iterator[Experiment]:

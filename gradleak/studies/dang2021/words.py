@@ -81,29 +81,19 @@ class Batch(Form):
 class Parameters(studies.Parameters):
     """Parameters of the page: recognisers with their utterances, batches and defences."""
 
-    source: Source = setting("sentences", paper="librispeech", about="texts of the utterances")
+    source: Source = setting(paper="librispeech")
     rows: list[Compared] = setting(
-        ["small/0/4/2", "small/4/2/2"],
         paper=["paper/0/402", "small/0/402/4", "small/100/402/4", "small/400/402/4"],
         smallest=["small/0/2/2"],
         validate_default=True,
-        about="recogniser/steps of training/utterances/n; RLG as coded runs on every n-th utterance",
     )
     batches: list[Batch] = setting(
-        ["1/2/1"],
-        paper=["4/1/8", "8/1/4", "1/4/8", "1/8/4", "2/2/8"],
-        smallest=["2/1/1"],
-        validate_default=True,
-        about="utterances per step/local steps/batches",
+        paper=["4/1/8", "8/1/4", "1/4/8", "1/8/4", "2/2/8"], smallest=["2/1/1"], validate_default=True
     )
     defenses: list[Behind] = setting(
-        ["none/0", "sign/0", "grad-drop/0.9"],
-        paper=["none/0", "sign/0", "grad-drop/0.5", "grad-drop/0.9"],
-        smallest=["none/0"],
-        validate_default=True,
-        about="defence/level",
+        paper=["none/0", "sign/0", "grad-drop/0.5", "grad-drop/0.9"], smallest=["none/0"], validate_default=True
     )
-    defended: int = setting(2, paper=21, smallest=1, ge=1, about="utterances per defence, first small recogniser")
+    defended: int = setting(paper=21, smallest=1, ge=1)
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield single utterances, batches of each form, and each defence before and after training."""

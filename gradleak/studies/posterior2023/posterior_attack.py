@@ -82,7 +82,6 @@ class Parameters(studies.Parameters):
     """Parameters of the page: networks, losses, batches and auxiliary samples."""
 
     rows: list[Attacked] = setting(
-        ["photos/lenet5/sigmoid/32", "photos/lenet5/tanh/32", "photos/lenet5/elu/32"],
         paper=[
             "mnist/lenet5/sigmoid/32",
             "mnist/lenet5/tanh/32",
@@ -93,58 +92,26 @@ class Parameters(studies.Parameters):
         ],
         smallest=["photos/lenet5/sigmoid/8"],
         validate_default=True,
-        about="Table 2: dataset/network/activation/batch size; the last row is used for the figures and Table 3",
     )
-    init: str = setting("torch", about="random weights: torch, kaiming or uniform")
+    init: str
     told: list[Attacked] = setting(
-        ["photos/lenet5/sigmoid/32", "photos/lenet5/tanh/32"],
         paper=["mnist/lenet5/sigmoid/32", "mnist/lenet5/tanh/32", "cifar10/vgg16/elu/32", "cifar10/vgg16/relu/32"],
         smallest=["photos/lenet5/sigmoid/8"],
         validate_default=True,
-        about="rows of Table 2 that are repeated with LLG and iLRG informed of loss and inputs, as is all of Table 3",
     )
     begun: list[Begun] = setting(
-        ["photos/lenet5/tanh/32/kaiming"],
         paper=[f"mnist/lenet5/{one}/32/{init}" for one in ("sigmoid", "tanh") for init in ("kaiming", "uniform")],
         smallest=["photos/lenet5/sigmoid/8/kaiming"],
         validate_default=True,
-        about="rows of Table 2 with other initial weights: dataset/network/activation/batch size/weights",
     )
-    networks: int = setting(2, paper=4, smallest=1, ge=1, le=1000, about="networks per row, with random weights")
-    batches: int = setting(5, smallest=2, ge=1, le=10_000, about="batches per network")
-    auxiliary: int = setting(
-        20,
-        paper=100,
-        smallest=2,
-        ge=1,
-        le=1000,
-        about=f"auxiliary samples per class, test split; at most {MOST:,} in all",
-    )
-    variants: list[Variant] = setting(
-        [
-            *(f"{loss}/{temperature}/0" for loss in LOSSES for temperature in (0.8, 1.2)),
-            *(f"{loss}/1/{epsilon}" for loss in LOSSES for epsilon in (0.1, 0.25)),
-        ],
-        smallest=["ce/0.8/0"],
-        validate_default=True,
-        about="Table 3: loss/temperature/smoothing",
-    )
-    sizes: list[int] = setting(
-        [64, 256],
-        paper=[64, 128, 256, 512, 1024],
-        smallest=[8],
-        about="Figure 3: samples in a batch, trained model",
-    )
-    shares: list[float] = setting(
-        [0.1, 0.5, 0.9],
-        paper=[0.1, 0.3, 0.5, 0.7, 0.9],
-        smallest=[0.5],
-        about="Figure 3: share of one class in a batch",
-    )
-    scales: list[int] = setting(
-        [1, 5, 20], paper=[1, 5, 10, 50, 100], smallest=[1], about="Figure 4: auxiliary samples per class"
-    )
-    epochs: int = setting(1, ge=1, le=100, about="training epochs of the model of Figure 3")
+    networks: int = setting(paper=4, smallest=1, ge=1, le=1000)
+    batches: int = setting(smallest=2, ge=1, le=10_000)
+    auxiliary: int = setting(paper=100, smallest=2, ge=1, le=1000)
+    variants: list[Variant] = setting(smallest=["ce/0.8/0"], validate_default=True)
+    sizes: list[int] = setting(paper=[64, 128, 256, 512, 1024], smallest=[8])
+    shares: list[float] = setting(paper=[0.1, 0.3, 0.5, 0.7, 0.9], smallest=[0.5])
+    scales: list[int] = setting(paper=[1, 5, 10, 50, 100], smallest=[1])
+    epochs: int = setting(ge=1, le=100)
 
     def sees(self) -> list[Sees]:
         """Return the networks of all rows with their images."""

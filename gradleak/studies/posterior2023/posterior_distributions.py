@@ -49,22 +49,13 @@ class Parameters(studies.Parameters):
     """Parameters of the page: networks and their training, stops and test samples."""
 
     rows: list[Trained] = setting(
-        ["photos/lenet5/tanh/60", "photos/small-cnn//60"],
         paper=["mnist/lenet5/tanh/100", "cifar10/resnet18-cifar//200"],
         smallest=["digits/small-cnn//20"],
         validate_default=True,
-        about="dataset/network/activation/steps of training; activation empty for the network's default",
     )
-    stops: int = setting(
-        3,
-        paper=5,
-        smallest=2,
-        ge=2,
-        le=1000,
-        about="how often predicted probabilities are measured, start and end included",
-    )
-    samples: int = setting(200, paper=1000, smallest=100, ge=20, le=100_000, about="test samples at each stop")
-    rate: float = setting(1e-3, gt=0, about="learning rate of Adam")
+    stops: int = setting(paper=5, smallest=2, ge=2, le=1000)
+    samples: int = setting(paper=1000, smallest=100, ge=20, le=100_000)
+    rate: float = setting(gt=0)
 
     def sees(self) -> list[Sees]:
         """Return the networks of all rows with their images."""

@@ -43,29 +43,16 @@ PUBLISHED: Look = {"color": "0.1", "linestyle": (0, (1, 1)), "linewidth": 1.2}
 class Parameters(studies.Parameters):
     """Parameters of the page: the model and its training, batches and auxiliary samples."""
 
-    dataset: str = setting(
-        "photos", paper="cifar10", about="private images from its training split, auxiliary images from its test split"
-    )
-    learns: str = setting("photos", paper="cifar10-jpeg", about="training set of the model, training split")
-    network: str = setting("lenet5", paper="vgg16", about="the model")
-    epochs: int = setting(1, ge=1, le=100, about="passes over the training set, at a learning rate of 0.001")
-    optimizers: list[Literal["adam", "sgd"]] = setting(
-        ["adam", "sgd"], smallest=["adam"], about="optimizers that train the model"
-    )
-    sizes: list[PositiveInt] = setting(
-        [64, 256], paper=[64, 128, 256, 512, 1024], smallest=[16], about="Figure 3: samples in a batch"
-    )
-    shares: list[float] = setting(
-        [0.0, 0.5, 0.9],
-        paper=[0.0, 0.1, 0.3, 0.5, 0.7, 0.9],
-        smallest=[0.0],
-        about="Figure 3: share of one class in a batch; 0: even",
-    )
-    scales: list[PositiveInt] = setting(
-        [1, 5, 20], paper=[1, 5, 10, 50, 100], smallest=[1], about="Figure 4: auxiliary samples per class"
-    )
-    auxiliary: int = setting(20, paper=100, ge=1, le=1000, about="Figure 3: auxiliary samples per class")
-    batches: int = setting(10, paper=20, smallest=2, ge=2, le=10_000, about="batches per setting")
+    dataset: str = setting(paper="cifar10")
+    learns: str = setting(paper="cifar10-jpeg")
+    network: str = setting(paper="vgg16")
+    epochs: int = setting(ge=1, le=100)
+    optimizers: list[Literal["adam", "sgd"]] = setting(smallest=["adam"])
+    sizes: list[PositiveInt] = setting(paper=[64, 128, 256, 512, 1024], smallest=[16])
+    shares: list[float] = setting(paper=[0.0, 0.1, 0.3, 0.5, 0.7, 0.9], smallest=[0.0])
+    scales: list[PositiveInt] = setting(paper=[1, 5, 10, 50, 100], smallest=[1])
+    auxiliary: int = setting(paper=100, ge=1, le=1000)
+    batches: int = setting(paper=20, smallest=2, ge=2, le=10_000)
 
     def sees(self) -> list[Sees]:
         """Return the model with its private images and its training set."""

@@ -51,22 +51,16 @@ NAMED = "{}, {}, {} LeNet".format
 class Parameters(studies.Parameters):
     """Parameters of the table's rows: images, random starts, networks and steps."""
 
-    pairs: int = setting(2, paper=45, ge=2, le=10_000, about="mixed images, one for each pair of classes")
-    images: int = setting(2, paper=30, ge=2, le=10_000, about="images with smoothed labels")
-    l2_restarts: int = setting(1, paper=10, ge=1, le=100, about="random starts per image of L2 matching")
-    cosine_restarts: int = setting(1, paper=10, ge=1, le=100, about="random starts per image of cosine matching")
-    l2_steps: int = setting(1, paper=300, ge=1, le=100_000, about="L-BFGS steps of L2 matching, 20 iterations each")
-    cosine_steps: int = setting(10, paper=4800, ge=1, le=1_000_000, about="Adam steps of cosine matching")
-    whole: int = setting(
-        0,
-        paper=45,
-        ge=0,
-        le=10_000,
-        about="images per L2 row of the untrained LeNet that get full L-BFGS steps",
-    )
-    whole_starts: int = setting(1, paper=10, ge=1, le=100, about="random starts per image of the runs with full steps")
-    stages: list[Stage] = setting(["untrained"], paper=list(STAGES), about="stages of training: untrained, trained")
-    dataset: str = setting("photos", paper="cifar10", about="private images, test split")
+    pairs: int = setting(paper=45, ge=2, le=10_000)
+    images: int = setting(paper=30, ge=2, le=10_000)
+    l2_restarts: int = setting(paper=10, ge=1, le=100)
+    cosine_restarts: int = setting(paper=10, ge=1, le=100)
+    l2_steps: int = setting(paper=300, ge=1, le=100_000)
+    cosine_steps: int = setting(paper=4800, ge=1, le=1_000_000)
+    whole: int = setting(paper=45, ge=0, le=10_000)
+    whole_starts: int = setting(paper=10, ge=1, le=100)
+    stages: list[Stage] = setting(paper=list(STAGES))
+    dataset: str = setting(paper="cifar10")
 
     def sees(self) -> list[Sees]:
         """Return LeNet in each stage of training, with its private images."""

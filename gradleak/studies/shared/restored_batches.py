@@ -52,11 +52,9 @@ def check_together(together: int, whole: int, name: str, *, least: int) -> None:
 class Parameters(studies.Parameters):
     """Parameters of the pages: the attacked network, the network that identifies images, and the private images."""
 
-    network: str = setting(
-        SMALL, paper="cifar10-resnet20+head", about=f"the network that is attacked: {', '.join(NAMES)}"
-    )
-    judge: str = setting(SMALL, paper="cifar10-resnet56", about="the network whose features identify images")
-    dataset: str = setting("photos", paper="cifar10", about="private images, test split")
+    network: str = setting(paper="cifar10-resnet20+head")
+    judge: str = setting(paper="cifar10-resnet56")
+    dataset: str = setting(paper="cifar10")
 
     # The number of channels that the page's attacks need, because their presets limit colours; 0 for any.
     channels: ClassVar[int] = 0

@@ -26,7 +26,7 @@ from gradleak.show.headline import Headline
 from gradleak.show.summaries import Measure, among, joined, only, percent, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
-from gradleak.studies.shared.tally import BALANCES, drawn, load, others
+from gradleak.studies.shared.tally import drawn, load, others
 
 PLACE = "Section 4, Figure 1"
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
@@ -39,15 +39,11 @@ FEWEST = 20
 class Parameters(studies.Parameters):
     """Parameters of the page: networks, batch sizes, the way of drawing batches, and data."""
 
-    repeats: int = setting(
-        40, paper=1000, smallest=3, ge=1, le=100_000, about="networks, each with a batch of every size"
-    )
-    sizes: list[int] = setting([2, 8, 32, 128], smallest=[2, 8], about="samples in a batch")
-    balance: str = setting(BALANCES[1], about="how batches are drawn: unbalanced, balanced")
-    auxiliary: int = setting(10, ge=1, le=1000, about="auxiliary samples per class, for the offsets")
-    dataset: str = setting(
-        "digits", paper="mnist", about="private images from its training split, auxiliary images from its test split"
-    )
+    repeats: int = setting(paper=1000, smallest=3, ge=1, le=100_000)
+    sizes: list[int] = setting(smallest=[2, 8])
+    balance: str
+    auxiliary: int = setting(ge=1, le=1000)
+    dataset: str = setting(paper="mnist")
 
     def sees(self) -> list[Sees]:
         """Return the network with its images."""

@@ -68,31 +68,21 @@ class Parameters(studies.Parameters):
     """Parameters of the page: networks, stages of training, defences, batch sizes and data."""
 
     networks: list[Network] = setting(
-        ["llg-cnn/", "lenet5/tanh"],
         paper=["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/", "resnet20/"],
         smallest=["lenet5/tanh"],
         validate_default=True,
-        about="networks, written network/activation; without activation: the network's default",
     )
     told: list[Network] = setting(
-        ["llg-cnn/", "lenet5/tanh"],
-        paper=["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/"],
-        smallest=[],
-        validate_default=True,
-        about="networks on which LLG* is also run with normalised dummies, without a defence",
+        paper=["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/"], smallest=[], validate_default=True
     )
-    epochs: list[int] = setting([0, 1], paper=[0, 1, 5], smallest=[0], about="epochs of training; 0: untrained")
+    epochs: list[int] = setting(paper=[0, 1, 5], smallest=[0])
     defenses: list[Defence] = setting(
-        ["none/0", "grad-drop/0.9"],
-        paper=["none/0", "noise/0.001", "noise/0.01", "grad-drop/0.9"],
-        smallest=["none/0"],
-        validate_default=True,
-        about="defences, written defence/level",
+        paper=["none/0", "noise/0.001", "noise/0.01", "grad-drop/0.9"], smallest=["none/0"], validate_default=True
     )
-    sizes: list[int] = setting([1, 8], paper=[1, 8, 32, 128], smallest=[1, 4], about="samples in a batch")
-    batches: int = setting(3, paper=50, smallest=2, ge=1, le=10_000, about="unbalanced batches of each size")
-    auxiliary: int = setting(10, ge=1, le=1000, about="auxiliary samples per class, test split")
-    dataset: str = setting("photos", paper="cifar10", about="private images, training split")
+    sizes: list[int] = setting(paper=[1, 8, 32, 128], smallest=[1, 4])
+    batches: int = setting(paper=50, smallest=2, ge=1, le=10_000)
+    auxiliary: int = setting(ge=1, le=1000)
+    dataset: str = setting(paper="cifar10")
 
     def sees(self) -> list[Sees]:
         """Return the networks with their images."""

@@ -57,25 +57,14 @@ TITLES = {
 class Parameters(studies.Parameters):
     """Parameters of the page: kinds of networks, their number, batch sizes and data."""
 
-    repeats: int = setting(
-        2, paper=100, ge=1, le=10_000, about="networks of each kind, each with a batch of every size"
-    )
-    repeats_by_batch: int = setting(
-        2,
-        paper=50,
-        ge=1,
-        le=10_000,
-        about="as repeats, for networks whose batch normalisation uses the statistics of each batch",
-    )
-    sizes: list[int] = setting([1, 2, 4, 8, 16, 32], paper=SIZES, smallest=[1, 4], about="samples in a batch")
+    repeats: int = setting(paper=100, ge=1, le=10_000)
+    repeats_by_batch: int = setting(paper=50, ge=1, le=10_000)
+    sizes: list[int] = setting(paper=SIZES, smallest=[1, 4])
     networks: list[str] = setting(
-        ["llg-cnn", "llg-lenet", "llg-resnet20"],
-        paper=["llg-cnn", "llg-lenet", "llg-lenet-3x3", "llg-resnet20", "llg-resnet20-batch"],
-        smallest=["llg-cnn"],
-        about="the paper's three networks, and variants of two: llg-lenet-3x3, llg-resnet20-batch",
+        paper=["llg-cnn", "llg-lenet", "llg-lenet-3x3", "llg-resnet20", "llg-resnet20-batch"], smallest=["llg-cnn"]
     )
-    rounds: int = setting(2, paper=10, ge=1, le=1000, about="auxiliary batches per class for LLG+, test split")
-    dataset: str = setting("photos", paper="mnist", about="private images, training split")
+    rounds: int = setting(paper=10, ge=1, le=1000)
+    dataset: str = setting(paper="mnist")
 
     def sees(self) -> list[Sees]:
         """Return the networks with their images."""

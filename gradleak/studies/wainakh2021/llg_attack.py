@@ -31,9 +31,7 @@ from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.outcomes import FOUND, Outcome, collected
 from gradleak.studies.shared.tally import (
     ATTACKS,
-    BALANCES,
     GUESS,
-    SIZES,
     Success,
     Tally,
     attack,
@@ -57,25 +55,14 @@ SIDE, PRIVATE = 197, 64
 class Parameters(studies.Parameters):
     """Parameters of the page: data, batch sizes, networks, and the batches and steps of DLG."""
 
-    repeats: int = setting(
-        6, paper=100, smallest=2, ge=1, le=10_000, about="networks per dataset, each with a batch of every size"
-    )
-    sizes: list[PositiveInt] = setting(SIZES, smallest=[1, 8], about="samples in a batch")
-    balances: list[str] = setting(
-        list(BALANCES), smallest=["unbalanced"], about="how batches are drawn: unbalanced, balanced"
-    )
-    datasets: list[str] = setting(
-        ["digits", "photos"],
-        paper=["mnist", "cifar10", "tinyimagenet32", "flowers17"],
-        smallest=["digits"],
-        about="private images, training split",
-    )
-    auxiliary: int = setting(10, ge=1, le=1000, about="auxiliary samples per class for LLG+, test split")
-    dlg_repeats: int = setting(1, paper=5, ge=0, le=1000, about="batches of each size for DLG")
-    dlg_sizes: list[PositiveInt] = setting(
-        [1, 2], paper=[1, 2, 4, 8, 16], smallest=[1], about="samples in a batch for DLG"
-    )
-    dlg_steps: int = setting(3, paper=100, smallest=1, ge=1, le=10_000, about="L-BFGS steps of DLG, 20 gradients each")
+    repeats: int = setting(paper=100, smallest=2, ge=1, le=10_000)
+    sizes: list[PositiveInt] = setting(smallest=[1, 8])
+    balances: list[str] = setting(smallest=["unbalanced"])
+    datasets: list[str] = setting(paper=["mnist", "cifar10", "tinyimagenet32", "flowers17"], smallest=["digits"])
+    auxiliary: int = setting(ge=1, le=1000)
+    dlg_repeats: int = setting(paper=5, ge=0, le=1000)
+    dlg_sizes: list[PositiveInt] = setting(paper=[1, 2, 4, 8, 16], smallest=[1])
+    dlg_steps: int = setting(paper=100, smallest=1, ge=1, le=10_000)
 
     def sees(self) -> list[Sees]:
         """Return the network with its images."""

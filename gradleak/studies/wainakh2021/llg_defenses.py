@@ -87,17 +87,13 @@ class Defence(Defended):
 class Parameters(studies.Parameters):
     """Parameters of the page: defences, networks, batch sizes and data."""
 
-    repeats: int = setting(2, paper=100, ge=1, le=10_000, about="networks, each with a batch of every size and defence")
-    sizes: list[int] = setting([4, 32], paper=SIZES, smallest=[1, 8], about="samples in a batch")
+    repeats: int = setting(paper=100, ge=1, le=10_000)
+    sizes: list[int] = setting(paper=SIZES, smallest=[1, 8])
     defenses: list[Defence] = setting(
-        ["none/0", *OF_PAPER, "dp-coded/1", "prune-coded/0.8", *OTHERS],
-        paper=["none/0", *OF_PAPER, *OF_CODE, *OTHERS],
-        smallest=["none/0", "noise/0.1"],
-        validate_default=True,
-        about="defences, written defence/level",
+        paper=["none/0", *OF_PAPER, *OF_CODE, *OTHERS], smallest=["none/0", "noise/0.1"], validate_default=True
     )
-    auxiliary: int = setting(10, ge=1, le=1000, about="auxiliary samples per class for LLG+, test split")
-    dataset: str = setting("digits", paper="mnist", about="private images, training split")
+    auxiliary: int = setting(ge=1, le=1000)
+    dataset: str = setting(paper="mnist")
 
     def sees(self) -> list[Sees]:
         """Return the network with its images."""

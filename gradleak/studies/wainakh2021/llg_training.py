@@ -59,21 +59,14 @@ SHOWN = {name: ATTACKS[name] for name in ("LLG", "LLG*", "LLG+", "guess")} | {
 class Parameters(studies.Parameters):
     """Parameters of the page: training steps, clients, attacked batches and data."""
 
-    iterations: int = setting(
-        600, paper=10_000, smallest=40, ge=1, le=1_000_000, about="steps of gradient descent, one batch each"
-    )
-    every: int = setting(200, paper=500, smallest=20, ge=1, le=1_000_000, about="training steps between attacks")
-    size: int = setting(8, ge=1, le=1024, about="samples in a batch, in training and under attack")
-    batches: int = setting(8, paper=100, smallest=2, ge=1, le=10_000, about="unbalanced batches for each attack")
-    clients: list[Clients] = setting(
-        list(CLIENTS),
-        paper=["skewed"],
-        smallest=["skewed"],
-        about="training batches: skewed (75 % of two classes, which change every 100 steps) or even",
-    )
-    runs: int = setting(1, ge=1, le=1000, about="networks for each kind of client")
-    auxiliary: int = setting(10, paper=80, ge=1, le=1000, about="auxiliary samples per class for LLG+, test split")
-    dataset: str = setting("digits", paper="mnist", about="images for training and for attacks, training split")
+    iterations: int = setting(paper=10_000, smallest=40, ge=1, le=1_000_000)
+    every: int = setting(paper=500, smallest=20, ge=1, le=1_000_000)
+    size: int = setting(ge=1, le=1024)
+    batches: int = setting(paper=100, smallest=2, ge=1, le=10_000)
+    clients: list[Clients] = setting(paper=["skewed"], smallest=["skewed"])
+    runs: int = setting(ge=1, le=1000)
+    auxiliary: int = setting(paper=80, ge=1, le=1000)
+    dataset: str = setting(paper="mnist")
 
     def sees(self) -> list[Sees]:
         """Return the network with its images."""

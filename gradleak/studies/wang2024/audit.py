@@ -42,33 +42,17 @@ MINUTES = 600.0
 class Parameters(studies.Parameters):
     """Parameters of the page: networks, batches and defences of the audits, and the training of federations."""
 
-    model: list[str] = setting(
-        ["lenet"],
-        paper=["lenet", "fcn4", "torchvision.models:resnet18"],
-        min_length=1,
-        about="networks, by name or as module:function",
-    )
-    data: str = setting("photos", about="dataset of the private samples")
+    model: list[str] = setting(paper=["lenet", "fcn4", "torchvision.models:resnet18"], min_length=1)
+    data: str
     defenses: list[str] = setting(
-        ["none", "clip/1"],
-        paper=["none", "clip/1", "gaussian/0.01", "prune/0.9"],
-        smallest=["none"],
-        min_length=1,
-        about="defences, written name/level",
+        paper=["none", "clip/1", "gaussian/0.01", "prune/0.9"], smallest=["none"], min_length=1
     )
-    batch_sizes: list[int] = setting([1, 4], smallest=[2], min_length=1, about="batch sizes, in samples")
-    steps: int = setting(10, paper=100, smallest=2, ge=1, about="steps of each search for inputs")
-    rounds: list[int] = setting(
-        [10],
-        paper=[1, 10, 100, 1000],
-        smallest=[1],
-        about="numbers of training rounds after which a federation's clients are audited",
-    )
-    clients: int = setting(2, paper=4, ge=1, le=100, about="number of clients in the federation")
-    noises: list[float] = setting(
-        [], paper=[0.0, 1e-4, 1e-2, 1.0], about="noise multipliers of DP-SGD (needs gradleak[opacus])"
-    )
-    draws: int = setting(1, paper=5, ge=1, le=100, about="batches per noise multiplier and batch size of DP-SGD")
+    batch_sizes: list[int] = setting(smallest=[2], min_length=1)
+    steps: int = setting(paper=100, smallest=2, ge=1)
+    rounds: list[int] = setting(paper=[1, 10, 100, 1000], smallest=[1])
+    clients: int = setting(paper=4, ge=1, le=100)
+    noises: list[float] = setting(paper=[0.0, 1e-4, 1e-2, 1.0])
+    draws: int = setting(paper=5, ge=1, le=100)
 
     def sees(self) -> list[Sees]:
         """Return the networks that are given by name, and the images that they see."""

@@ -73,9 +73,8 @@ def _trained(dataset: str, network: str) -> AttackedNetwork:
 class Parameters(studies.Parameters):
     """Parameters of the page: networks, batch sizes, precisions and noise."""
 
-    batches: int = setting(1, paper=50, ge=1, le=10_000, about="batches per network, batch size and kind of label")
+    batches: int = setting(paper=50, ge=1, le=10_000)
     cells: list[Cell] = setting(
-        ["resnet18/20/4/distinct/smoothing", "lenet/20/4/repeated/onehot"],
         paper=[
             *(f"resnet18/100/{size}/distinct/smoothing" for size in (2, 4, 8, 16, 24, 32, 40, 44, 48)),
             *(f"lenet/100/{size}/distinct/smoothing" for size in (2, 4, 8, 16, 24, 32)),
@@ -85,22 +84,13 @@ class Parameters(studies.Parameters):
             *(f"resnet18/100/16/repeated/{labels}" for labels in ("onehot", "mixup")),
         ],
         validate_default=True,
-        about="untrained networks, written network/classes C/batch size B/distinct or repeated classes/labels",
     )
     trained: list[Trained] = setting(
-        [],
-        paper=["cifar10/lenet/2", "cifar10/lenet/3", "cifar10/resnet20/2", "cifar10/resnet20/3"],
-        about="trained networks, written dataset/network/batch size",
+        paper=["cifar10/lenet/2", "cifar10/lenet/3", "cifar10/resnet20/2", "cifar10/resnet20/3"]
     )
-    precisions: list[str] = setting(
-        ["float32"], paper=list(DTYPES), about="precisions in which clients compute gradients"
-    )
-    noises: list[float] = setting(
-        [1e-6],
-        paper=[1e-8, 1e-7, 1e-6, 1e-5, 1e-4],
-        about="standard deviations of noise on the gradients of the first network in the list",
-    )
-    dataset: str = setting("photos", paper="cifar10", about="dataset of the private images, test split")
+    precisions: list[str] = setting(paper=list(DTYPES))
+    noises: list[float] = setting(paper=[1e-8, 1e-7, 1e-6, 1e-5, 1e-4])
+    dataset: str = setting(paper="cifar10")
 
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they see."""

@@ -68,50 +68,18 @@ Assumption = Annotated[str, AfterValidator(_known)]
 class Parameters(studies.Parameters):
     """Parameters of the page: the broken assumptions, and the number of seeds for each kind of attack."""
 
-    broken: list[Assumption] = setting(
-        ["none", "clipped", "signs of lower layers"],
-        paper=list(BROKEN),
-        smallest=["none", "signs of lower layers"],
-        min_length=1,
-        about="assumptions of the attacks that clients violate, one at a time",
-    )
-    kept: int = setting(1, paper=10, ge=1, le=1000, about="how many times as many seeds where every assumption holds")
-    labels: int = setting(
-        2,
-        paper=80,
-        smallest=1,
-        ge=1,
-        le=100_000,
-        about="seeds per assumption for labels of single samples, 20 samples each",
-    )
-    batches: int = setting(1, paper=200, ge=1, le=100_000, about="seeds per assumption for labels of batches")
-    joint: int = setting(
-        1,
-        paper=40,
-        ge=1,
-        le=100_000,
-        about="seeds per assumption for batches whose samples are all searched for at once",
-    )
-    counts: int = setting(
-        1, paper=200, ge=1, le=100_000, about="seeds per assumption for classes and label counts of batches"
-    )
-    features: int = setting(1, paper=200, ge=1, le=100_000, about="seeds per assumption for unmixed features")
-    inversions: int = setting(
-        2,
-        paper=160,
-        smallest=1,
-        ge=1,
-        le=100_000,
-        about="seeds per assumption for each of the two inversions (fully connected, convolutional)",
-    )
-    peelings: int = setting(1, paper=60, ge=1, le=100_000, about="seeds per assumption for peeling")
-    updates: int = setting(
-        1, paper=200, ge=1, le=100_000, about="seeds per assumption for single samples whose clients send weights"
-    )
-    sequences: int = setting(
-        1, paper=100, ge=1, le=100_000, about="seeds per assumption for sentences, and as many for transcripts"
-    )
-    repeats: int = setting(1, paper=20, ge=1, le=1000, about="repetitions of each time measurement")
+    broken: list[Assumption] = setting(paper=list(BROKEN), smallest=["none", "signs of lower layers"], min_length=1)
+    kept: int = setting(paper=10, ge=1, le=1000)
+    labels: int = setting(paper=80, smallest=1, ge=1, le=100_000)
+    batches: int = setting(paper=200, ge=1, le=100_000)
+    joint: int = setting(paper=40, ge=1, le=100_000)
+    counts: int = setting(paper=200, ge=1, le=100_000)
+    features: int = setting(paper=200, ge=1, le=100_000)
+    inversions: int = setting(paper=160, smallest=1, ge=1, le=100_000)
+    peelings: int = setting(paper=60, ge=1, le=100_000)
+    updates: int = setting(paper=200, ge=1, le=100_000)
+    sequences: int = setting(paper=100, ge=1, le=100_000)
+    repeats: int = setting(paper=20, ge=1, le=1000)
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield every attack with all assumptions kept, then under every broken one, then the time measurements."""

@@ -65,22 +65,14 @@ REPORTED = ("equations", "unknowns", "rank", "claimed")
 class Parameters(studies.Parameters):
     """Parameters of the page: numbers of images for each attack, networks and defences."""
 
-    samples: int = setting(
-        1, paper=30, ge=1, le=10_000, about="single images per network and precision, with smoothed labels"
-    )
-    polishings: int = setting(
-        0, paper=30, ge=0, le=10_000, about="number of these images that are also polished, float32 gradients"
-    )
-    compared: int = setting(
-        0, paper=5, ge=0, le=1000, about="number of these images on which gradient matching is run as well"
-    )
-    matching_steps: int = setting(
-        1, paper=300, ge=1, le=100_000, about="L-BFGS steps of L2 matching, 20 gradient evaluations each"
-    )
-    defended: int = setting(1, paper=10, ge=1, le=1000, about="images per defence, untrained network")
-    defenses: list[Defence] = setting(["clip"], paper=list(DEFENSES), min_length=1, about="defences of these images")
-    stages: list[Stage] = setting(["untrained"], paper=list(STAGES), about="states of LeNet: untrained, trained")
-    dataset: str = setting("photos", paper="cifar10", about="dataset of the private images, test split")
+    samples: int = setting(paper=30, ge=1, le=10_000)
+    polishings: int = setting(paper=30, ge=0, le=10_000)
+    compared: int = setting(paper=5, ge=0, le=1000)
+    matching_steps: int = setting(paper=300, ge=1, le=100_000)
+    defended: int = setting(paper=10, ge=1, le=1000)
+    defenses: list[Defence] = setting(paper=list(DEFENSES), min_length=1)
+    stages: list[Stage] = setting(paper=list(STAGES))
+    dataset: str = setting(paper="cifar10")
 
     def sees(self) -> list[Sees]:
         """Return LeNet in each state, and the images that it sees."""

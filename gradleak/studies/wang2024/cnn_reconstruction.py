@@ -79,25 +79,12 @@ class Start(Form):
 class Parameters(matched_runs.Parameters):
     """Parameters of the page: images and starts for each row of Table 3, for many starts, and for second order."""
 
-    again: int = setting(
-        0, paper=3, ge=0, le=10_000, about="images of each row that are matched again from many random starts"
-    )
-    again_restarts: int = setting(2, paper=5, ge=2, le=100, about="random starts of each of these images")
-    second_order: int = setting(
-        0,
-        paper=30,
-        ge=0,
-        le=10_000,
-        about="number of smoothed images that are matched by Levenberg-Marquardt (second order)",
-    )
-    second_order_steps: int = setting(
-        1, paper=40, ge=1, le=1000, about="steps of Levenberg-Marquardt, one Jacobian each"
-    )
+    again: int = setting(paper=3, ge=0, le=10_000)
+    again_restarts: int = setting(paper=5, ge=2, le=100)
+    second_order: int = setting(paper=30, ge=0, le=10_000)
+    second_order_steps: int = setting(paper=40, ge=1, le=1000)
     second_order_starts: list[Start] = setting(
-        ["untrained/random"],
-        paper=["untrained/random", "trained/closed form", "trained/random/2"],
-        validate_default=True,
-        about=f"states of LeNet and starts of second order: {', '.join(STARTS)}; with /N at the end for N images only",
+        paper=["untrained/random", "trained/closed form", "trained/random/2"], validate_default=True
     )
 
     def sees(self) -> list[Sees]:

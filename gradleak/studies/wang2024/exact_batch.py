@@ -51,21 +51,13 @@ CLOSED_FORM, BIAS_ATTACK = "closed form", "bias attack"
 class Parameters(studies.Parameters):
     """Parameters of the page: batch sizes, numbers of batches, precisions and defences."""
 
-    sizes: list[int] = setting([2], paper=[1, 2, 4, 8, 16, 24, 32, 40, 44, 48], about="batch sizes B, in samples")
-    repeats: int = setting(1, paper=10, ge=1, le=1000, about="batches per batch size and precision")
-    precisions: list[str] = setting(
-        ["float32"], paper=list(DTYPES), about="precisions in which clients compute gradients"
-    )
-    classes: int = setting(
-        20, paper=100, ge=4, le=10_000, about="classes C of the network; the images get random labels"
-    )
-    shown: int = setting(
-        2, paper=16, ge=1, le=256, about="batch size of the pictures and of the defended batch; one of `sizes`"
-    )
-    defenses: list[Defence] = setting(["quantize"], paper=list(DEFENSES), min_length=1, about="defences of that batch")
-    dataset: str = setting(
-        "photos", paper="flowers17", about="dataset of the private images, test split, at 64 × 64 pixels"
-    )
+    sizes: list[int] = setting(paper=[1, 2, 4, 8, 16, 24, 32, 40, 44, 48])
+    repeats: int = setting(paper=10, ge=1, le=1000)
+    precisions: list[str] = setting(paper=list(DTYPES))
+    classes: int = setting(paper=100, ge=4, le=10_000)
+    shown: int = setting(paper=16, ge=1, le=256)
+    defenses: list[Defence] = setting(paper=list(DEFENSES), min_length=1)
+    dataset: str = setting(paper="flowers17")
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it sees."""

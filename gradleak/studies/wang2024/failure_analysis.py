@@ -43,29 +43,12 @@ CASES = {
 class Parameters(studies.Parameters):
     """Parameters of the page: random layers, their sizes, and the standard deviations of their logits."""
 
-    samples: int = setting(
-        100,
-        paper=2000,
-        smallest=20,
-        ge=2,
-        le=100_000,
-        about="random layers per failure case and per standard deviation of the logits",
-    )
-    searches: int = setting(
-        3,
-        paper=50,
-        smallest=2,
-        ge=1,
-        le=10_000,
-        about="number of each case's layers on which the published search is run",
-    )
-    classes: int = setting(10, ge=4, le=10_000, about="classes C of the random layers with varied logits")
-    features: int = setting(64, ge=2, le=8192, about="features I of all random layers")
+    samples: int = setting(paper=2000, smallest=20, ge=2, le=100_000)
+    searches: int = setting(paper=50, smallest=2, ge=1, le=10_000)
+    classes: int = setting(ge=4, le=10_000)
+    features: int = setting(ge=2, le=8192)
     scales: list[float] = setting(
-        [0.1, 1.0, 10.0, 100.0],
-        paper=[0.001, 0.01, 0.1, 1.0, 3.0, 10.0, 20.0, 30.0, 50.0, 100.0, 300.0],
-        smallest=[1.0, 30.0],
-        about="standard deviations of the logits",
+        paper=[0.001, 0.01, 0.1, 1.0, 3.0, 10.0, 20.0, 30.0, 50.0, 100.0, 300.0], smallest=[1.0, 30.0]
     )
 
     def experiments(self) -> Iterator[Experiment]:

@@ -69,20 +69,14 @@ DEFENSES: dict[str, tuple[float, ...]] = {
 class Parameters(studies.Parameters):
     """Parameters of the page: numbers of images for each attack, steps of matching, and defences."""
 
-    samples: int = setting(1, paper=100, ge=1, le=100_000, about="single images per kind of label, float32 gradients")
-    doubles: int = setting(1, paper=20, ge=1, le=100_000, about="number of these images with float64 gradients as well")
-    compared: int = setting(
-        0, paper=5, ge=0, le=1000, about="number of these images on which gradient matching is run as well"
-    )
-    l2_steps: int = setting(
-        1, paper=300, ge=1, le=100_000, about="L-BFGS steps of L2 matching, 20 gradient evaluations each"
-    )
-    cosine_steps: int = setting(1, paper=7000, ge=1, le=100_000, about="Adam steps of cosine matching")
-    defended: int = setting(1, paper=10, ge=1, le=1000, about="images per defence")
-    defenses: list[Defence] = setting(["clip"], paper=list(DEFENSES), min_length=1, about="defences of these images")
-    dataset: str = setting(
-        "photos", paper="flowers17", about="dataset of the private images, test split, at 64 × 64 pixels"
-    )
+    samples: int = setting(paper=100, ge=1, le=100_000)
+    doubles: int = setting(paper=20, ge=1, le=100_000)
+    compared: int = setting(paper=5, ge=0, le=1000)
+    l2_steps: int = setting(paper=300, ge=1, le=100_000)
+    cosine_steps: int = setting(paper=7000, ge=1, le=100_000)
+    defended: int = setting(paper=10, ge=1, le=1000)
+    defenses: list[Defence] = setting(paper=list(DEFENSES), min_length=1)
+    dataset: str = setting(paper="flowers17")
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it sees."""

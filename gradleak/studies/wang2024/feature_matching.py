@@ -16,7 +16,7 @@ from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.headline import Headline
 from gradleak.show.summaries import select
-from gradleak.studies import Experiment, setting
+from gradleak.studies import Experiment
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import Stage
 from gradleak.studies.shared.matched_runs import FULL, Matched, Run, draw_paired, rows_of
@@ -46,7 +46,7 @@ NAMES = {name: name for name in RUNS} | {"α=1 β=2": "α=1 β=2 (code)"}
 class Parameters(matched_runs.Parameters):
     """Parameters of the page: images, starts, networks and steps for each row of Table 4."""
 
-    stages: list[Stage] = setting(["untrained"], about="states of LeNet: untrained, trained")
+    stages: list[Stage]
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield the rows of Table 4 with the weights of the paper, with those of its code, and without line search."""

@@ -65,33 +65,14 @@ KINDS = ("plain", "own class saturated", "two classes saturated", "repeated", "n
 class Parameters(studies.Parameters):
     """Parameters of the page: random layers, random cases, and networks whose gradients are clipped."""
 
-    samples: int = setting(
-        10,
-        paper=100,
-        ge=2,
-        le=100_000,
-        about="random layers per kind of label, precision, number of classes and standard deviation of the logits",
-    )
-    classes: list[int] = setting(
-        [3, 10], paper=[3, 4, 5, 10, 30], about="numbers of classes C of the random layers, 3 or more"
-    )
-    proved: list[int] = setting(
-        [10],
-        paper=[3, 4, 10, 30, 100],
-        smallest=[3, 10],
-        about="numbers of classes C of the layers whose labels are proved unique, 3 or more",
-    )
+    samples: int = setting(paper=100, ge=2, le=100_000)
+    classes: list[int] = setting(paper=[3, 4, 5, 10, 30])
+    proved: list[int] = setting(paper=[3, 4, 10, 30, 100], smallest=[3, 10])
     spreads: list[float] = setting(
-        [1e-4, 1e-2, 1.0, 100.0],
-        paper=[1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0],
-        smallest=[1e-3, 1.0],
-        about="standard deviations of the random layers' logits",
+        paper=[1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0], smallest=[1e-3, 1.0]
     )
-    cases: int = setting(
-        100, paper=20_000, smallest=40, ge=2, le=1_000_000, about="random cases in the search for a wrong certificate"
-    )
+    cases: int = setting(paper=20_000, smallest=40, ge=2, le=1_000_000)
     clipped: list[AttackedNetwork] = setting(
-        ["photos/lenet/untrained"],
         paper=[
             "cifar10/lenet/untrained",
             "cifar10/resnet18/untrained",
@@ -102,7 +83,6 @@ class Parameters(studies.Parameters):
             "cifar10/resnet18/trained",
         ],
         validate_default=True,
-        about="networks whose gradients are clipped, written dataset/network/stage",
     )
 
     @model_validator(mode="after")

@@ -77,7 +77,6 @@ class Parameters(studies.Parameters):
     """Parameters of the page: random layers, networks, batches, and random starts of the search."""
 
     cells: list[Cell] = setting(
-        ["10/6/distinct/told", "10/8/distinct/told"],
         paper=[
             *(f"10/{size}/distinct/told" for size in (2, 4, 5, 6, 7, 8)),
             *(f"10/{size}/repeated/told" for size in (4, 6, 7)),
@@ -92,27 +91,17 @@ class Parameters(studies.Parameters):
         ],
         smallest=["8/5/distinct/told", "8/6/distinct/told"],
         validate_default=True,
-        about="random layers, written classes C/batch size B/distinct, repeated or mixed/told or untold; with told the "
-        "attacker knows the classes",
     )
     networks: list[Network] = setting(
-        ["photos/lenet/untrained/6"],
         paper=[
             *(f"cifar10/{network}/untrained/{size}" for network in ("lenet", "resnet18") for size in (4, 6, 7)),
             "cifar10/lenet/trained/6",
         ],
         smallest=[],
         validate_default=True,
-        about="networks, written dataset/network/stage/batch size; the attacker knows the classes",
     )
-    batches: int = setting(2, paper=10, ge=1, le=10_000, about="batches per setting")
-    starts: int = setting(
-        32,
-        paper=200,
-        ge=1,
-        le=100_000,
-        about="random starts of the search per batch; fewer for more than eight samples",
-    )
+    batches: int = setting(paper=10, ge=1, le=10_000)
+    starts: int = setting(paper=200, ge=1, le=100_000)
 
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they see."""

@@ -73,41 +73,21 @@ SOLVERS = {
 class Parameters(studies.Parameters):
     """Parameters of the page: the networks of both tables, and the images for each."""
 
-    datasets: list[str] = setting(
-        ["photos"],
-        paper=["tinyimagenet32", "flowers17", "imagenet-sample"],
-        about="Table 1: private images, test split",
-    )
-    network: str = setting("resnet50", about="Table 1: the network, with random parameters")
-    samples: int = setting(20, paper=1000, smallest=60, ge=2, le=100_000, about="Table 1: images per kind of label")
-    searches: int = setting(
-        2, paper=100, ge=1, le=100_000, about="Table 1: number of these images on which the published search is run"
-    )
-    draws: int = setting(
-        2, paper=10, ge=0, le=1000, about="Table 1: further networks, with new random parameters and images"
-    )
-    drawn: int = setting(
-        5, paper=25, smallest=10, ge=2, le=100_000, about="Table 1: images per further network and kind of label"
-    )
-    varied: str = setting("photos", paper="flowers17", about="Table 1: dataset with more random networks")
-    varied_draws: int = setting(2, paper=30, ge=0, le=1000, about="Table 1: the number of these networks")
-    varied_drawn: int = setting(
-        3, paper=34, smallest=10, ge=2, le=100_000, about="Table 1: images per such network and kind of label"
-    )
-    trunk: str = setting("small-cnn", paper=TRAINED, about="Table 1: trained network under a random last layer")
-    heads: list[Literal["torch", "uniform"]] = setting(
-        ["torch", "uniform"],
-        about="Table 1: distributions of this last layer, as in the code (torch) or U(−0.5, 0.5) (uniform)",
-    )
-    head_draws: int = setting(2, paper=10, ge=1, le=1000, about="Table 1: such last layers, each with its own images")
-    head_drawn: int = setting(
-        10, paper=25, smallest=6, ge=2, le=100_000, about="Table 1: images per last layer and kind of label"
-    )
-    head_searches: int = setting(
-        1, paper=10, smallest=2, ge=1, le=100_000, about="Table 1: images of the published search per last layer"
-    )
+    datasets: list[str] = setting(paper=["tinyimagenet32", "flowers17", "imagenet-sample"])
+    network: str
+    samples: int = setting(paper=1000, smallest=60, ge=2, le=100_000)
+    searches: int = setting(paper=100, ge=1, le=100_000)
+    draws: int = setting(paper=10, ge=0, le=1000)
+    drawn: int = setting(paper=25, smallest=10, ge=2, le=100_000)
+    varied: str = setting(paper="flowers17")
+    varied_draws: int = setting(paper=30, ge=0, le=1000)
+    varied_drawn: int = setting(paper=34, smallest=10, ge=2, le=100_000)
+    trunk: str = setting(paper=TRAINED)
+    heads: list[Literal["torch", "uniform"]]
+    head_draws: int = setting(paper=10, ge=1, le=1000)
+    head_drawn: int = setting(paper=25, smallest=6, ge=2, le=100_000)
+    head_searches: int = setting(paper=10, smallest=2, ge=1, le=100_000)
     rows: list[AttackedNetwork] = setting(
-        ["photos/lenet/untrained", "photos/resnet18/untrained"],
         paper=[
             *(f"cifar10/{name}" for name in ("lenet/untrained", "lenet/trained", "resnet18/untrained")),
             *(f"cifar10/{name}" for name in ("resnet18/trained", "resnet20/trained")),
@@ -116,20 +96,11 @@ class Parameters(studies.Parameters):
         ],
         smallest=["photos/lenet/untrained"],
         validate_default=True,
-        about="Table 2: networks, written dataset/network/stage of training",
     )
-    network_samples: int = setting(
-        50, paper=1000, smallest=60, ge=2, le=100_000, about="Table 2: images per network and kind of label"
-    )
-    network_doubles: int = setting(
-        20, paper=200, ge=2, le=100_000, about="Table 2: number of these images with float64 gradients as well"
-    )
-    network_searches: int = setting(
-        4, paper=200, ge=1, le=100_000, about="Table 2: number of these images on which the published search is run"
-    )
-    network_swarms: int = setting(
-        1, paper=20, ge=1, le=100_000, about="Table 2: number of these images on which the swarm is run alone"
-    )
+    network_samples: int = setting(paper=1000, smallest=60, ge=2, le=100_000)
+    network_doubles: int = setting(paper=200, ge=2, le=100_000)
+    network_searches: int = setting(paper=200, ge=1, le=100_000)
+    network_swarms: int = setting(paper=20, ge=1, le=100_000)
 
     def sees(self) -> list[Sees]:
         """Return the networks of both tables, and the images that they see."""

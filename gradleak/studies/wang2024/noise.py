@@ -55,20 +55,11 @@ STRENGTHS: dict[str, tuple[float, ...]] = {
 class Parameters(studies.Parameters):
     """Parameters of the page: noise levels, images and the network."""
 
-    samples: int = setting(
-        8, paper=100, smallest=4, ge=2, le=10_000, about="images with smoothed labels per disturbance"
-    )
-    swarms: int = setting(
-        1, paper=100, ge=1, le=10_000, about="number of these images on which the paper's particle swarm is run"
-    )
-    levels: list[float] = setting(
-        [1e-2],
-        paper=[1e-4, 1e-3, 1e-2, 1e-1],
-        smallest=[1e-3],
-        about="noise levels, each read as standard deviation and as variance",
-    )
-    dataset: str = setting("photos", paper="cifar10", about="dataset of the private images, test split")
-    network: str = setting("lenet", paper="resnet18", about="the network, untrained")
+    samples: int = setting(paper=100, smallest=4, ge=2, le=10_000)
+    swarms: int = setting(paper=100, ge=1, le=10_000)
+    levels: list[float] = setting(paper=[1e-4, 1e-3, 1e-2, 1e-1], smallest=[1e-3])
+    dataset: str = setting(paper="cifar10")
+    network: str = setting(paper="resnet18")
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it sees."""

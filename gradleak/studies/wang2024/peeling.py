@@ -43,27 +43,15 @@ NETWORK = "resnet18-cifar"
 class Parameters(studies.Parameters):
     """Parameters of the page: batch sizes, numbers of batches, noise, and steps of search and matching."""
 
-    sizes: list[int] = setting([1], paper=[1, 4], about="batch sizes B, in samples")
-    repeats: int = setting(
-        1, paper=10, ge=1, le=1000, about="batches per batch size, each with other images and weights"
-    )
-    large: list[int] = setting([], about="further batch sizes, with one batch each")
-    noises: list[float] = setting(
-        [1e-5], paper=[1e-8, 1e-6], about="standard deviations of noise on the gradient of a single image"
-    )
-    matching: int = setting(
-        2, paper=200, ge=1, le=100_000, about="steps of gradient matching on one batch per batch size, for comparison"
-    )
-    classes: int = setting(100, ge=4, le=10_000, about="classes C of the network; the images get random labels")
-    side: int = setting(16, paper=32, ge=8, le=64, about="side (pixels) to which images are downsampled")
-    steps: int = setting(
-        50,
-        paper=1200,
-        ge=1,
-        le=100_000,
-        about="steps of the search for the images from the inputs of the lowest layer reached",
-    )
-    dataset: str = setting("photos", paper="cifar10", about="dataset of the private images, test split")
+    sizes: list[int] = setting(paper=[1, 4])
+    repeats: int = setting(paper=10, ge=1, le=1000)
+    large: list[int]
+    noises: list[float] = setting(paper=[1e-8, 1e-6])
+    matching: int = setting(paper=200, ge=1, le=100_000)
+    classes: int = setting(ge=4, le=10_000)
+    side: int = setting(paper=32, ge=8, le=64)
+    steps: int = setting(paper=1200, ge=1, le=100_000)
+    dataset: str = setting(paper="cifar10")
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it sees."""

@@ -99,46 +99,19 @@ class Parameters(studies.Parameters):
     """Parameters of the page: networks, batch sizes, confident samples, defences, and other attacks to compare with."""
 
     trained: list[Stage] = setting(
-        [],
         paper=[*(f"16/{epochs}/{form}" for epochs in (1, 5, 20) for form in ("1/3", "4/1")), "32/5/1/1"],
         validate_default=True,
-        about="trained networks, written image side (pixels)/epochs/batch size/batches",
     )
-    large: list[int] = setting(
-        [], paper=[8], about="batch sizes of small images in an untrained network, one batch each"
-    )
-    confident: list[float] = setting(
-        [1e-1],
-        paper=[1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8, 1e-10],
-        about="1 − p for the first of two samples, p being the probability of its label",
-    )
-    precisions: list[str] = setting(
-        ["float32"], paper=list(DTYPES), about="precisions of the gradients of these two samples"
-    )
-    defenses: list[str] = setting(["clip-share"], paper=list(DEFENSES), about="defences, each at several levels")
-    repeats: int = setting(1, ge=1, le=1000, about="batches per defence and level, of one sample each")
-    networks: list[str] = setting(
-        ["resnet20"], paper=list(NAMES), about="networks that are peeled without the search for images at the end"
-    )
-    sizes: list[int] = setting([1], paper=[1, 2, 4, 8], about="batch sizes of these networks")
-    rivals: list[Race] = setting(
-        [],
-        paper=["4/100", "1/1000"],
-        validate_default=True,
-        about="batches on which other attacks are run too, written batch size/steps",
-    )
-    steps: int = setting(
-        50,
-        paper=1200,
-        ge=1,
-        le=100_000,
-        about="steps of the search for the images from the inputs of the lowest layer reached",
-    )
-    dataset: str = setting(
-        "photos",
-        paper="cifar10",
-        about="dataset of the private images, test split; trained networks use Flowers-17 instead",
-    )
+    large: list[int] = setting(paper=[8])
+    confident: list[float] = setting(paper=[1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8, 1e-10])
+    precisions: list[str] = setting(paper=list(DTYPES))
+    defenses: list[str] = setting(paper=list(DEFENSES))
+    repeats: int = setting(ge=1, le=1000)
+    networks: list[str] = setting(paper=list(NAMES))
+    sizes: list[int] = setting(paper=[1, 2, 4, 8])
+    rivals: list[Race] = setting(paper=["4/100", "1/1000"], validate_default=True)
+    steps: int = setting(paper=1200, ge=1, le=100_000)
+    dataset: str = setting(paper="cifar10")
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it sees."""

@@ -91,36 +91,19 @@ class Parameters(studies.Parameters):
     """Parameters of the page: the clients' precisions, networks, attacks and numbers of samples."""
 
     precisions: list[Literal["float64", "float32", "tf32", "tf32-matmul", "bfloat16", "float16"]] = setting(
-        ["float32", "bfloat16"], paper=list(PRECISIONS), min_length=1, about="precisions in which the client computes"
+        paper=list(PRECISIONS), min_length=1
     )
     networks: list[Network] = setting(
-        ["lenet/0"],
-        paper=["lenet/0", "lenet/10", "resnet20/0", "resnet18-cifar/0"],
-        validate_default=True,
-        about="networks for the labels of single samples, written network/epochs of training",
+        paper=["lenet/0", "lenet/10", "resnet20/0", "resnet18-cifar/0"], validate_default=True
     )
-    samples: int = setting(
-        5, paper=100, smallest=2, ge=1, le=100_000, about="single samples per network and kind of label"
-    )
-    heads: int = setting(
-        4, paper=100, smallest=1, ge=1, le=100_000, about="random last layers, each with its own samples"
-    )
-    batches: int = setting(1, paper=10, ge=1, le=10_000, about="batches per setting of every other attack")
+    samples: int = setting(paper=100, smallest=2, ge=1, le=100_000)
+    heads: int = setting(paper=100, smallest=1, ge=1, le=100_000)
+    batches: int = setting(paper=10, ge=1, le=10_000)
     images: list[Literal["connected", "convolutional", "peeling", "matching"]] = setting(
-        ["connected"],
-        paper=["connected", "convolutional", "peeling", "matching"],
-        smallest=["connected", "matching"],
-        about="attacks on images",
+        paper=["connected", "convolutional", "peeling", "matching"], smallest=["connected", "matching"]
     )
-    steps: int = setting(
-        10,
-        paper=40,
-        smallest=3,
-        ge=1,
-        le=100_000,
-        about="steps of gradient matching; the search for images in peeling takes ten times as many",
-    )
-    dataset: str = setting("photos", paper="cifar10", about="dataset of the private images, test split")
+    steps: int = setting(paper=40, smallest=3, ge=1, le=100_000)
+    dataset: str = setting(paper="cifar10")
 
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they see."""

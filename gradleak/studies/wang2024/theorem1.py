@@ -65,30 +65,17 @@ StatedRecipe = Annotated[training.Recipe, PlainSerializer(lambda recipe: recipe.
 class Parameters(studies.Parameters):
     """Parameters of the page: random layers, networks and images, and the training of one network."""
 
-    samples: int = setting(
-        200,
-        paper=20_000,
-        smallest=20,
-        ge=1,
-        le=1_000_000,
-        about="random layers per number of classes and precision",
-    )
-    classes: list[int] = setting(
-        [2, 10, 100], paper=[2, 10, 100, 1000], smallest=[3, 10], about="numbers of classes C of the random layers"
-    )
-    features: int = setting(64, ge=1, le=8192, about="features I of the random layers")
-    images: int = setting(12, paper=500, ge=1, le=100_000, about="single images per network and kind of label")
-    dataset: str = setting("photos", paper="cifar10", about="dataset of the private images, test split")
-    networks: list[str] = setting(["lenet"], paper=["lenet", "resnet18", "resnet18-cifar"], about="untrained networks")
-    untrained: str = setting("resnet18", smallest="lenet", about="untrained network whose minima are counted")
-    trained: str = setting("small-cnn", paper="resnet20", about="trained network whose minima are counted")
-    training_dataset: str = setting("photos", paper="cifar10", about="dataset of its training, training split")
-    epochs: int = setting(1, paper=3, ge=1, le=1000, about="training epochs")
-    pretrained: str = setting(
-        "",
-        paper="cifar10_resnet20.pt",
-        about="file of weights from which the training starts; empty to train from scratch",
-    )
+    samples: int = setting(paper=20_000, smallest=20, ge=1, le=1_000_000)
+    classes: list[int] = setting(paper=[2, 10, 100, 1000], smallest=[3, 10])
+    features: int = setting(ge=1, le=8192)
+    images: int = setting(paper=500, ge=1, le=100_000)
+    dataset: str = setting(paper="cifar10")
+    networks: list[str] = setting(paper=["lenet", "resnet18", "resnet18-cifar"])
+    untrained: str = setting(smallest="lenet")
+    trained: str = setting(paper="resnet20")
+    training_dataset: str = setting(paper="cifar10")
+    epochs: int = setting(paper=3, ge=1, le=1000)
+    pretrained: str = setting(paper="cifar10_resnet20.pt")
 
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they see."""

@@ -48,27 +48,15 @@ TIMED, UNTIMED = 10, 2
 class Parameters(studies.Parameters):
     """Parameters of the page: images and steps of each attack, attacks that run at once, and batch sizes."""
 
-    images: int = setting(1, paper=5, ge=1, le=1000, about="images with smoothed labels per network")
-    effort: float = setting(
-        0.001, paper=1.0, gt=0, le=1, about="share of the published number of steps that each attack takes"
-    )
-    second_order: int = setting(
-        0,
-        paper=2,
-        ge=0,
-        le=1000,
-        about="number of these images that Levenberg-Marquardt and the polished closed form restore",
-    )
-    stages: list[Stage] = setting(["untrained"], paper=list(STAGES), about="states of LeNet: untrained, trained")
-    together: list[int] = setting(
-        [1, 2], paper=[1, 4, 16, 64, 256], about="numbers of attacks that run at once and are timed"
-    )
-    batches: list[int] = setting([1, 2], paper=[1, 2, 4, 8], about="batch sizes, in samples per gradient")
-    batch_leaks: int = setting(1, paper=2, ge=1, le=1000, about="gradients per batch size")
-    batch_steps: int = setting(
-        1, paper=300, ge=1, le=100_000, about="L-BFGS steps on batches, 20 gradient evaluations each"
-    )
-    dataset: str = setting("photos", paper="cifar10", about="dataset of the private images, test split")
+    images: int = setting(paper=5, ge=1, le=1000)
+    effort: float = setting(paper=1.0, gt=0, le=1)
+    second_order: int = setting(paper=2, ge=0, le=1000)
+    stages: list[Stage] = setting(paper=list(STAGES))
+    together: list[int] = setting(paper=[1, 4, 16, 64, 256])
+    batches: list[int] = setting(paper=[1, 2, 4, 8])
+    batch_leaks: int = setting(paper=2, ge=1, le=1000)
+    batch_steps: int = setting(paper=300, ge=1, le=100_000)
+    dataset: str = setting(paper="cifar10")
 
     def sees(self) -> list[Sees]:
         """Return LeNet in each state, and the images that it sees."""

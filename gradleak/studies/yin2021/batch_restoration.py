@@ -35,7 +35,6 @@ class Parameters(studies.Parameters):
     """Parameters of the page: networks and images, batch sizes and the number of samples."""
 
     rows: list[SeenNetwork] = setting(
-        ["photos/lenet5/relu/200", "photos/lenet5/tanh/200"],
         paper=[
             f"imagenet-sample/{TRAINED}//1000",
             "imagenet-sample/resnet50//1000",
@@ -43,12 +42,9 @@ class Parameters(studies.Parameters):
         ],
         smallest=["photos/lenet5/relu/50"],
         validate_default=True,
-        about="dataset/network/activation/classes; activation empty for the network's default",
     )
-    sizes: list[int] = setting([1, 8, 32, 64, 96], smallest=[1, 8], about="samples in a batch")
-    samples: int = setting(
-        500, paper=10_000, smallest=16, ge=1, le=1_000_000, about="samples in all batches of one size together"
-    )
+    sizes: list[int] = setting(smallest=[1, 8])
+    samples: int = setting(paper=10_000, smallest=16, ge=1, le=1_000_000)
 
     def sees(self) -> list[Sees]:
         """Return the networks of all rows with their images."""

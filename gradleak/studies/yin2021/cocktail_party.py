@@ -70,7 +70,6 @@ class Parameters(studies.Parameters):
     """Parameters of the page: networks and images, batch sizes and the number of batches."""
 
     cells: list[Cell] = setting(
-        ["photos/small-cnn", "photos/lenet/20"],
         paper=[
             f"imagenet-sample/{TRAINED}",
             "cifar10/cifar10-resnet20",
@@ -79,16 +78,10 @@ class Parameters(studies.Parameters):
         ],
         smallest=["photos/lenet/20"],
         validate_default=True,
-        about="dataset/network, trained; or dataset/network/classes, with random weights",
     )
-    sizes: list[PositiveInt] = setting(
-        [2, 4],
-        paper=[2, 4, 8, 16, 32, 64, 128, 256],
-        smallest=[2],
-        about="samples in a batch; sizes with too few classes are skipped",
-    )
-    exact_to: int = setting(4, paper=16, ge=0, about="the largest batch size for exact recovery")
-    batches: int = setting(2, paper=5, smallest=1, ge=1, le=10_000, about="batches for each cell and size")
+    sizes: list[PositiveInt] = setting(paper=[2, 4, 8, 16, 32, 64, 128, 256], smallest=[2])
+    exact_to: int = setting(paper=16, ge=0)
+    batches: int = setting(paper=5, smallest=1, ge=1, le=10_000)
 
     def sees(self) -> list[Sees]:
         """Return the networks that are built here, with their images."""

@@ -128,19 +128,17 @@ NOT_RUN = {
 class Parameters(restored_batches.Parameters):
     """Parameters of the page: batches for each table, batch sizes, seeds and steps."""
 
-    size: int = setting(2, paper=8, ge=1, le=64, about="images in a batch, no class twice")
-    batches: int = setting(1, paper=4, ge=1, le=10_000, about="batches of each row of Table 2")
-    few: int = setting(2, paper=4, ge=1, le=64, about="images in a small batch, with known features")
-    few_batches: int = setting(1, paper=8, ge=0, le=10_000, about="small batches")
-    group_batches: int = setting(1, paper=4, ge=0, le=10_000, about="batches that are restored with several seeds")
-    seeds: int = setting(2, paper=4, ge=2, le=100, about="seeds for each of these batches")
-    registrations: int = setting(2, paper=6, ge=1, le=1000, about="how often the seeds' images are registered")
-    singles: int = setting(2, paper=8, ge=0, le=10_000, about="images restored alone (batch size 1)")
-    steps: int = setting(6, paper=500, smallest=2, ge=2, le=1_000_000, about="gradient evaluations of an attack")
-    alone_steps: int = setting(
-        6, paper=500, smallest=2, ge=2, le=1_000_000, about="gradient evaluations for an image alone"
-    )
-    pictures: int = setting(0, paper=1000, ge=0, le=1000, about="ImageNet pictures to compare with Table 2's noise")
+    size: int = setting(paper=8, ge=1, le=64)
+    batches: int = setting(paper=4, ge=1, le=10_000)
+    few: int = setting(paper=4, ge=1, le=64)
+    few_batches: int = setting(paper=8, ge=0, le=10_000)
+    group_batches: int = setting(paper=4, ge=0, le=10_000)
+    seeds: int = setting(paper=4, ge=2, le=100)
+    registrations: int = setting(paper=6, ge=1, le=1000)
+    singles: int = setting(paper=8, ge=0, le=10_000)
+    steps: int = setting(paper=500, smallest=2, ge=2, le=1_000_000)
+    alone_steps: int = setting(paper=500, smallest=2, ge=2, le=1_000_000)
+    pictures: int = setting(paper=1000, ge=0, le=1000)
 
     channels: ClassVar[int] = 3
 

@@ -26,7 +26,6 @@ from gradleak.show.headline import Headline
 from gradleak.show.summaries import NOTHING, only, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import restored_batches
-from gradleak.studies.shared.deep_networks import NAMES, SMALL
 from gradleak.studies.shared.outcomes import Outcome, restored_images
 from gradleak.studies.shared.restored_batches import FLOORS, CaseRow, OnBatches, gained, marked, scaled
 from gradleak.studies.shared.shown_batches import gain_table, quality, rows_of, strips
@@ -79,15 +78,15 @@ NOT_RUN = {
 class Parameters(restored_batches.Parameters):
     """Parameters of the page: batches, steps, and the size and training of the learned priors."""
 
-    network: str = setting(SMALL, about=f"the attacked network: {', '.join(NAMES)}")
-    dataset: str = setting("photos", paper="cifar10", about="private images, test split; the training split is public")
-    size: int = setting(2, paper=8, ge=1, le=64, about="images in a batch, no class twice")
-    batches: int = setting(2, paper=4, ge=2, le=10_000, about="batches for every row")
-    together: int = setting(2, paper=4, ge=2, le=1000, about="batches that are restored and compared together")
-    steps: int = setting(5, paper=500, smallest=2, ge=2, le=1_000_000, about="gradient evaluations of an attack")
-    epochs: int = setting(1, paper=8, ge=1, le=1000, about="training epochs of generator and denoiser")
-    depth: int = setting(8, paper=24, smallest=4, ge=4, le=512, about="channels of generator and denoiser")
-    width: int = setting(64, ge=2, le=1024, about="size of the generator's latent vector")
+    network: str
+    dataset: str = setting(paper="cifar10")
+    size: int = setting(paper=8, ge=1, le=64)
+    batches: int = setting(paper=4, ge=2, le=10_000)
+    together: int = setting(paper=4, ge=2, le=1000)
+    steps: int = setting(paper=500, smallest=2, ge=2, le=1_000_000)
+    epochs: int = setting(paper=8, ge=1, le=1000)
+    depth: int = setting(paper=24, smallest=4, ge=4, le=512)
+    width: int = setting(ge=2, le=1024)
 
     channels: ClassVar[int] = 3
 

@@ -53,22 +53,14 @@ PUBLISHED = (
 class Parameters(restored_batches.Parameters):
     """Parameters of the page: batch sizes, the networks of Table 3, images and steps."""
 
-    sizes: list[int] = setting(
-        [1, 2], paper=[1, 2, 4, 8], min_length=1, about="images in a batch; each must divide the largest"
-    )
-    groups: int = setting(1, paper=4, ge=1, le=10_000, about="groups of each kind, each as large as the largest batch")
-    together: int = setting(1, paper=4, ge=1, le=1000, about="groups that are restored and compared together")
-    steps: int = setting(6, paper=500, smallest=2, ge=2, le=1_000_000, about="gradient evaluations of an attack")
-    networks: list[str] = setting(
-        [SMALL],
-        paper=["cifar10-resnet56+head", "cifar10-resnet20+head", SMALL],
-        about="networks of Table 3, the best features first",
-    )
-    network_size: int = setting(2, paper=4, ge=1, le=64, about="images in a batch of Table 3")
-    network_batches: int = setting(1, paper=4, ge=0, le=10_000, about="batches for each network of Table 3")
-    network_steps: int = setting(
-        6, paper=500, smallest=2, ge=2, le=1_000_000, about="gradient evaluations of an attack in Table 3"
-    )
+    sizes: list[int] = setting(paper=[1, 2, 4, 8], min_length=1)
+    groups: int = setting(paper=4, ge=1, le=10_000)
+    together: int = setting(paper=4, ge=1, le=1000)
+    steps: int = setting(paper=500, smallest=2, ge=2, le=1_000_000)
+    networks: list[str] = setting(paper=["cifar10-resnet56+head", "cifar10-resnet20+head", SMALL])
+    network_size: int = setting(paper=4, ge=1, le=64)
+    network_batches: int = setting(paper=4, ge=0, le=10_000)
+    network_steps: int = setting(paper=500, smallest=2, ge=2, le=1_000_000)
 
     @property
     def every(self) -> list[str]:

@@ -24,7 +24,6 @@ from gradleak.show.headline import Headline
 from gradleak.show.summaries import among, median, ranged, select, summary, total
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import peeled, restored_batches
-from gradleak.studies.shared.deep_networks import SMALL
 from gradleak.studies.shared.outcomes import Outcome, restored_images
 from gradleak.studies.shared.restored_batches import Case, CaseRow, OnBatches, drawn, few, scaled
 from gradleak.studies.shared.shown_batches import gain_table, quality, rows_of, strips
@@ -37,25 +36,14 @@ PAIRS = ((EITHER, MATCHED), (MATCHED, "mean colour"))
 class Parameters(restored_batches.Parameters):
     """Parameters of the page: images and batches, steps, and further networks."""
 
-    singles: int = setting(2, paper=30, smallest=1, ge=1, le=10_000, about="images alone (batch size 1)")
-    size: int = setting(2, paper=4, ge=1, le=64, about="images in a batch, no class twice")
-    batches: int = setting(1, paper=6, ge=0, le=10_000, about="batches of this size")
-    together: int = setting(2, paper=6, ge=1, le=1000, about="images or batches that are restored together")
-    steps: int = setting(4, paper=1000, smallest=2, ge=2, le=1_000_000, about="gradient evaluations of matching")
-    front: int = setting(
-        20,
-        paper=1200,
-        smallest=2,
-        ge=1,
-        le=100_000,
-        about="steps of the final search for an image, given the peeled maps",
-    )
-    also: list[str] = setting(
-        [SMALL],
-        paper=["cifar10-resnet20", "cifar10-resnet56+head"],
-        about="other networks for peeling single images",
-    )
-    also_singles: int = setting(1, paper=10, ge=0, le=10_000, about="images for each of these networks")
+    singles: int = setting(paper=30, smallest=1, ge=1, le=10_000)
+    size: int = setting(paper=4, ge=1, le=64)
+    batches: int = setting(paper=6, ge=0, le=10_000)
+    together: int = setting(paper=6, ge=1, le=1000)
+    steps: int = setting(paper=1000, smallest=2, ge=2, le=1_000_000)
+    front: int = setting(paper=1200, smallest=2, ge=1, le=100_000)
+    also: list[str] = setting(paper=["cifar10-resnet20", "cifar10-resnet56+head"])
+    also_singles: int = setting(paper=10, ge=0, le=10_000)
 
     @property
     def every(self) -> list[str]:

@@ -56,20 +56,14 @@ SHRUNK = "tinyimagenet32"
 class Parameters(studies.Parameters):
     """Parameters of the page: batches of small images and of ImageNet pictures, and steps."""
 
-    dataset: str = setting("photos", paper="tinyimagenet32", about="private images, test split")
-    sizes: list[int] = setting(
-        [2, 4], paper=[16, 24, 48], smallest=[2], min_length=1, about="images in a batch; each must divide the largest"
-    )
-    groups: int = setting(1, paper=2, ge=1, le=10_000, about="groups of each kind, each as large as the largest batch")
-    steps: int = setting(6, paper=200, smallest=2, ge=2, le=1_000_000, about="gradient evaluations of an attack")
-    picture_sizes: list[int] = setting(
-        [], paper=[1, 2, 4], about="ImageNet pictures in a batch; each must divide their number"
-    )
-    pictures: int = setting(4, ge=1, le=1000, about="ImageNet pictures in all, no class twice")
-    side: int = setting(96, ge=32, le=224, about="side of ImageNet pictures in pixels")
-    picture_steps: int = setting(
-        6, paper=120, ge=2, le=1_000_000, about="gradient evaluations of an attack on pictures"
-    )
+    dataset: str = setting(paper="tinyimagenet32")
+    sizes: list[int] = setting(paper=[16, 24, 48], smallest=[2], min_length=1)
+    groups: int = setting(paper=2, ge=1, le=10_000)
+    steps: int = setting(paper=200, smallest=2, ge=2, le=1_000_000)
+    picture_sizes: list[int] = setting(paper=[1, 2, 4])
+    pictures: int = setting(ge=1, le=1000)
+    side: int = setting(ge=32, le=224)
+    picture_steps: int = setting(paper=120, ge=2, le=1_000_000)
 
     def sees(self) -> list[Sees]:
         """Return the network that is built here, with its images."""
