@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,13 +102,12 @@ class Tally:
         self.found.setdefault((attack, size), []).append((share, classes, seconds))
 
     def rows(self) -> list[Cells]:
-        """Return a row for each attack and batch size: its mean success (%), and by how much it exceeds the guess."""
+        """Return a row for each attack and batch size: its mean success (%), and how far it exceeds any guess."""
         return [self._row(attack, size) for attack, size in self.found]
 
     def _row(self, attack: str, size: int) -> Cells:
         shares, classes, seconds = self._measured(attack, size)
-        guessed = self._measured(GUESS, size)[0].mean() if (GUESS, size) in self.found else math.nan
-        return {
+        row: Cells = {
             "attack": attack,
             "size": size,
             "success": float(shares.mean()),
@@ -117,8 +115,10 @@ class Tally:
             "count": len(shares),
             "classes": 100 * float(classes.mean()),
             "seconds": float(seconds.sum()),
-            "over_guess": float(shares.mean() - guessed),
         }
+        if (GUESS, size) in self.found:
+            row["over_guess"] = float(shares.mean() - self._measured(GUESS, size)[0].mean())
+        return row
 
     def _measured(self, attack: str, size: int) -> tuple[Tensor, Tensor, Tensor]:
         shares, classes, seconds = torch.tensor(self.found[attack, size], dtype=torch.float64).unbind(dim=1)
