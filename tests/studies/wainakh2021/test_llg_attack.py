@@ -33,12 +33,9 @@ def test_attacks_are_as_good_as_what_they_know(record: Record) -> None:
     assert means["LLG+"] >= means["LLG*"] > means["LLG"] > means["guess"]
     single = counted[(counted["size"] == 1) & counted["attack"].isin(["LLG", "LLG*", "LLG+"])]
     assert single["success"].eq(100).all()
-
-
-def test_the_guess_is_nothing_over_itself(record: Record) -> None:
-    over = record.frame().groupby("attack")["over_guess"]
-    assert over.max()["guess"] == over.min()["guess"] == 0
-    assert over.min()["LLG+"] > 10
+    over = counted.groupby("attack")["over_guess"].agg(["min", "max"])
+    assert over.loc["guess"].eq(0).all()
+    assert over["min"]["LLG+"] > 10
 
 
 def test_tables_and_figures(record: Record) -> None:
@@ -46,18 +43,12 @@ def test_tables_and_figures(record: Record) -> None:
     assert list(table.index) == [*tally.ATTACKS, llg_attack.DLG, llg_attack.GRADIENTS]
     times = table["digits (ms)"].astype(float)
     assert times[llg_attack.DLG] > 10 * times["LLG"]
+    assert times[llg_attack.GRADIENTS] > 0
     assert records.about(record) == "6 networks a dataset; digits"
     for balance in tally.BALANCES:
         figure = llg_attack.figure_success(record, balance)
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)
-
-
-def test_gradients_are_timed_by_themselves(record: Record) -> None:
-    timed = record.part("gradients")
-    assert list(timed["size"]) == [1, 8, 32]
-    assert timed["count"].eq(6).all()
-    assert timed["seconds"].gt(0).all()
 
 
 def test_times_have_two_digits_and_no_exponent() -> None:
