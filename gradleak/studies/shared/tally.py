@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +17,9 @@ from gradleak.defenses import Each
 from gradleak.errors import InputError, unknown
 from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import Defense, observe, observe_heads
+from gradleak.runs.plain import Columns as Cells
 from gradleak.show import drawn as show
 from gradleak.show import figures
-from gradleak.studies import Row
 
 BALANCES = ("unbalanced", "balanced")
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128]
@@ -90,30 +89,6 @@ def others(dataset: data.Dataset, each: int, generator: torch.Generator) -> tupl
     return dataset.images[chosen], dataset.labels[chosen]
 
 
-class Success(Row):
-    """The success of one attack on `count` batches of one size, in percent.
-
-    Attributes:
-        attack: The attack's name.
-        size: The batch size.
-        success: The mean share of labels that are found.
-        spread: The standard deviation of this share over batches.
-        count: The number of batches.
-        classes: The mean Jaccard index of the found and the true sets of classes.
-        seconds: The time (s) for all batches together.
-        over_guess: The success minus that of the guess on the same batches; NaN if there is no guess.
-    """
-
-    attack: str
-    size: int
-    success: float
-    spread: float
-    count: int
-    classes: float
-    seconds: float
-    over_guess: float = math.nan
-
-
 @dataclass
 class Tally:
     """The results of attacks, by (attack, batch size): label share, class Jaccard index and time (s) of every batch."""
@@ -126,24 +101,24 @@ class Tally:
         classes = float(metrics.class_jaccard(counts.cpu(), truth)[0])
         self.found.setdefault((attack, size), []).append((share, classes, seconds))
 
-    def rows(self) -> list[Success]:
-        """Return a row for each attack and batch size."""
+    def rows(self) -> list[Cells]:
+        """Return a row for each attack and batch size: its mean success (%), and how far it exceeds any guess."""
         return [self._row(attack, size) for attack, size in self.found]
 
-    def _row(self, attack: str, size: int) -> Success:
+    def _row(self, attack: str, size: int) -> Cells:
         shares, classes, seconds = self._measured(attack, size)
-        row = Success(
-            attack=attack,
-            size=size,
-            success=float(shares.mean()),
-            spread=float(shares.std()) if len(shares) > 1 else 0.0,
-            count=len(shares),
-            classes=100 * float(classes.mean()),
-            seconds=float(seconds.sum()),
-        )
-        if (GUESS, size) not in self.found:
-            return row
-        return Success.of(row, over_guess=float(shares.mean() - self._measured(GUESS, size)[0].mean()))
+        row: Cells = {
+            "attack": attack,
+            "size": size,
+            "success": float(shares.mean()),
+            "spread": float(shares.std()) if len(shares) > 1 else 0.0,
+            "count": len(shares),
+            "classes": 100 * float(classes.mean()),
+            "seconds": float(seconds.sum()),
+        }
+        if (GUESS, size) in self.found:
+            row["over_guess"] = float(shares.mean() - self._measured(GUESS, size)[0].mean())
+        return row
 
     def _measured(self, attack: str, size: int) -> tuple[Tensor, Tensor, Tensor]:
         shares, classes, seconds = torch.tensor(self.found[attack, size], dtype=torch.float64).unbind(dim=1)

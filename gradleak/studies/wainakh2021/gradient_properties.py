@@ -6,12 +6,11 @@ wainakh2021, section 4: Figure 1.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
@@ -20,13 +19,16 @@ from gradleak import claims, data, studies
 from gradleak.labels.hard.llg import llg_estimate
 from gradleak.leak import head_inputs, observe_heads
 from gradleak.runs.fitting import Sees
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
+from gradleak.show import drawn as show
 from gradleak.show import figures
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import Measure, among, joined, only, percent, summary
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import among, cells, joined, only, select, summary
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.tally import drawn, load, others
+from gradleak.studies.wainakh2021.columns import COLUMNS
 
 PLACE = "Section 4, Figure 1"
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
@@ -59,102 +61,8 @@ class Parameters(studies.Parameters):
         return f"{self.repeats:,} networks and {data.title(self.dataset)}"
 
 
-class Signs(Row):
-    """How often the sign of a row sum is misleading, and LLG's estimate of the impact.
-
-    Attributes:
-        what: The kind of row.
-        count: The number of row sums.
-        absent_negative: The share of negative sums among rows of absent classes, in percent.
-        present_positive: The share of nonnegative sums among rows of present classes, in percent.
-        impact: The estimated change of a row sum by one sample of its class, mean over networks.
-        impact_spread: The standard deviation of the impact over networks.
-        impact_variation: The same, divided by the absolute mean.
-    """
-
-    what: Literal["sign"]
-    count: int
-    absent_negative: float
-    present_positive: float
-    impact: float
-    impact_spread: float
-    impact_variation: float
-
-
-class Slopes(Row):
-    """The change of a class's row sum by one more sample of the class, fitted over all networks.
-
-    Attributes:
-        what: The kind of row.
-        count: The number of classes.
-        variation: The standard deviation over classes, divided by the absolute mean.
-        least: The slope of the class with the smallest decrease.
-        most: The slope of the class with the largest decrease.
-    """
-
-    what: Literal["labels"]
-    count: int
-    variation: float
-    least: float
-    most: float
-
-
-class InOneNetwork(Row):
-    """The absolute correlation of row sums with counts over all batches of one network."""
-
-    what: Literal["one network"]
-    kind: str
-    count: int
-    correlation: float
-
-
-class OverNetworks(Row):
-    """The absolute correlation of row sums with counts for many networks with one batch each.
-
-    Attributes:
-        what: The kind of row.
-        kind: Row sums, or calibrated ones.
-        count: The number of row sums.
-        networks: The number of batches in which the counts are not all equal.
-        within: The correlation within each batch, mean over networks.
-        within_spread: Its standard deviation.
-        correlation: The correlation over all networks together.
-    """
-
-    what: Literal["correlation"]
-    kind: str
-    count: int
-    networks: int
-    within: float
-    within_spread: float
-    correlation: float
-
-
-class Spread(Row):
-    """Quantiles of the `count` row sums whose class occurs `occurs` times in its batch."""
-
-    what: Literal["spread"]
-    kind: str
-    occurs: int
-    count: int
-    q05: float
-    q25: float
-    q50: float
-    q75: float
-    q95: float
-
-
-@dataclass(frozen=True)
-class Batches:
-    """Batches of one network: the counts (N, C) of the classes, the row sums (N, C) of each kind, and the impact."""
-
-    counts: Tensor
-    rows: dict[str, Tensor]
-    impact: float
-
-
 class RowsOfClasses(Experiment):
-    """The row sums of the gradients of batches of one size, compared with the counts of the classes."""
+    """Compare the row sums of the gradients of batches of one size with the counts of the classes."""
 
     size: int
     repeats: int
@@ -162,52 +70,62 @@ class RowsOfClasses(Experiment):
     auxiliary: int
     dataset: str
 
-    def run(self) -> Iterator[Signs | Slopes | InOneNetwork | OverNetworks | Spread]:
+    def run(self) -> Iterator[Columns]:
         """Compare row sums with counts: for many networks with one batch each, and for many batches of one network."""
         private, public = load(self.dataset, "train"), load(self.dataset, "test")
         generator = torch.Generator().manual_seed(self.seed)
 
-        def batches(number: int, count: int) -> Batches:
+        def batches(number: int, count: int) -> tuple[Tensor, Tensor, float]:
             model = built("llg-cnn", private, self.seed + number, self.device)
             return self._batches(model, count, private, public, generator)
 
         networks = [batches(number, 1) for number in range(self.repeats)]
-        one = batches(0, self.repeats)
-        counts = torch.cat([own.counts for own in networks])
-        rows = {kind: torch.cat([own.rows[kind] for own in networks]) for kind in KINDS}
-        yield _signs(counts, rows[ROW_SUMS], [own.impact for own in networks])
-        slopes = _slopes(counts, rows[CALIBRATED])
-        yield Slopes(
-            what="labels",
-            count=len(slopes),
-            variation=float(slopes.std() / slopes.mean().abs()),
-            least=float(slopes.max()),
-            most=float(slopes.min()),
-        )
-        for kind in KINDS:
-            correlation = _over_all(one.counts, one.rows[kind])
-            yield InOneNetwork(what="one network", kind=kind, count=len(one.counts), correlation=correlation)
-        for kind in KINDS:
-            within = _correlations(counts, rows[kind])
-            yield OverNetworks(
-                what="correlation",
-                kind=kind,
-                count=counts.numel(),
-                networks=len(within),
-                within=float(within.mean()),
-                within_spread=float(within.std()),
-                correlation=_over_all(counts, rows[kind]),
-            )
+        counts_of_one, rows_of_one, _ = batches(0, self.repeats)
+        counts = torch.cat([counts for counts, _, _ in networks])
+        rows = torch.cat([rows for _, rows, _ in networks], dim=1)
+        present, negative = counts > 0, rows[0] < 0
+        impacts = [impact for _, _, impact in networks]
+        yield {
+            "what": "sign",
+            "count": counts.numel(),
+            "absent_negative": 100 * float((negative & ~present).sum()) / max(1, int((~present).sum())),
+            "present_positive": 100 * float((~negative & present).sum()) / int(present.sum()),
+            "impact": float(np.mean(impacts)),
+            "impact_spread": float(np.std(impacts)),
+            "impact_variation": float(np.std(impacts) / abs(np.mean(impacts))),
+        }
+        slopes = _slopes(counts, rows[1])
+        yield {
+            "what": "labels",
+            "count": len(slopes),
+            "variation": float(slopes.std() / slopes.mean().abs()),
+            "least": float(slopes.max()),
+            "most": float(slopes.min()),
+        }
+        for kind, values in zip(KINDS, rows_of_one, strict=True):
+            correlation = _over_all(counts_of_one, values)
+            yield {"what": "one network", "kind": kind, "count": len(values), "correlation": correlation}
+        for kind, values in zip(KINDS, rows, strict=True):
+            within = _correlations(counts, values)
+            yield {
+                "what": "correlation",
+                "kind": kind,
+                "count": counts.numel(),
+                "networks": len(within),
+                "within": float(within.mean()),
+                "within_spread": float(within.std()),
+                "correlation": _over_all(counts, values),
+            }
             for occurs in counts.unique().tolist():
-                own = rows[kind][counts == occurs]
-                quantiles = torch.quantile(own, torch.tensor(list(QUANTILES.values()), dtype=own.dtype)).tolist()
+                own = values[counts == occurs]
+                quantiles = own.quantile(own.new_tensor(list(QUANTILES.values()))).tolist()
                 named = dict(zip(QUANTILES, quantiles, strict=True))
-                yield Spread.of(what="spread", kind=kind, occurs=occurs, count=len(own), **named)
+                yield {"what": "spread", "kind": kind, "occurs": occurs, "count": len(own)} | named
 
     def _batches(
         self, model: nn.Module, count: int, private: data.Dataset, public: data.Dataset, generator: torch.Generator
-    ) -> Batches:
-        """Return the row sums and counts of `count` batches of one network."""
+    ) -> tuple[Tensor, Tensor, float]:
+        """Return the classes' counts (N, C) in N batches, the row sums of both KINDS (2, N, C), and LLG's impact."""
         given, classes = others(public, self.auxiliary, generator)
         chosen = torch.cat([drawn(private.labels, self.size, self.balance, generator) for _ in range(count)])
         inputs, labels = private.images[chosen], private.labels[chosen]
@@ -216,20 +134,7 @@ class RowsOfClasses(Experiment):
         estimate = llg_estimate(scores, features, classes.to(self.device), self.size)
         sums = heads.weight_gradients.double().sum(dim=2).cpu()
         counts = torch.stack([own.bincount(minlength=private.classes) for own in labels.split(self.size)])
-        return Batches(counts, {ROW_SUMS: sums, CALIBRATED: sums - estimate.offset.cpu()}, estimate.impact)
-
-
-def _signs(counts: Tensor, sums: Tensor, impacts: list[float]) -> Signs:
-    present, negative = counts > 0, sums < 0
-    return Signs(
-        what="sign",
-        count=counts.numel(),
-        absent_negative=100 * float((negative & ~present).sum()) / max(1, int((~present).sum())),
-        present_positive=100 * float((~negative & present).sum()) / int(present.sum()),
-        impact=float(np.mean(impacts)),
-        impact_spread=float(np.std(impacts)),
-        impact_variation=float(np.std(impacts) / abs(np.mean(impacts))),
-    )
+        return counts, torch.stack([sums, sums - estimate.offset.cpu()]), estimate.impact
 
 
 def _over_all(counts: Tensor, values: Tensor) -> float:
@@ -254,21 +159,13 @@ def _slopes(counts: Tensor, values: Tensor) -> Tensor:
 def headline(record: Record) -> Headline:
     """Return the finding: a negative row sum names a class of the batch, and its size follows the class's count."""
     known = claims.judgements(record)
-    signs, best, worst = (
-        known[name]
-        for name in (
-            "properties-sign",
-            "properties-2-correlation-in-a-network",
-            "properties-128-correlation-in-a-network",
-        )
-    )
-    rows = record.rows(RowsOfClasses)
-    least = rows[(rows["what"] == "correlation") & (rows["kind"] == CALIBRATED)]["within"].min()
+    best, worst = (known[f"properties-{size}-correlation-in-a-network"] for size in (2, 128))
+    least = select(record.rows(RowsOfClasses), what="correlation", kind=CALIBRATED)["within"].min()
     return Headline(
         "In untrained CNNs a negative row sum always belongs to a class of the batch; after an offset is subtracted, "
         "row sums are almost exactly proportional to their classes’ numbers of samples "
         f"(mean correlation within a batch {worst.text} to {best.text}).",
-        true=bool(signs.value == 0 and best.agrees and least > 0.98),
+        true=bool(known["properties-sign"].value == 0 and best.agrees and least > 0.98),
         claim="properties-8-correlation-in-a-network",
         what="mean correlation between row sums (after subtracting the offset) and sample counts, batches of 8, MNIST",
         figure=figure_properties,
@@ -277,47 +174,21 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return how reliable the signs of row sums are, and how much one sample lowers a row sum.
+    """Return what signs and sizes of row sums say about labels, one line for each batch size.
 
-    One row for each batch size. Columns: the number of row sums, the share of negative ones among absent classes and of
-    nonnegative ones among present classes, the estimated impact (mean ± standard deviation over networks), and the
-    fitted impact of the class with the largest and of the class with the smallest.
+    Columns: the share of negative row sums among absent classes and of nonnegative ones among present classes, the
+    estimated impact, and the correlation of each kind of row sums with the counts within a batch; the last three with
+    their standard deviations over networks.
     """
+    within = joined(" ± ", only("within", COLUMNS["within"].text), only("within_spread", COLUMNS["within_spread"].text))
+    impact = joined(" ± ", only("impact", COLUMNS["impact"].text), only("impact_spread", COLUMNS["impact_spread"].text))
+    shares = cells(COLUMNS, "absent_negative", "present_positive")
     return summary(
-        _by_size(record),
+        record.rows(RowsOfClasses).sort_values("size", kind="stable"),
         {"batch size": "size"},
-        {
-            "number of row sums": among(only("count", ".0f"), what="sign"),
-            "negative, class absent": among(only("absent_negative", percent(2)), what="sign"),
-            "not negative, class present": among(only("present_positive", percent(1)), what="sign"),
-            "impact, mean ± SD over networks": among(
-                joined(" ± ", only("impact", ".3g"), only("impact_spread", ".2g")), what="sign"
-            ),
-            "impact by class, largest … smallest": among(
-                joined(" … ", only("most", ".3g"), only("least", ".3g")), what="labels"
-            ),
-        },
+        {head: among(measure, what="sign") for head, measure in (shares | {COLUMNS["impact"].head: impact}).items()}
+        | {f"{COLUMNS['within'].head}, {kind}": among(within, what="correlation", kind=kind) for kind in KINDS},
     )
-
-
-def correlation_table(record: Record) -> pd.DataFrame:
-    """Return the absolute correlation of row sums with counts, before and after calibration.
-
-    One row for each batch size. Columns: the correlation within a batch (mean ± standard deviation over networks), over
-    all batches of one network, and over all networks together.
-    """
-    measures: dict[str, Measure] = {"networks": among(only("networks", ".0f"), what="correlation")}
-    for kind in KINDS:
-        within = joined(" ± ", only("within", ".4f"), only("within_spread", ".3f"))
-        whole = only("correlation", ".4f")
-        measures[f"{kind}: within a batch"] = among(within, what="correlation", kind=kind)
-        measures[f"{kind}: one network"] = among(whole, what="one network", kind=kind)
-        measures[f"{kind}: all networks"] = among(whole, what="correlation", kind=kind)
-    return summary(_by_size(record), {"batch size": "size"}, measures)
-
-
-def _by_size(record: Record) -> pd.DataFrame:
-    return record.rows(RowsOfClasses).sort_values("size", kind="stable")
 
 
 def figure_properties(record: Record) -> Figure:
@@ -325,22 +196,25 @@ def figure_properties(record: Record) -> Figure:
 
     One column of panels for each batch size. Lines are medians; bands hold 50 % and 90 % of the row sums.
     """
-    frame = record.rows(RowsOfClasses)
-    frame = frame[(frame["what"] == "spread") & (frame["count"] >= FEWEST)]
-    sizes = sorted(frame["size"].unique())
-    figure, axes = figures.panels(2, len(sizes), height=2.2, sharex="col")
-    for row, kind in zip(axes, KINDS, strict=True):
-        colour = figures.COLOURS[KINDS.index(kind)]
-        for axis, size in zip(row, sizes, strict=True):
-            own = frame[(frame["kind"] == kind) & (frame["size"] == size)].sort_values("occurs")
-            axis.fill_between(own["occurs"], own["q05"], own["q95"], color=colour, alpha=0.15, linewidth=0)
-            axis.fill_between(own["occurs"], own["q25"], own["q75"], color=colour, alpha=0.3, linewidth=0)
-            axis.plot(own["occurs"], own["q50"], color=colour, marker="o", markersize=3)
-            axis.axhline(0, color="0.4", linewidth=0.8)
-            axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        row[0].set_ylabel("row sum" if kind == ROW_SUMS else "row sum − offset")
-    for axis, size in zip(axes[0], sizes, strict=True):
-        axis.set_title(f"batches of {size:.0f}")
-    for axis in axes[1]:
-        axis.set_xlabel("samples of the class")
-    return figure
+    rows = select(record.rows(RowsOfClasses), what="spread")
+    rows = rows[rows["count"] >= FEWEST].sort_values(["kind", "size", "occurs"], ascending=[False, True, True])
+    return show.drawn(
+        rows,
+        _draw_quantiles,
+        panels=["kind", "size"],
+        title=lambda kind, size: f"batches of {size:.0f}",
+        xlabel="samples of the class",
+        ylabel=lambda kind, size: "row sum" if kind == ROW_SUMS else "row sum − offset",
+        across=rows["size"].nunique(),
+        height=2.2,
+        sharey=False,
+    )
+
+
+def _draw_quantiles(axis: Axes, rows: pd.DataFrame) -> None:
+    colour = figures.COLOURS[KINDS.index(rows["kind"].iloc[0])]
+    for low, high, alpha in (("q05", "q95", 0.15), ("q25", "q75", 0.3)):
+        axis.fill_between(rows["occurs"], rows[low], rows[high], color=colour, alpha=alpha, linewidth=0)
+    axis.plot(rows["occurs"], rows["q50"], color=colour, marker="o", markersize=3)
+    axis.axhline(0, color="0.4", linewidth=0.8)
+    axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))

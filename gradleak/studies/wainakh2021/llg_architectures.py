@@ -7,29 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
 from gradleak import claims, data, studies
 from gradleak.runs.fitting import Sees
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import joined, mean, only, summary, where_least
 from gradleak.studies import Experiment, setting
+from gradleak.studies.shared import tally
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.outcomes import FOUND, Outcome, collected
-from gradleak.studies.shared.tally import (
-    ATTACKS,
-    SIZES,
-    LabelAttack,
-    Success,
-    Tally,
-    attack,
-    draw_success,
-    load,
-    others,
-)
+from gradleak.studies.wainakh2021.columns import COLUMNS
+
+__all__ = ["COLUMNS"]
 
 PLACE = "Section 6.3, Figure 3"
 # LLG+ gets several batches of each class, each as large as the attacked batch. For slow networks the number of samples
@@ -38,12 +30,10 @@ MOST = {"llg-resnet20": 32, "llg-resnet20-batch": 32}
 # Networks whose batch norm uses the statistics of each batch. Their auxiliary batches are run one by one.
 BY_BATCH = ("llg-resnet20-batch",)
 # The attack of the paper's figure, three others, and two attacks that also use the gradient of the bias.
-SHOWN = {name: ATTACKS[name] for name in ("LLG+", "LLG*", "LLG", "guess")} | {
-    "iLRG": LabelAttack("ilrg"),
-    "posterior": LabelAttack("posterior"),
+SHOWN = {name: tally.ATTACKS[name] for name in ("LLG+", "LLG*", "LLG", "guess")} | {
+    "iLRG": tally.LabelAttack("ilrg"),
+    "posterior": tally.LabelAttack("posterior"),
 }
-
-
 # The networks by their names in tables and figures.
 TITLES = {
     "llg-cnn": "CNN",
@@ -59,7 +49,7 @@ class Parameters(studies.Parameters):
 
     repeats: int = setting(paper=100, ge=1, le=10_000)
     repeats_by_batch: int = setting(paper=50, ge=1, le=10_000)
-    sizes: list[int] = setting(paper=SIZES, smallest=[1, 4])
+    sizes: list[int] = setting(paper=tally.SIZES, smallest=[1, 4])
     networks: list[str] = setting(
         paper=["llg-cnn", "llg-lenet", "llg-lenet-3x3", "llg-resnet20", "llg-resnet20-batch"], smallest=["llg-cnn"]
     )
@@ -90,21 +80,21 @@ class AttackedArchitecture(Experiment):
     rounds: int
     dataset: str
 
-    def run(self) -> list[Success]:
+    def run(self) -> list[Columns]:
         """Count the labels of all batches by every attack."""
-        private, public = load(self.dataset, "train"), load(self.dataset, "test")
+        private, public = tally.load(self.dataset, "train"), tally.load(self.dataset, "test")
         generator = torch.Generator().manual_seed(self.seed)
-        tally = Tally()
+        counted = tally.Tally()
         for number in range(self.repeats):
             model = built(self.network, private, self.seed + number, self.device)
             for size in self.sizes:
                 rounds = min(self.rounds, max(1, MOST.get(self.network, self.rounds * size) // size))
-                attack(
-                    tally, model, private, others(public, rounds * size, generator),
+                tally.attack(
+                    counted, model, private, tally.others(public, rounds * size, generator),
                     sizes=[size], balance="unbalanced", generator=generator, attacks=SHOWN,
                     chunk=size if self.network in BY_BATCH else 250,
                 )  # fmt: skip
-        return tally.rows()
+        return counted.rows()
 
 
 def headline(record: Record) -> Headline:
@@ -122,35 +112,11 @@ def headline(record: Record) -> Headline:
     )
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return the share of labels (%) that each attack finds on each kind of network.
-
-    One row for each network and attack. Columns: the number of batches of each size, the mean over batch sizes, the
-    least mean (± standard deviation over batches), and its batch size B.
-    """
-    rows = record.rows(AttackedArchitecture)
-    return summary(
-        rows.assign(network=rows["network"].map(_title)),
-        {"network": "network", "attack": "attack"},
-        {
-            "batches per size": only("count", ".0f"),
-            "labels found, mean over batch sizes (%)": mean("success", ".1f"),
-            "labels found at the worst batch size ± SD (%)": where_least(
-                "success", joined(" ± ", only("success", ".1f"), only("spread", ".1f"))
-            ),
-            "worst batch size": where_least("success", only("size", ".0f")),
-        },
-    )
-
-
 def figure_architectures(record: Record) -> Figure:
     """Draw the share of labels found (%) against the batch size, a panel per network and a line per attack."""
     rows = record.rows(AttackedArchitecture)
-    return draw_success(rows, list(SHOWN), "network", title=_title, across=3, height=2.7, legend=len(SHOWN))
-
-
-def _title(network: str) -> str:
-    return TITLES.get(network, network)
+    rows = rows.assign(network=rows["network"].replace(TITLES))
+    return tally.draw_success(rows, list(SHOWN), "network", across=3, height=2.7, legend=len(SHOWN))
 
 
 def outcomes(record: Record) -> list[Outcome]:

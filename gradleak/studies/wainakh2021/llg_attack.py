@@ -16,36 +16,30 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from pydantic import PositiveInt
+from torch import Tensor
 
 from gradleak import claims, data, studies
 from gradleak.images import LBFGS, match
 from gradleak.leak import observe
 from gradleak.runs.fitting import Sees
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import among, joined, least, mean, select, summary
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import among, select, summary
+from gradleak.studies import Experiment, setting
+from gradleak.studies.shared import tally
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.outcomes import FOUND, Outcome, collected
-from gradleak.studies.shared.tally import (
-    ATTACKS,
-    GUESS,
-    Success,
-    Tally,
-    attack,
-    draw_success,
-    drawn,
-    load,
-    milliseconds,
-    others,
-)
+from gradleak.studies.wainakh2021.columns import COLUMNS
+
+__all__ = ["COLUMNS"]
 
 PLACE = "Section 6.2, Figures 2 and 6"
 DLG = "DLG"
 GRADIENTS = "gradients"
-SHOWN = (*ATTACKS, DLG)
+SHOWN = (*tally.ATTACKS, DLG)
 # Stand-ins have as many classes as the dataset that they stand for: CIFAR-100, and CelebA as the paper takes it.
 CLASSES = {"tinyimagenet32": 100, "flowers17": 5}
 # About as many pixels as CelebA's 178 × 218. Of the 80 images of each flower, 64 are private and the rest auxiliary.
@@ -85,21 +79,17 @@ class Parameters(studies.Parameters):
         return f"{self.repeats} networks a dataset; {shown}"
 
 
-class GradientTime(Row):
-    """The time (s) that a client takes for the gradients of all `count` batches of one size."""
-
-    attack: str
-    size: int
-    seconds: float
-    count: int
-
-
 class OnNetworks(Experiment):
     """Batches of a dataset, on `repeats` networks."""
 
     dataset: str
     balance: str
     repeats: int
+
+    def batch(self, private: data.Dataset, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw the images and labels of a batch."""
+        chosen = tally.drawn(private.labels, size, self.balance, generator)
+        return private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
 
 
 class CountedLabels(OnNetworks):
@@ -113,16 +103,16 @@ class CountedLabels(OnNetworks):
     auxiliary: int
     classes: int | None = None
 
-    def run(self) -> list[Success]:
+    def run(self) -> list[Columns]:
         """Count the labels of a batch of every size on every network."""
         private, public = (images(self.dataset, split, self.classes) for split in ("train", "test"))
         generator = torch.Generator().manual_seed(self.seed)
-        tally = Tally()
+        counted = tally.Tally()
         for number in range(self.repeats):
             model = built("llg-cnn", private, self.seed + number, self.device)
-            given = others(public, self.auxiliary, generator)
-            attack(tally, model, private, given, sizes=self.sizes, balance=self.balance, generator=generator)
-        return tally.rows()
+            given = tally.others(public, self.auxiliary, generator)
+            tally.attack(counted, model, private, given, sizes=self.sizes, balance=self.balance, generator=generator)
+        return counted.rows()
 
 
 class CountedByDLG(OnNetworks):
@@ -132,22 +122,24 @@ class CountedByDLG(OnNetworks):
     size: int
     steps: int
 
-    def run(self) -> list[Success]:
+    def run(self) -> list[Columns]:
         """Restore a batch on every network, and count its labels."""
-        private = load(self.dataset, "train")
+        private = tally.load(self.dataset, "train")
         generator = torch.Generator().manual_seed(self.seed + self.size)
-        tally = Tally()
+        counted = tally.Tally()
         for number in range(self.repeats):
             seed = self.seed + number
             model = built("llg-cnn", private, seed, self.device)
-            chosen = drawn(private.labels, self.size, self.balance, generator)
-            leak = observe(model, private.images[chosen].to(self.device), private.labels[chosen].to(self.device))
+            inputs, labels = self.batch(private, self.size, generator)
+            leak = observe(model, inputs, labels)
             started = time.perf_counter()
             found = match(leak, "dlg", optimizer=LBFGS(steps=self.steps, search=False), seed=seed)
-            counts = torch.bincount(found.labels.argmax(dim=1), minlength=private.classes).unsqueeze(0)
-            truth = torch.bincount(private.labels[chosen], minlength=private.classes).unsqueeze(0)
-            tally.add(DLG, self.size, counts, truth, time.perf_counter() - started)
-        return tally.rows()
+            counts, truth = (
+                torch.bincount(own, minlength=private.classes).unsqueeze(0).cpu()
+                for own in (found.labels.argmax(dim=1), labels)
+            )
+            counted.add(DLG, self.size, counts, truth, time.perf_counter() - started)
+        return counted.rows()
 
 
 class TimedGradients(OnNetworks):
@@ -156,28 +148,27 @@ class TimedGradients(OnNetworks):
     part: ClassVar[str] = "gradients"
     sizes: list[int]
 
-    def run(self) -> list[GradientTime]:
+    def run(self) -> list[Columns]:
         """Time the gradient of a batch of every size on every network."""
-        private = load(self.dataset, "train")
+        private = tally.load(self.dataset, "train")
         generator = torch.Generator().manual_seed(self.seed)
         seconds = dict.fromkeys(self.sizes, 0.0)
         for number in range(self.repeats):
             model = built("llg-cnn", private, self.seed + number, self.device)
             for size in self.sizes:
-                chosen = drawn(private.labels, size, self.balance, generator)
-                inputs, labels = private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
+                inputs, labels = self.batch(private, size, generator)
                 started = time.perf_counter()
                 observe(model, inputs, labels)
                 seconds[size] += time.perf_counter() - started
         return [
-            GradientTime(attack=GRADIENTS, size=size, seconds=seconds[size], count=self.repeats) for size in self.sizes
+            {"attack": GRADIENTS, "size": size, "seconds": seconds[size], "count": self.repeats} for size in self.sizes
         ]
 
 
 def images(name: str, split: Literal["train", "test"], classes: int | None = None) -> data.Dataset:
     """Return a split of a dataset, with only its first `classes` classes if given; the splits share no image."""
     if classes is None:
-        return load(name, split)
+        return tally.load(name, split)
     whole = data.load(name, split, size=SIDE if name == "flowers17" else None)
     own = [(whole.labels == label).nonzero()[:, 0] for label in range(classes)]
     if name == "flowers17":
@@ -205,20 +196,6 @@ def headline(record: Record) -> Headline:
     )
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return the share of labels found (%): mean and least value over the batch sizes, "mean / least".
-
-    One row for each dataset and way of drawing batches; one column for each attack.
-    """
-    rows = pd.concat([record.rows(CountedLabels), record.rows(CountedByDLG)])
-    success = joined(" / ", mean("success", ".1f"), least("success", ".1f"))
-    return summary(
-        rows.assign(title=rows["dataset"].map(data.title)),
-        {"dataset": "title", "batches": "balance"},
-        {f"{name} (%)": among(success, attack=name) for name in SHOWN},
-    )
-
-
 def time_table(record: Record) -> pd.DataFrame:
     """Return the time (ms) per batch of each attack, and of computing the gradients.
 
@@ -226,31 +203,21 @@ def time_table(record: Record) -> pd.DataFrame:
     """
     frame = record.frame()
     datasets = dict.fromkeys(frame["dataset"])
-    measures = {f"{data.title(name)} (ms)": among(milliseconds, dataset=name) for name in datasets}
+    measures = {f"{data.title(name)} (ms)": among(tally.milliseconds, dataset=name) for name in datasets}
     return summary(frame, {"attack": "attack"}, measures)
 
 
-def figure_success(record: Record) -> Figure:
-    """Draw the share of labels found (%) against the batch size, for unbalanced batches: Figure 2."""
-    return _success(record, "unbalanced")
-
-
-def figure_balanced(record: Record) -> Figure:
-    """Draw the share of labels found (%) against the batch size, for balanced batches: Figure 6."""
-    return _success(record, "balanced")
-
-
-def _success(record: Record, balance: str) -> Figure:
-    frame = record.frame()
-    frame = frame[frame["balance"] == balance]
+def figure_success(record: Record, balance: str = "unbalanced") -> Figure:
+    """Draw the share of labels found (%) against the batch size: Figure 2, or Figure 6 for balanced batches."""
+    frame = select(record.frame(), balance=balance)
     if frame.empty:
         return figures.nothing(f"This run has no {balance} batches.")
     # All attacks are near 100 %, so the axis starts just below the worst of them. The guess may lie below the axis.
-    bottom = 10 * math.floor(frame[frame["attack"] != GUESS]["success"].min() / 10)
-    figure = draw_success(
+    bottom = 10 * math.floor(frame[frame["attack"] != tally.GUESS]["success"].min() / 10)
+    figure = tally.draw_success(
         frame, SHOWN, "dataset", title=data.title, across=2, height=2.6, legend=4, ylim=(bottom - 5, 101)
     )
-    guesses = select(frame, attack=GUESS).groupby("dataset", sort=False)["success"].max()
+    guesses = select(frame, attack=tally.GUESS).groupby("dataset", sort=False)["success"].max()
     for axis, best in zip(figure.axes, guesses, strict=True):
         axis.text(0.02, 0.05, f"guess: at most {best:.0f} %", transform=axis.transAxes, color="0.35", fontsize=9)
     return figure
@@ -275,14 +242,9 @@ def leaks(record: Record) -> Leaks:
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
-    rows = record.rows(CountedLabels)
-    rows = rows[rows["attack"] != "guess"]
-    found = collected(
-        record, rows, "labels", FOUND, chance=rows["success"] - rows["over_guess"], attack=rows["attack"],
+    rows = record.frame()
+    rows = rows[~rows["attack"].isin([tally.GUESS, GRADIENTS])]
+    return collected(
+        record, rows, "labels", FOUND, chance=(rows["success"] - rows["over_guess"]).fillna(0), attack=rows["attack"],
         network="llg-cnn", data=rows["dataset"], batch=rows["size"], detail=rows["balance"] + " classes",
-    )  # fmt: skip
-    rows = record.part("dlg")
-    return found + collected(
-        record, rows, "labels", FOUND, attack=rows["attack"], network="llg-cnn", data=rows["dataset"],
-        batch=rows["size"], detail=rows["balance"] + " classes",
     )  # fmt: skip

@@ -20,8 +20,7 @@ def test_every_attack_on_every_network(record: Record) -> None:
     assert cnn["success"].gt(95).all()
 
 
-def test_tables_and_figures(record: Record) -> None:
-    assert len(llg_architectures.table(record)) == 2 * len(llg_architectures.SHOWN)
+def test_figure(record: Record) -> None:
     assert records.about(record) == "3 networks of each kind and photos"
     figure = llg_architectures.figure_architectures(record)
     assert figures.gray_table(figure).std() > 0.02
