@@ -39,4 +39,13 @@ COLUMNS = Columns(
     q50=Column("median", ".3g"),
     q75=Column("75 % quantile", ".3g"),
     q95=Column("95 % quantile", ".3g"),
+    # llg-training, llg-defenses, label-attacks-compared. `test_accuracy` is a share, and None for untrained networks.
+    over_llg=Column("labels found above LLG", "{:.1f} points"),
+    lost=Column("labels lost to training or to the defence", "{:.1f} points"),
+    step=Column("training steps", "{:.0f}"),
+    accuracy=Column("accuracy on test images", SHARE),
+    own_accuracy=Column("accuracy on the clients’ batches", SHARE),
+    utility=Column("cosine with the clean gradient", ".3f"),
+    clipped=Column("gradients, or tensors, above the clipping norm", SHARE),
+    test_accuracy=Column("test accuracy", "{:.0%}"),
 )

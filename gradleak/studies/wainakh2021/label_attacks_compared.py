@@ -5,7 +5,6 @@ Beyond the papers: wainakh2021, yin2021, posterior2023, dang2021 and ma2023 side
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -20,32 +19,26 @@ from pydantic import model_validator
 from torch import nn
 
 from gradleak import claims, data, studies
+from gradleak.labels import METHODS
 from gradleak.models import training
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.drawn import drawn
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, mean, only, percent, select, summary, where_least
+from gradleak.show.summaries import among, joined, mean, only, select, summary, where_least
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import OnPixels, built
 from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.outcomes import FOUND, WORDS, Outcome, collected, stages, written
-from gradleak.studies.shared.tally import LabelAttack, Success, Tally, attack, load, milliseconds, others
+from gradleak.studies.shared.tally import LabelAttack, Tally, attack, load, milliseconds, others
+from gradleak.studies.wainakh2021.columns import COLUMNS
 
 PLACE = "Beyond section 6"
-ATTACKS = {
-    "guess": LabelAttack("guess"),
-    "GradInversion": LabelAttack("gradinversion"),
-    "row sums": LabelAttack("row sums"),
-    "RLG": LabelAttack("rlg"),
-    "LLG": LabelAttack("llg"),
-    "LLG*": LabelAttack("llg*"),
-    "iLRG": LabelAttack("ilrg"),
-    "LLG+": LabelAttack("llg+"),
-    "posterior": LabelAttack("posterior"),
-    "shadow": LabelAttack("shadow"),
-}
+NAMES = ("guess", "GradInversion", "row sums", "RLG", "LLG", "LLG*", "iLRG", "LLG+", "posterior", "shadow")
+# The name of an attack's method is that of the attack in lower case.
+ATTACKS = {name: LabelAttack(name.lower()) for name in NAMES}
 # The attacks that are run when LLG* knows how inputs are normalised, and the name of LLG* in this case.
 BESIDE_TOLD = {name: ATTACKS[name] for name in ("guess", "LLG", "LLG*")}
 IN_RANGE = "LLG*, normalised"
@@ -103,18 +96,6 @@ class Parameters(studies.Parameters):
         )
 
 
-class SuccessOnNetwork(Success):
-    """The success of an attack on a network.
-
-    Attributes:
-        accuracy: The network's test accuracy; None if it is untrained.
-        over_llg: The success minus that of LLG, stated only for LLG* with known normalisation.
-    """
-
-    accuracy: float | None
-    over_llg: float = math.nan
-
-
 class ComparedAttacks(Experiment):
     """Batches of one network behind one defence, on which every attack is run.
 
@@ -137,7 +118,7 @@ class ComparedAttacks(Experiment):
     def _told_is_stated_only_if_true(cls, inputs: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in inputs.items() if name != "told" or value}
 
-    def run(self) -> Iterator[SuccessOnNetwork]:
+    def run(self) -> list[Columns]:
         """Run every attack on every batch."""
         private, public = load(self.dataset, "train"), load(self.dataset, "test")
         model, accuracy = self._model(private)
@@ -156,28 +137,22 @@ class ComparedAttacks(Experiment):
                 attacks=BESIDE_TOLD if self.told else ATTACKS,
                 defense=named(Defence.words, self.defense, self.level, generator) if defended else None,
             )  # fmt: skip
-        rows = [SuccessOnNetwork.of(row, accuracy=accuracy) for row in tally.rows()]
+        rows: list[dict[str, Any]] = [{"test_accuracy": accuracy} | row for row in tally.rows()]
         if not self.told:
-            yield from rows
-            return
-        llg = {row.size: row.success for row in rows if row.attack == "LLG"}
-        for row in rows:
-            if row.attack == "LLG*":
-                yield SuccessOnNetwork.of(row, attack=IN_RANGE, over_llg=row.success - llg[row.size])
+            return rows
+        llg = {row["size"]: row["success"] for row in rows if row["attack"] == "LLG"}
+        return [
+            row | {"attack": IN_RANGE, "over_llg": row["success"] - llg[row["size"]]}
+            for row in rows
+            if row["attack"] == "LLG*"
+        ]
 
     def _model(self, private: data.Dataset) -> tuple[nn.Module, float | None]:
         activation = self.activation or None
         if not self.epochs:
             return built(self.network, private, self.seed, self.device, bias=True, activation=activation), None
-        recipe = training.Recipe(
-            network=self.network,
-            dataset=self.dataset,
-            epochs=self.epochs,
-            bias=True,
-            init="torch",
-            activation=activation,
-            seed=self.seed,
-        )
+        stated = self.model_dump(include={"network", "dataset", "epochs", "seed"})
+        recipe = training.Recipe(**stated, bias=True, init="torch", activation=activation)
         trained = training.train(recipe, device=self.device)
         return trained.model.to(self.device), trained.accuracy
 
@@ -201,16 +176,14 @@ def headline(record: Record) -> Headline:
     """Return the finding: two attacks that read the bias and have samples of their own find the most labels."""
     known = claims.judgements(record)
     posterior, shadow = known["compared-posterior"], known["compared-shadow"]
-    rows = select(_by_attack(record), defense="none")
+    rows = select(_named(record), defense="none")
     means = rows.groupby("attack")["success"].mean()
-    best = set(means.nlargest(2).index)
+    best = set(means.nlargest(2).index) == {"posterior", "shadow"}
     return Headline(
         f"Over five networks, untrained and trained, without a defence, the posterior attack finds {posterior.text} "
         f"of the labels and the shadow attack {shadow.text}; both read the bias’s gradient and need labelled samples, "
         f"while LLG, which needs the gradient alone, finds {means['LLG']:.1f} %.",
-        true=bool(
-            posterior.agrees and shadow.agrees and best == {"posterior", "shadow"} and rows["net"].nunique() == 5
-        ),
+        true=bool(posterior.agrees and shadow.agrees and best and rows["net"].nunique() == 5),
         claim="compared-posterior",
         what="labels that the posterior attack finds, mean over networks, stages, batch sizes (CIFAR-10, no defence)",
         figure=figure_labels,
@@ -223,15 +196,7 @@ def figure_labels(record: Record) -> Figure:
 
     One panel for each network. Rows are attacks, columns are epochs of training.
     """
-    return _by_network(record, "success")
-
-
-def figure_classes(record: Record) -> Figure:
-    """Draw the Jaccard index (%) of the found and true sets of classes, without a defence, mean over batch sizes.
-
-    One panel for each network. Rows are attacks, columns are epochs of training.
-    """
-    return _by_network(record, "classes")
+    return _heat(select(_named(record), defense="none"), "net", "epochs", "training epochs")
 
 
 def figure_defenses(record: Record) -> Figure:
@@ -239,108 +204,48 @@ def figure_defenses(record: Record) -> Figure:
 
     One panel for each defence. Rows are attacks, columns are batch sizes.
     """
-    return _heat(_named(record), "behind", "size", "success", "batch size")
+    rows = _named(record)
+    return _heat(rows[rows["attack"] != IN_RANGE], "behind", "size", "batch size")
 
 
-def _by_network(record: Record, column: str) -> Figure:
-    frame = _named(record)
-    return _heat(frame[frame["behind"] == frame["behind"].iloc[0]], "net", "epochs", column, "training epochs")
-
-
-def _heat(frame: pd.DataFrame, panel: str, across: str, column: str, label: str) -> Figure:
-    """Draw heat maps of means: a panel for each value of the column `panel`, a row for each attack."""
+def _heat(frame: pd.DataFrame, panel: str, across: str, label: str) -> Figure:
+    """Draw heat maps of mean success: a panel for each value of the column `panel`, a row for each attack."""
     looks = {"vmin": 0, "vmax": 100, "cmap": "cividis", "annot": True, "fmt": ".0f", "annot_kws": {"size": 9.5}}
+    attacks = [name for name in (*ATTACKS, IN_RANGE) if name in set(frame["attack"])]
 
     def heat(axis: Axes, rows: pd.DataFrame) -> None:
-        means = rows.pivot_table(index="attack", columns=across, values=column, sort=False)
-        sns.heatmap(means.reindex(list(ATTACKS)).sort_index(axis=1), ax=axis, cbar=False, linewidths=0.6, **looks)
+        means = rows.pivot_table(index="attack", columns=across, values="success", sort=False)
+        sns.heatmap(means.reindex(attacks).sort_index(axis=1), ax=axis, cbar=False, linewidths=0.6, **looks)
         axis.tick_params(length=0)
         axis.tick_params("y", labelrotation=0)
+        axis.grid(visible=False)  # seen through fields without a value
 
     return drawn(frame, heat, panels=panel, across=frame[panel].nunique(), height=3.9, xlabel=label)
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the success of every attack, as means over all settings.
-
-    One row for each attack. Columns: the share of labels found without a defence and in all settings, the Jaccard index
-    of the sets of classes without a defence, and the time (ms) per batch.
-    """
+    """Return the success of every attack: means over all settings, and the setting with the fewest labels found."""
+    rows = _named(record)
+    text = COLUMNS["success"].text
+    setting = joined(", ", only("net"), only("epochs", "epochs: {}"), only("behind"), only("size", "B = {}"))
     return summary(
-        _by_attack(record),
+        rows[rows["attack"] != IN_RANGE],
         {"attack": "attack"},
         {
-            "labels found, no defence": among(mean("success", percent(1)), defense="none"),
-            "labels found, all settings": mean("success", percent(1)),
-            "Jaccard index of classes, no defence": among(mean("classes", percent(1)), defense="none"),
+            "labels found, no defence": among(mean("success", text), defense="none"),
+            "labels found, all settings": mean("success", text),
+            "Jaccard index of classes, no defence": among(mean("classes", text), defense="none"),
             "time per batch (ms)": milliseconds,
+            "fewest labels found": where_least("success", only("success", text)),
+            "setting with the fewest": where_least("success", setting),
         },
     )
 
 
-def told_table(record: Record) -> pd.DataFrame:
-    """Return the success (%) of LLG*, with and without knowledge of the normalisation, beside LLG.
-
-    One row for each network and number of epochs, without a defence. Columns: LLG, LLG* whose random inputs are pixels,
-    and LLG* whose random inputs are normalised. Cells are means over the batch sizes.
-    """
-    rows = select(_named(record), defense="none")
-    told = rows.groupby(["net", "epochs"])["attack"].transform(lambda names: names.eq(IN_RANGE).any())
-    names = ("LLG", "LLG*", IN_RANGE)
-    measures = {f"{name} (%)": among(mean("success", ".1f"), attack=name) for name in names}
-    return summary(rows[told], {"network": "net", "epochs": "epochs"}, measures)
-
-
-def worst_table(record: Record) -> pd.DataFrame:
-    """Return the setting in which each attack finds the smallest share of labels.
-
-    One row for each attack. Columns: this share, and the network, epochs, defence and batch size B of the setting.
-    """
-    shown = {
-        "fewest labels found": only("success", percent()),
-        "network": only("net"),
-        "epochs": only("epochs", ".0f"),
-        "defence": only("behind"),
-        "batch size": only("size", ".0f"),
-    }
-    measures = {head: where_least("success", measure) for head, measure in shown.items()}
-    return summary(_by_attack(record), {"attack": "attack"}, measures)
-
-
-def _by_attack(record: Record) -> pd.DataFrame:
-    """Return the rows without those of LLG* with known normalisation."""
-    rows = _named(record)
-    return rows[rows["attack"].isin(ATTACKS)]
-
-
-def full_tables(record: Record) -> dict[str, pd.DataFrame]:
-    """Return the share of labels found (%) in every setting, one table for each defence.
-
-    One row for each network, number of epochs and batch size B; one column for each attack.
-    """
-    frame = _named(record)
-    tables = {}
-    for behind, group in frame.groupby("behind", sort=False):
-        wide = group.pivot_table(index=["net", "epochs", "size"], columns="attack", values="success", sort=False)
-        lines = wide[list(ATTACKS)].round(0).astype(int).astype(str).reset_index()
-        tables[str(behind)] = lines.rename(columns={"net": "network", "size": "batch size"})
-    return tables
-
-
 def threat_table() -> pd.DataFrame:
     """Return the threat model and the assumptions of each attack; one row for each attack."""
-    from gradleak.labels import METHODS
-
-    return pd.DataFrame(
-        [
-            {
-                "attack": name,
-                "needs beside the gradient": METHODS[own.method].threat,
-                "assumes": METHODS[own.method].assumes,
-            }
-            for name, own in ATTACKS.items()
-        ]
-    )
+    lines = [(name, METHODS[own.method].threat, METHODS[own.method].assumes) for name, own in ATTACKS.items()]
+    return pd.DataFrame(lines, columns=["attack", "needs beside the gradient", "assumes"])
 
 
 def outcomes(record: Record) -> list[Outcome]:

@@ -16,56 +16,32 @@ from matplotlib.figure import Figure
 from gradleak import claims, data, defenses, studies
 from gradleak.leak import Gradients, observe
 from gradleak.runs.fitting import Sees
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.drawn import arranged, lines, panel, powers_of_two
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import Measure, among, greatest, mean, only, select, summary
+from gradleak.show.summaries import among, cell, cells, mean, only, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.outcomes import FOUND, WORDS, Outcome, collected, written
-from gradleak.studies.shared.tally import (
-    ATTACKS,
-    GUESS,
-    SIZES,
-    LabelAttack,
-    Success,
-    Tally,
-    attack,
-    drawn,
-    load,
-    others,
-    with_errors,
-)
+from gradleak.studies.shared.tally import GUESS, SIZES, LabelAttack, Tally, attack, drawn, load, others, with_errors
+from gradleak.studies.wainakh2021.columns import COLUMNS
 
 PLACE = "Section 6.5, Figure 5"
 # The paper's attack, the guess, an attack that knows the defence, and an attack that does not rely on signs.
-SHOWN = {name: ATTACKS[name] for name in ("LLG+", "guess")} | {
-    "shadow": LabelAttack("shadow"),
-    "posterior": LabelAttack("posterior"),
-}
+# The name of an attack's method is that of the attack in lower case.
+SHOWN = {name: LabelAttack(name.lower()) for name in ("LLG+", GUESS, "shadow", "posterior")}
 # The defences of the paper, variants in the paper's code, and other defences.
-OF_PAPER = [
-    *(f"noise/{variance}" for variance in (0.01, 0.1, 1)),
-    *(f"dp/{norm}" for norm in (1, 5, 10)),
-    *(f"prune/{share}" for share in (0.2, 0.4, 0.8)),
-]
+OF_PAPER = ["noise/0.01", "noise/0.1", "noise/1", "dp/1", "dp/5", "dp/10", "prune/0.2", "prune/0.4", "prune/0.8"]
 OF_CODE = ["noise-coded/1", "dp-coded/1", "prune-coded/0.2", "prune-coded/0.8"]
 OTHERS = ["grad-drop/0.8", "sign/0", "quantize/4"]
-# The groups and names of defences in the figure.
+# The groups of defences in the figure, and the defences' names there.
 FAMILIES = {
-    "noise": ("noise",),
-    "clipping and noise": ("dp",),
-    "fewer entries": ("prune", "grad-drop"),
-    "fewer bits": ("sign", "quantize"),
-}
-SHORT = {
-    "noise": "variance {:g}",
-    "dp": "norm {:g}",
-    "prune": "prune {:.0%} of all",
-    "grad-drop": "drop {:.0%} a tensor",
-    "sign": "signs only",
-    "quantize": "{:.0f} bits",
+    "noise": {"noise": "variance {:g}"},
+    "clipping and noise": {"dp": "norm {:g}"},
+    "fewer entries": {"prune": "prune {:.0%} of all", "grad-drop": "drop {:.0%} a tensor"},
+    "fewer bits": {"sign": "signs only", "quantize": "{:.0f} bits"},
 }
 
 
@@ -76,12 +52,7 @@ class Defence(Defended):
     "prune-coded" treat each tensor separately.
     """
 
-    words: ClassVar = {name: name for name in ("none", "dp", "prune", "grad-drop", "sign", "quantize")} | {
-        "noise": "gaussian-variance",
-        "noise-coded": "gaussian",
-        "dp-coded": "dp-tensors",
-        "prune-coded": "prune-tensors",
-    }
+    words: ClassVar = {name: name for name in ("none", "dp", "prune", "grad-drop", "sign", "quantize")} | WORDS
 
 
 class Parameters(studies.Parameters):
@@ -109,21 +80,6 @@ class Parameters(studies.Parameters):
         return f"{self.repeats} networks behind each defence and {data.title(self.dataset)}"
 
 
-class SuccessBehind(Success):
-    """The success of an attack behind a defence.
-
-    Attributes:
-        utility: The cosine of the sent gradient with the clean one.
-        clipped: The share in percent of gradients, or of tensors if each is clipped separately, above the clipping
-            norm.
-        lost: The success on clean gradients minus the success behind the defence.
-    """
-
-    utility: float
-    clipped: float
-    lost: float
-
-
 class AttackedBehind(Experiment):
     """Batches on many networks behind one defence, and further batches on the same networks without a defence."""
 
@@ -134,13 +90,12 @@ class AttackedBehind(Experiment):
     auxiliary: int
     dataset: str
 
-    def run(self) -> Iterator[SuccessBehind]:
+    def run(self) -> Iterator[Columns]:
         """Count the labels of all batches, and measure how much the defence changes the gradient."""
         private, public = load(self.dataset, "train"), load(self.dataset, "test")
         generator = torch.Generator().manual_seed(self.seed)
         behind, without = Tally(), Tally()
-        utilities: list[float] = []
-        clipped: list[float] = []
+        changes: list[tuple[float, float]] = []
         for number in range(self.repeats):
             model = built("llg-cnn", private, self.seed + number, self.device)
             defence = named(Defence.words, self.defense, self.level, generator)
@@ -153,15 +108,12 @@ class AttackedBehind(Experiment):
             chosen = drawn(private.labels, 8, "unbalanced", generator)
             inputs, labels = private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
             clean = observe(model, inputs, labels).gradients
-            utilities.append(defenses.utility(clean, defence(clean)))
-            clipped.append(_clipped(self.defense, self.level, clean))
-        for row, other in zip(behind.rows(), without.rows(), strict=True):
-            yield SuccessBehind.of(
-                row,
-                utility=sum(utilities) / self.repeats,
-                clipped=sum(clipped) / self.repeats,
-                lost=other.success - row.success,
-            )
+            changes.append((defenses.utility(clean, defence(clean)), _clipped(self.defense, self.level, clean)))
+        utility, clipped = (sum(values) / self.repeats for values in zip(*changes, strict=True))
+        rows: list[dict[str, Any]] = behind.rows()
+        unchanged: list[dict[str, Any]] = without.rows()
+        for row, other in zip(rows, unchanged, strict=True):
+            yield {"utility": utility, "clipped": clipped, **row, "lost": other["success"] - row["success"]}
 
 
 def _clipped(defense: str, level: float, whole: Gradients) -> float:
@@ -176,9 +128,8 @@ def headline(record: Record) -> Headline:
     """Return the finding: noise alone hides few labels, and clipping to a small norm with noise hides most."""
     known = claims.judgements(record)
     noise = known["defenses-noise-1"]
-    rows = record.rows(AttackedBehind)
-    clipped = rows[(rows["defense"] == "dp") & (rows["level"] == 1)]
-    knowing = clipped[clipped["attack"] == "shadow"]["success"].mean()
+    clipped = select(record.rows(AttackedBehind), defense="dp", level=1)
+    knowing = select(clipped, attack="shadow")["success"].mean()
     cosine = clipped["utility"].iloc[0]
     return Headline(
         f"Noise of variance {noise.claim.measure.where['level']} still lets LLG+ find at least {noise.text} more "
@@ -193,35 +144,24 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the share of labels (%) that each attack finds behind each defence, as a mean over the batch sizes.
-
-    One row for each defence. Columns: the cosine of the sent gradient with the clean one, each attack's success, and
-    the number n of batches of each size.
-    """
-    return _by_defence(
-        record,
-        {"cosine with the clean gradient": only("utility", ".3f")}
-        | {f"{name} (%)": among(mean("success", ".1f"), attack=name) for name in SHOWN}
-        | {"batches per size": only("count", ".0f")},
-    )
-
-
-def size_table(record: Record) -> pd.DataFrame:
-    """Return the success of the best attack minus that of the guess (percentage points).
-
-    One row for each defence; one column for each batch size.
-    """
-    sizes = sorted(record.rows(AttackedBehind)["size"].unique())
-    return _by_defence(record, {f"B = {size}": among(greatest("over_guess", "+.1f"), size=size) for size in sizes})
-
-
-def _by_defence(record: Record, measures: dict[str, Measure]) -> pd.DataFrame:
-    """Return a row for each defence and level, even if two of them have the same name in a table."""
+    """Return the cosine with the clean gradient and the success of each attack, a mean over batch sizes, by defence."""
     rows = record.rows(AttackedBehind)
-    texts = [f"{Defence.words[name]}/{level}" for name, level in zip(rows["defense"], rows["level"], strict=True)]
-    rows = rows.assign(shown=[defenses.shown(text) for text in texts])
-    lines = summary(rows, {"defense": "defense", "level": "level"}, {"defence": only("shown")} | measures)
+    texts = written(rows["defense"], rows["level"], Defence.words)
+    lines = summary(
+        rows.assign(shown=[defenses.shown(text) for text in texts]),
+        {"defense": "defense", "level": "level"},
+        {"defence": only("shown")}
+        | cells(COLUMNS, "utility")
+        | {name: among(mean("success", COLUMNS["success"].text), attack=name) for name in SHOWN}
+        | {"best attack above the guess, worst batch size": _best_at_worst_size},
+    )
+    # Two levels of a defence may have the same name.
     return lines.drop(columns=["defense", "level"])
+
+
+def _best_at_worst_size(rows: pd.DataFrame) -> str:
+    """Measure how many labels the best attack finds above the guess, at the batch size where these are fewest."""
+    return cell(rows.groupby("size")["over_guess"].max().min(), COLUMNS["over_guess"].text)
 
 
 def figure_defenses(record: Record) -> Figure:
@@ -230,10 +170,8 @@ def figure_defenses(record: Record) -> Figure:
     One row of panels for each attack, one column for each kind of defence, one line for each strength.
     """
     frame = with_errors(record.rows(AttackedBehind))
-    names = zip(frame["defense"], frame["level"], strict=True)
-    frame = frame.assign(line=[SHORT.get(defense, "no defence").format(level) for defense, level in names])
     guess = select(frame, attack=GUESS, defense=frame["defense"].iloc[0]).assign(line="guess", error=0.0)
-    families = {title: own for title, own in FAMILIES.items() if frame["defense"].isin(own).any()} or {"": ()}
+    families = {title: own for title, own in FAMILIES.items() if frame["defense"].isin(own).any()} or {"": {}}
     looks: dict[str, dict[str, Any]] = {
         "no defence": {"color": "0.2"},
         "guess": {"color": "0.6", "linestyle": "-", "marker": "", "linewidth": 1.2},
@@ -241,9 +179,11 @@ def figure_defenses(record: Record) -> Figure:
     success = lines("size", "success", by="line", band="error", looks=looks, marker="o")
     panels = []
     for name, (title, family) in product([name for name in SHOWN if name != GUESS], families.items()):
-        rows = pd.concat([select(frame[frame["defense"].isin(["none", *family])], attack=name), guess])
+        rows = select(frame[frame["defense"].isin(["none", *family])], attack=name)
+        levels = zip(rows["defense"], rows["level"], strict=True)
+        rows = rows.assign(line=[family.get(defense, "no defence").format(level) for defense, level in levels])
         settings = {"title": title, "ylabel": f"{name} (%)", "xlabel": "batch size", "ylim": (0, 105)}
-        panels.append(panel(rows, success, powers_of_two("size"), **settings))
+        panels.append(panel(pd.concat([rows, guess]), success, powers_of_two("size"), **settings))
     figure = arranged(panels, len(families), height=2.0, sharex=True)
     for axis in figure.axes[-len(families) :]:
         axis.tick_params("x", labelsize=8.5)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Literal, get_args
+from typing import Any, Literal
 
 import pandas as pd
 import torch
@@ -20,25 +20,16 @@ from torch.nn import functional as F
 from gradleak import augment, claims, data, studies
 from gradleak.leak import evaluating
 from gradleak.runs.fitting import Sees
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.drawn import arranged, lines, panel
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, joined, mean, only, select, summary
+from gradleak.show.summaries import among, cells, mean, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.outcomes import FOUND, Outcome, collected, stages
-from gradleak.studies.shared.tally import (
-    ATTACKS,
-    DRAWN,
-    GUESS,
-    LOOKS,
-    LabelAttack,
-    Success,
-    Tally,
-    attack,
-    load,
-    others,
-)
+from gradleak.studies.shared.tally import DRAWN, GUESS, LOOKS, LabelAttack, Tally, attack, load, others, with_errors
+from gradleak.studies.wainakh2021.columns import COLUMNS
 from gradleak.wording import counted
 
 PLACE = "Section 6.4, Figure 4"
@@ -46,13 +37,11 @@ PLACE = "Section 6.4, Figure 4"
 RATE = 0.1
 TESTED = 1000
 Clients = Literal["skewed", "even"]
-CLIENTS: tuple[Clients, ...] = get_args(Clients)
 # The number of steps after which skewed clients change their two classes.
 BLOCK = 100
-SHOWN = {name: ATTACKS[name] for name in ("LLG", "LLG*", "LLG+", "guess")} | {
-    "shadow": LabelAttack("shadow"),
-    "posterior": LabelAttack("posterior"),
-    DRAWN: LabelAttack("draw"),
+# The name of an attack's method is that of the attack in lower case.
+SHOWN = {name: LabelAttack(name.lower()) for name in ("LLG", "LLG*", "LLG+", GUESS, "shadow", "posterior")} | {
+    DRAWN: LabelAttack("draw")
 }
 
 
@@ -85,24 +74,6 @@ class Parameters(studies.Parameters):
         )
 
 
-class SuccessAtStop(Success):
-    """The success of an attack after a number of training steps.
-
-    Attributes:
-        step: The number of training steps.
-        accuracy: The model's accuracy on test images, in percent.
-        own_accuracy: The model's accuracy on images drawn like the clients' training batches, in percent.
-        lost: The success before training minus this success.
-        over_llg: This success minus that of LLG.
-    """
-
-    step: int
-    accuracy: float
-    own_accuracy: float
-    lost: float
-    over_llg: float
-
-
 class AttackedTraining(Experiment):
     """One network that is trained by gradient descent, and attacked at regular intervals."""
 
@@ -115,14 +86,14 @@ class AttackedTraining(Experiment):
     auxiliary: int
     dataset: str
 
-    def run(self) -> Iterator[SuccessAtStop]:
+    def run(self) -> Iterator[Columns]:
         """Train, and attack some batches before the first step and after every `every` steps."""
         private, public = load(self.dataset, "train"), load(self.dataset, "test")
         generator = torch.Generator().manual_seed(self.seed + self.number)
         model = built("llg-cnn", private, self.seed + self.number, self.device)
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
         before: dict[str, float] = {}
-        pair = _pair(private, generator)
+        pair = torch.randperm(private.classes, generator=generator)[:2]
         for step in range(self.iterations + 1):
             if step % self.every == 0:
                 tally = Tally()
@@ -133,22 +104,20 @@ class AttackedTraining(Experiment):
                         sizes=[self.size], balance="unbalanced", generator=generator, attacks=SHOWN,
                     )  # fmt: skip
                 own = self._batch(private, TESTED // self.size * self.size, pair, generator)
-                accuracy = _accuracy(model, public.images[:TESTED], public.labels[:TESTED], self.device)
-                own_accuracy = _accuracy(model, private.images[own], private.labels[own], self.device)
-                rows = tally.rows()
-                success = {row.attack: row.success for row in rows}
+                stop: Columns = {
+                    "step": step,
+                    "accuracy": _accuracy(model, public.images[:TESTED], public.labels[:TESTED], self.device),
+                    "own_accuracy": _accuracy(model, private.images[own], private.labels[own], self.device),
+                }
+                rows: list[dict[str, Any]] = tally.rows()
+                success = {row["attack"]: row["success"] for row in rows}
                 before = before or success
                 for row in rows:
-                    yield SuccessAtStop.of(
-                        row,
-                        step=step,
-                        accuracy=accuracy,
-                        own_accuracy=own_accuracy,
-                        lost=before[row.attack] - row.success,
-                        over_llg=row.success - success["LLG"],
-                    )
+                    found = row["success"]
+                    lost = before[row["attack"]] - found
+                    yield {**stop, **row, "lost": lost, "over_llg": found - success["LLG"]}
             if step % BLOCK == 0:
-                pair = _pair(private, generator)
+                pair = torch.randperm(private.classes, generator=generator)[:2]
             chosen = self._batch(private, self.size, pair, generator)
             inputs, labels = private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
             optimizer.zero_grad()
@@ -163,13 +132,9 @@ class AttackedTraining(Experiment):
         """
         if self.clients == "even":
             return torch.randint(len(private), (size,), generator=generator)
-        first, second = pair.repeat_interleave(torch.tensor([size // 2, size // 4])).split([size // 2, size // 4])
-        rest = torch.randint(private.classes, (size - len(first) - len(second),), generator=generator)
-        return augment.samples_of(private.labels, torch.cat([first, second, rest]), generator)
-
-
-def _pair(private: data.Dataset, generator: torch.Generator) -> Tensor:
-    return torch.randperm(private.classes, generator=generator)[:2]
+        own = pair.repeat_interleave(torch.tensor([size // 2, size // 4]))
+        rest = torch.randint(private.classes, (size - len(own),), generator=generator)
+        return augment.samples_of(private.labels, torch.cat([own, rest]), generator)
 
 
 def _accuracy(model: nn.Module, images: Tensor, labels: Tensor, device: str) -> float:
@@ -195,61 +160,33 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the share of labels (%) that each attack finds in the course of training.
-
-    One row for each kind of client and some of the training steps. Columns: the model's accuracy on test images and on
-    images drawn like the training batches, then the attacks.
-    """
-    rows = record.rows(AttackedTraining)
-    steps = sorted(rows["step"].unique())
-    shown = {steps[0], *steps[:: max(1, len(steps) // 5)], steps[-1]}
+    """Return the model's accuracy and the labels that each attack finds, by kind of client and training step."""
     return summary(
-        rows[rows["step"].isin(shown)],
-        {"clients": "clients", "training steps": "step"},
-        {
-            "accuracy on test images (%)": among(mean("accuracy", ".1f"), attack=GUESS),
-            "accuracy on the clients’ batches (%)": among(mean("own_accuracy", ".1f"), attack=GUESS),
-        }
-        | {f"{name} (%)": among(mean("success", ".1f"), attack=name) for name in SHOWN},
-    )
-
-
-def end_table(record: Record) -> pd.DataFrame:
-    """Return the share of labels (%) that each attack finds at the end of training, ± the deviation over batches.
-
-    One row for each kind of client and network. Columns: the model's test accuracy, the number n of batches, then the
-    attacks.
-    """
-    rows = record.rows(AttackedTraining)
-    rows = select(rows, step=rows["step"].max())
-    success = joined(" ± ", only("success", ".1f"), only("spread", ".1f"))
-    return summary(
-        rows.assign(network=rows["run"] + 1),
-        {"clients": "clients", "network": "network"},
-        {"accuracy on test images (%)": only("accuracy", ".1f"), "batches": only("count", ".0f")}
-        | {f"{name} (%)": among(success, attack=name) for name in SHOWN},
+        record.rows(AttackedTraining),
+        {"clients": "clients", COLUMNS["step"].head: "step"},
+        cells(COLUMNS, "accuracy", "own_accuracy", by=mean)
+        | {name: among(mean("success", COLUMNS["success"].text), attack=name) for name in SHOWN},
     )
 
 
 def figure_training(record: Record) -> Figure:
-    """Draw the share of labels found and the model's accuracy (%) against the training steps, with standard deviations.
+    """Draw the share of labels found, with standard errors, and the model's accuracy (%) against the training steps.
 
     One row of panels for each kind of client: the attacks on the left, the model on the right.
     """
-    shown = {"xlabel": "steps of training", "ylim": (0, 105)}
-    accuracies = {"accuracy": "test images", "own_accuracy": "the clients’ batches"}
-    looks = {"test images": {"linestyle": "-"}, "the clients’ batches": {"linestyle": ":"}}
+    # There are many steps, so lines have no markers.
+    plain = {name: look | {"marker": ""} for name, look in LOOKS.items()}
+    attacks = lines("step", "success", by="attack", band="error", order=SHOWN, looks=plain)
+    model = [
+        lines("step", column, label=lambda head=COLUMNS[column].head: head, color="0.2", marker="", linestyle=dash)
+        for column, dash in (("accuracy", "-"), ("own_accuracy", ":"))
+    ]
+    shown = {"xlabel": COLUMNS["step"].head, "ylim": (0, 105)}
     panels = []
-    for clients, rows in record.rows(AttackedTraining).groupby("clients", sort=False):
-        # There are many steps, so lines have no markers.
-        plain = {name: look | {"marker": ""} for name, look in LOOKS.items()}
-        attacks = lines("step", "success", by="attack", band="deviation", order=SHOWN, looks=plain)
-        model = select(rows, attack=GUESS).rename(columns=accuracies)
-        model = model.melt("step", list(accuracies.values()), value_name="share")
-        accuracy = lines("step", "share", by="variable", band="deviation", looks=looks, color="0.2", marker="")
+    for clients, rows in with_errors(record.rows(AttackedTraining)).groupby("clients", sort=False):
         panels += [
             panel(rows, attacks, title=f"the attacks, {clients} clients", ylabel="labels found (%)", **shown),
-            panel(model, accuracy, title="the model", ylabel="accuracy (%)", **shown),
+            panel(rows, *model, title="the model", ylabel="accuracy (%)", **shown),
         ]
     figure = arranged(panels, 2, height=2.8, legend=4, sharey=False, sharex=True, width_ratios=(2.4, 1))
     for axis in figure.axes:
