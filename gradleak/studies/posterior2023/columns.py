@@ -1,5 +1,46 @@
 """The columns of the rows that the pages on posterior2023 record."""
 
-from gradleak.runs.columns import Columns
+from gradleak.runs.columns import Column, Columns
+from gradleak.show.tables import duration
 
-COLUMNS = Columns()
+SHARE = "{:.1f} %"
+ERROR = ".1e"
+INDEX = ".3f"
+
+COLUMNS = Columns(
+    # The accuracy of one attack's label counts, averaged over batches. A class accuracy is the Jaccard index of the
+    # found and the true set of classes, an instance accuracy that of the found and the true labels. `spread` is the
+    # standard deviation over the `count` cases of a row: batches here, samples in posterior-distributions.
+    attack=Column("attack"),
+    classes=Column("class accuracy", INDEX),
+    instances=Column("instance accuracy", INDEX),
+    spread=Column("standard deviation", INDEX),
+    count=Column("cases", "{:,.0f}"),
+    # posterior-attack
+    seconds=Column("elapsed time per batch", duration),
+    # posterior-trained: settings of Figure 3 (part "settings") and numbers of auxiliary samples of Figure 4 ("scale").
+    part=Column("part"),
+    size=Column("batch size", "{:.0f}"),
+    share=Column("share of one class", "{:.0%}"),
+    given=Column("auxiliary samples per class", "{:.0f}"),
+    accuracy=Column("test accuracy (%)", ".1f"),
+    # loss-gradients: formulas for the gradient of a loss, and formulas that count labels.
+    form=Column("formula"),
+    worst=Column("largest relative error", ERROR),
+    median=Column("median relative error", ERROR),
+    least_weight=Column("least weight Φ", ".2g"),
+    confidence=Column("mean probability of a sample's own class", "{:g}"),
+    found=Column("samples counted right", SHARE),
+    exact=Column("batches counted without error", SHARE),
+    # posterior-distributions: the probability of a class on its own samples (side "positive") and on all others
+    # ("negative"), with its quantiles.
+    step=Column("training steps", "{:.0f}"),
+    label=Column("class", "{:.0f}"),
+    side=Column("samples of the class or others"),
+    mean=Column("mean probability", INDEX),
+    q05=Column("5 % quantile", INDEX),
+    q25=Column("25 % quantile", INDEX),
+    q50=Column("median", INDEX),
+    q75=Column("75 % quantile", INDEX),
+    q95=Column("95 % quantile", INDEX),
+)

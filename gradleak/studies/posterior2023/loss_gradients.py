@@ -19,12 +19,13 @@ from gradleak.devices import least_squares
 from gradleak.labels.hard.posterior import Posteriors, posterior_values
 from gradleak.labels.hard.rounding import rounded
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-from gradleak.show import figures
-from gradleak.show.drawn import arranged, lines, only_rows, panel
+from gradleak.show.drawn import Look, drawn, lines, only_rows
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, greatest, least, summary, total
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import among, cells, greatest, least, summary, total
+from gradleak.studies import Experiment, setting
+from gradleak.studies.posterior2023.columns import COLUMNS
 
 PLACE = "Section 3.1, Theorem 1, Table 1, Appendix C"
 # The exponents of the least and the largest scale of logits. Where p rounds to 1, autograd of (1 − p)^γ is not finite
@@ -32,9 +33,7 @@ PLACE = "Section 3.1, Theorem 1, Table 1, Appendix C"
 SCALES = (-2.0, 0.3)
 # Three readings of Theorem 1: the weight of the sample's class times p − y; the weights of all classes regardless of
 # the label; and each class's weight times its share of the label, which soft labels need.
-TABLE_1, AS_PRINTED, BY_LABEL = "Table 1", "equation 2 as printed", "by the label"
-# The readings by their names in the table's heads.
-NAMES = {TABLE_1: "Table 1", AS_PRINTED: "equation 2 as printed", BY_LABEL: "weights by label share"}
+TABLE_1, AS_PRINTED, BY_LABEL = FORMS = "Table 1", "equation 2 as printed", "by the label"
 BATCH, CLASSES = 64, 10
 CONFIDENCES = (0.15, 0.3, 0.5, 0.7, 0.9)
 
@@ -50,56 +49,19 @@ class Parameters(studies.Parameters):
     def experiments(self) -> Iterator[Experiment]:
         """Yield each loss with each kind of label and number of classes, then the counts under each focal loss."""
         kinds = ("one-hot", "soft")
-        for labels, gamma, temperature, classes in product(kinds, self.gammas, self.temperatures, self.classes):
-            yield Slope.of(self, loss="focal", labels=labels, gamma=gamma, temperature=temperature, classes=classes)
-        for labels, temperature, classes in product(kinds, self.temperatures, self.classes):
-            yield Slope.of(
-                self, loss="cross-entropy", labels=labels, gamma=0.0, temperature=temperature, classes=classes
-            )
-        for classes in self.classes:
-            yield Slope.of(self, loss="binary", labels="binary", gamma=0.0, temperature=1.0, classes=classes)
+        losses = [("focal", *own) for own in product(kinds, self.gammas, self.temperatures)]
+        losses += [
+            ("cross-entropy", labels, 0.0, temperature) for labels, temperature in product(kinds, self.temperatures)
+        ]
+        losses += [("binary", "binary", 0.0, 1.0)]
+        for (loss, labels, gamma, temperature), classes in product(losses, self.classes):
+            yield Slope.of(self, loss=loss, labels=labels, gamma=gamma, temperature=temperature, classes=classes)
         for gamma in self.gammas:
             yield Counts.of(self, gamma=gamma)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
         return f"{self.cases:,} vectors of random logits for each loss and number of classes"
-
-
-class Missed(Row):
-    """The relative error of one reading of the theorem, over the gradients of `count` samples.
-
-    Attributes:
-        form: The reading.
-        worst: The largest error.
-        median: The median error.
-        count: The number of samples.
-        least_weight: The least weight Φ of a class.
-    """
-
-    form: str
-    worst: float
-    median: float
-    count: int
-    least_weight: float
-
-
-class Counted(Row):
-    """The success of counting by one formula.
-
-    Attributes:
-        form: The formula.
-        confidence: The mean predicted probability of a sample's own class.
-        count: The number of batches.
-        found: The share of samples that are counted for the right class, in percent.
-        exact: The share of batches that are counted without error, in percent.
-    """
-
-    form: str
-    confidence: float
-    count: int
-    found: float
-    exact: float
 
 
 class Slope(Experiment):
@@ -113,7 +75,7 @@ class Slope(Experiment):
     classes: int
     cases: int
 
-    def run(self) -> Iterator[Missed]:
+    def run(self) -> Iterator[Columns]:
         """Draw logits and labels, and compare the gradients."""
         generator = torch.Generator().manual_seed(self.seed)
         draws: dict[str, Any] = {"generator": generator, "dtype": torch.float64}
@@ -121,24 +83,24 @@ class Slope(Experiment):
         spread = 10 ** (low + (high - low) * torch.rand(self.cases, 1, **draws))
         logits = (spread * torch.randn(self.cases, self.classes, **draws)).to(self.device).requires_grad_()
         target = _labels(self.labels, self.cases, self.classes, generator).to(self.device)
-        # The focal loss allows a different weight α for each sample.
-        alpha = torch.ones(self.cases, 1, dtype=torch.float64)
-        alpha = 0.25 + torch.rand(self.cases, 1, **draws) if self.loss == "focal" else alpha
-        own, alpha = _loss(self.loss, self.gamma, self.temperature), alpha.to(self.device)
+        losses: dict[str, Loss] = {
+            "focal": Focal(gamma=self.gamma, temperature=self.temperature),
+            "cross-entropy": CrossEntropy(self.temperature),
+            "binary": BinaryCrossEntropy(),
+        }
+        own, alpha = losses[self.loss], torch.ones(self.cases, 1, dtype=torch.float64)
+        if self.loss == "focal":  # allows a different weight α for each sample
+            alpha = 0.25 + torch.rand(self.cases, 1, **draws)
+        alpha = alpha.to(self.device)
         (slope,) = torch.autograd.grad((alpha[:, 0] * own(logits, target)).sum(), [logits])
         p = own.probabilities(logits.detach())
         weight = alpha * own.weight(p)
         # The gradient of a saturated sample is mostly rounding error of p, so errors are relative to a larger size.
         size = (slope.norm(dim=1) + 1e-9 * weight.abs().amax(dim=1)).clamp(min=1e-300)
-        for form, found in _forms(weight, p, target, binary=self.loss == "binary").items():
-            missed = (found - slope).norm(dim=1) / size
-            yield Missed(
-                form=form,
-                worst=float(missed.max()),
-                median=float(missed.median()),
-                count=self.cases,
-                least_weight=float(weight.min()),
-            )
+        for form, found in _gradients(weight, p, target, binary=self.loss == "binary").items():
+            error = (found - slope).norm(dim=1) / size
+            summed: Columns = {"worst": float(error.max()), "median": float(error.median())}
+            yield {"form": form, **summed, "count": self.cases, "least_weight": float(weight.min())}
 
 
 class Counts(Experiment):
@@ -148,7 +110,7 @@ class Counts(Experiment):
     gamma: float
     cases: int
 
-    def run(self) -> Iterator[Counted]:
+    def run(self) -> Iterator[Columns]:
         """Count by Theorem 2 and by a system of equations, for classes of different mean confidence."""
         generator = torch.Generator().manual_seed(self.seed)
         draws: dict[str, Any] = {"generator": generator, "dtype": torch.float64}
@@ -170,19 +132,13 @@ class Counts(Experiment):
             right = torch.cat([BATCH * gradient, p.new_full((batches, 1), BATCH)], dim=1)
             solved = rounded(least_squares(system, right.T).T, BATCH)
             for form, found in (("Theorem 2", paper), ("as a system", solved)):
-                yield Counted(
-                    form=form,
-                    confidence=confidence,
-                    count=batches,
-                    found=100 * float(metrics.count_overlap(found, truth).mean()),
-                    exact=100 * float((found == truth).all(dim=1).double().mean()),
-                )
-
-
-def _loss(name: str, gamma: float, temperature: float) -> Loss:
-    if name == "focal":
-        return Focal(gamma=gamma, temperature=temperature)
-    return CrossEntropy(temperature) if name == "cross-entropy" else BinaryCrossEntropy()
+                yield {
+                    "form": form,
+                    "confidence": confidence,
+                    "count": batches,
+                    "found": 100 * float(metrics.count_overlap(found, truth).mean()),
+                    "exact": 100 * float((found == truth).all(dim=1).double().mean()),
+                }
 
 
 def _labels(kind: str, cases: int, classes: int, generator: torch.Generator) -> Tensor:
@@ -194,7 +150,7 @@ def _labels(kind: str, cases: int, classes: int, generator: torch.Generator) -> 
     return drawn / drawn.sum(dim=1, keepdim=True)
 
 
-def _forms(weight: Tensor, p: Tensor, target: Tensor, *, binary: bool) -> dict[str, Tensor]:
+def _gradients(weight: Tensor, p: Tensor, target: Tensor, *, binary: bool) -> dict[str, Tensor]:
     """Return the gradient (N, K) by each reading of the theorem, from the weights Φ (N, K) of all classes."""
     if binary:
         return {TABLE_1: weight * (p - target)}
@@ -232,35 +188,20 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the largest relative error of each reading of the theorem, compared with autograd.
+    """Return the largest relative error of each formula for the gradient, compared with autograd.
 
-    One row for each loss and kind of label. Columns: the number of samples, the three readings, and the least weight.
+    One row for each loss and kind of label. Columns: the number of samples, the three formulas, and the least weight.
     """
-    forms = {f"relative error, {name}": among(greatest("worst", ".1e"), form=form) for form, name in NAMES.items()}
+    error = COLUMNS["worst"]
     return summary(
         record.rows(Slope),
         {"loss": "loss", "labels": "labels"},
         {
             "samples": among(total("count"), form=TABLE_1),
-            **forms,
-            "least weight Φ": least("least_weight", ".2g"),
+            **{f"{error.head}, {form}": among(greatest("worst", error.text), form=form) for form in FORMS},
+            **cells(COLUMNS, "least_weight", by=least),
         },
     )
-
-
-def counts_table(record: Record) -> pd.DataFrame:
-    """Return the share of samples that are counted for the right class.
-
-    One row for each focusing parameter γ and formula (Theorem 2 or system of equations); one column for each mean
-    confidence p.
-    """
-    frame = record.rows(Counts)
-    wide = frame.pivot_table(index=["gamma", "form"], columns="confidence", values="found", sort=False)
-    wide = wide.map("{:.1f} %".format)
-    wide.columns = [f"p = {value:g}" for value in wide.columns]
-    wide = wide.reset_index()
-    wide["gamma"] = wide["gamma"].map("{:g}".format)
-    return wide.replace({"form": {"as a system": "linear system"}}).rename(columns={"gamma": "γ", "form": "formula"})
 
 
 def figure_counts(record: Record) -> Figure:
@@ -268,32 +209,16 @@ def figure_counts(record: Record) -> Figure:
 
     Theorem 2 has a line for each focusing parameter γ; the linear system has one line for all of them.
     """
-    rows = record.rows(Counts)
     theorem = lines("confidence", "found", by="gamma", label="Theorem 2, γ = {:g}".format)
-    system = lines(
-        "confidence", "found", label=lambda: "linear system, every γ", color="0.35", linestyle=":", marker="*"
-    )
-    counted = panel(
-        rows,
+    look: Look = {"color": "0.35", "linestyle": ":", "marker": "*"}
+    system = lines("confidence", "found", label=lambda: "linear system, every γ", **look)
+    return drawn(
+        record.rows(Counts),
         only_rows(theorem, form="Theorem 2"),
         only_rows(system, form="as a system"),
+        height=3.4,
+        legend=3,
         xlabel="mean probability of a sample’s own class",
         ylabel="samples counted right (%)",
         ylim=(0, 105),
     )
-    return arranged([counted], 1, height=3.4, legend=3)
-
-
-def figure_weights(record: Record) -> Figure:
-    """Draw the weight Φ before p − y against the probability of the sample's own class, a line for each γ."""
-    gammas = sorted(set(record.frame()["gamma"]))
-    p = torch.linspace(1e-4, 1 - 1e-4, 400, dtype=torch.float64)
-    figure, axes = figures.panels(1, 1, height=3.4)
-    axis = axes[0][0]
-    for index, gamma in enumerate(gammas):
-        colour = figures.COLOURS[index % len(figures.COLOURS)]
-        axis.plot(p, Focal(gamma=gamma).weight(p), color=colour, label=f"γ = {gamma:g}", linewidth=1.6)
-    axis.axvline(1 / CLASSES, color="0.5", linestyle=figures.DASHES[1], linewidth=1, label="untrained, 10 classes")
-    axis.set(xlabel="probability of the sample’s own class", ylabel="weight Φ", ylim=(-0.05, None))
-    figures.legend_below(figure, 3)
-    return figure

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 import torch
@@ -23,15 +23,16 @@ from gradleak.losses import CrossEntropy, Focal, Loss
 from gradleak.models import training
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.drawn import arranged, lines, panel, powers_of_two
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import among, joined, only, summary
-from gradleak.show.tables import duration
+from gradleak.show.summaries import among, joined, only, select, summary
 from gradleak.studies import Experiment, setting
+from gradleak.studies.posterior2023.columns import COLUMNS
 from gradleak.studies.shared.attacked_networks import OnPixels, built
-from gradleak.studies.shared.counted_batches import Accuracy, accuracies, accuracy, skewed
+from gradleak.studies.shared.counted_batches import accuracy, skewed
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected, guessed, stages
 from gradleak.studies.shared.tally import LOOKS, load, others
 
@@ -40,18 +41,13 @@ ATTACKS = {"LLG": "llg*", "iLRG": "ilrg", "posterior": "posterior", "guess": "gu
 # LLG and iLRG as published assume cross-entropy, and LLG's random inputs are pixels although the client normalises its
 # inputs. In the "told" variants both know the loss and the smoothing, and random inputs are normalised too.
 TOLD = {name: ATTACKS[name] for name in ("LLG", "iLRG", "guess")}
-LossName = Literal["ce", "focal"]
-LOSSES: tuple[LossName, ...] = get_args(LossName)
 # The claim of the page's key number.
 KEY = "posterior-vgg16-with-relu-cifar-10-posterior-instance-accuracy"
 # The largest total number of auxiliary samples, for datasets with many classes.
 MOST = 2000
-ROW = {"dataset": "dataset", "network": "network", "activation": "activation", "batch size": "size"}
 # The head of a column of Table 2.
 TIME = "posterior: elapsed time per batch"
-VARIANT = {"loss": "loss", "τ": "temperature", "ε": "epsilon"}
-# Losses and schemes of initial weights by their names in tables.
-NAMED = {"ce": "cross-entropy", "focal": "focal"}
+# Schemes of initial weights by their names in tables.
 WEIGHTS = {"torch": "layer default", "kaiming": "He, fan-out", "uniform": "uniform"}
 
 
@@ -73,7 +69,7 @@ class Begun(Attacked):
 class Variant(Form):
     """A loss, its temperature, and the smoothing ε of its labels, written "loss/temperature/epsilon"."""
 
-    loss: LossName
+    loss: Literal["ce", "focal"]
     temperature: float = Field(gt=0)
     epsilon: float = Field(ge=0, lt=1)
 
@@ -127,33 +123,23 @@ class Parameters(studies.Parameters):
         plain = {**dict(Variant.of("ce/1/0")), "share": 0.0, "epochs": 0}
         main = plain | dict(self.rows[-1])
         trained = main | {"epochs": self.epochs, "networks": 1, "batches": 20}
-        for row in self.rows:
-            yield OfRow.of(self, **plain | dict(row))
-        for variant in self.variants:
-            yield OfVariant.of(self, **main | dict(variant))
-        for size in self.sizes:
-            yield OfSize.of(self, **trained | {"size": size})
-        for share in self.shares:
-            yield OfShare.of(self, **trained | {"share": share})
-        for scale in self.scales:
-            yield OfScale.of(self, **main | {"auxiliary": scale})
-        for row in self.told:
-            yield Told.of(self, **plain | dict(row))
-        for variant in self.variants:
-            yield Told.of(self, **main | dict(variant))
-        for row in self.begun:
-            yield OfWeights.of(self, **plain | dict(row))
+        made: list[tuple[type[Counting], dict[str, Any]]] = [
+            *((OfRow, plain | dict(row)) for row in self.rows),
+            *((OfVariant, main | dict(variant)) for variant in self.variants),
+            *((OfSize, trained | {"size": size}) for size in self.sizes),
+            *((OfShare, trained | {"share": share}) for share in self.shares),
+            *((OfScale, main | {"auxiliary": scale}) for scale in self.scales),
+            *((Told, plain | dict(row)) for row in self.told),
+            *((Told, main | dict(variant)) for variant in self.variants),
+            *((OfWeights, plain | dict(row)) for row in self.begun),
+        ]
+        for kind, inputs in made:
+            yield kind.of(self, **inputs)
 
     def about(self) -> str:
         """Return the number of networks and batches of a run in a few words."""
         images = ", ".join(data.title(name) for name in dict.fromkeys(row.dataset for row in self.every))
         return f"{self.networks} networks a row with {self.batches} batches each; {images}"
-
-
-class Counted(Accuracy):
-    """The accuracy of one attack's counts, and the time (s) per batch."""
-
-    seconds: float
 
 
 class Counting(Experiment):
@@ -173,18 +159,20 @@ class Counting(Experiment):
     share: float
     epochs: int
 
-    def counted(self, attacks: dict[str, str] = ATTACKS, *, told: bool = False) -> list[Counted]:
+    def counted(self) -> list[Columns]:
         """Count the labels by each attack.
 
-        If `told`, all attacks know the loss, the smoothing and the normalisation of inputs. Otherwise only the
+        In the part "told", all attacks know the loss, the smoothing and the normalisation of inputs. Otherwise only the
         posterior attack knows loss and smoothing.
         """
+        told = self.part == "told"
+        attacks = TOLD if told else ATTACKS
         private, public = load(self.dataset, "train"), load(self.dataset, "test")
         generator = torch.Generator().manual_seed(self.seed)
         focal = self.loss == "focal"
         loss: Loss = Focal(temperature=self.temperature) if focal else CrossEntropy(self.temperature)
         found: dict[str, list[Tensor]] = {name: [] for name in attacks}
-        seconds = dict.fromkeys(attacks, 0.0)
+        true, seconds = [], dict.fromkeys(attacks, 0.0)
         for number in range(self.networks):
             model = self._model(private, self.seed + number)
             given, classes = others(public, max(1, min(self.auxiliary, MOST // public.classes)), generator)
@@ -198,7 +186,7 @@ class Counting(Experiment):
                 inputs, given = data.normalise(inputs), data.normalise(given)
             inputs = inputs.to(self.device)
             heads = observe_heads(model, inputs, targets.to(self.device), loss=loss, batch_size=self.size)
-            truth = torch.stack([one.bincount(minlength=private.classes) for one in labels.split(self.size)])
+            true.append(torch.stack([one.bincount(minlength=private.classes) for one in labels.split(self.size)]))
             known = Knowledge(
                 model,
                 (given.to(self.device), classes.to(self.device)),
@@ -211,24 +199,18 @@ class Counting(Experiment):
             for name, method in attacks.items():
                 started = time.perf_counter()
                 own = known if told or name == "posterior" else untold
-                counts = count_heads(heads, method, own, whatever_holds=True).cpu()
+                found[name].append(count_heads(heads, method, own, whatever_holds=True).cpu())
                 seconds[name] += time.perf_counter() - started
-                found[name].append(accuracies(counts, truth))
-        rows = [accuracy(name, own) for name, own in found.items()]
-        return [Counted.of(row, seconds=seconds[row.attack] / row.count) for row in rows]
+        batches = self.networks * self.batches
+        return [accuracy(name, own, true) | {"seconds": seconds[name] / batches} for name, own in found.items()]
 
     def _model(self, private: data.Dataset, seed: int) -> nn.Module:
         if not self.epochs:
             return built(self.network, private, seed, self.device, init=self.init, activation=self.activation)
         recipe = training.Recipe(
-            network=self.network,
-            dataset=self.dataset,
-            epochs=self.epochs,
-            learning_rate=1e-3,
-            activation=self.activation,
-            init=self.init,
-            seed=seed,
-        )
+            network=self.network, dataset=self.dataset, activation=self.activation, init=self.init, epochs=self.epochs,
+            learning_rate=1e-3, seed=seed,
+        )  # fmt: skip
         return training.train(recipe, device=self.device).model.to(self.device)
 
 
@@ -237,7 +219,7 @@ class OfRow(Counting):
 
     part: ClassVar[str] = "table 2"
 
-    def run(self) -> list[Counted]:
+    def run(self) -> list[Columns]:
         """Count the labels."""
         return self.counted()
 
@@ -247,7 +229,7 @@ class OfVariant(Counting):
 
     part: ClassVar[str] = "table 3"
 
-    def run(self) -> list[Counted]:
+    def run(self) -> list[Columns]:
         """Count the labels."""
         return self.counted()
 
@@ -257,7 +239,7 @@ class OfSize(Counting):
 
     part: ClassVar[str] = "batch size"
 
-    def run(self) -> list[Counted]:
+    def run(self) -> list[Columns]:
         """Count the labels."""
         return self.counted()
 
@@ -267,7 +249,7 @@ class OfShare(Counting):
 
     part: ClassVar[str] = "imbalance"
 
-    def run(self) -> list[Counted]:
+    def run(self) -> list[Columns]:
         """Count the labels."""
         return self.counted()
 
@@ -277,7 +259,7 @@ class OfScale(Counting):
 
     part: ClassVar[str] = "scale"
 
-    def run(self) -> list[Counted]:
+    def run(self) -> list[Columns]:
         """Count the labels."""
         return self.counted()
 
@@ -287,9 +269,9 @@ class Told(Counting):
 
     part: ClassVar[str] = "told"
 
-    def run(self) -> list[Counted]:
-        """Count the labels by the attacks with this knowledge."""
-        return self.counted(TOLD, told=True)
+    def run(self) -> list[Columns]:
+        """Count the labels."""
+        return self.counted()
 
 
 class OfWeights(Counting):
@@ -297,24 +279,21 @@ class OfWeights(Counting):
 
     part: ClassVar[str] = "begun"
 
-    def run(self) -> list[Counted]:
+    def run(self) -> list[Columns]:
         """Count the labels."""
         return self.counted()
+
+
+# The inputs that define a setting.
+SETTING = [name for name in Counting.model_fields if name not in ("seed", "device", "networks", "batches")]
 
 
 def headline(record: Record) -> Headline:
     """Return the finding: nearly every label is counted on untrained networks."""
     known = claims.judgements(record)
-    lenet, resnet, other = (
-        known[f"posterior-{name}-instance-accuracy"]
-        for name in (
-            "lenet5-with-tanh-mnist-posterior",
-            "resnet50-with-relu-cifar-100-posterior",
-            "lenet5-with-tanh-mnist-llg",
-        )
-    )
-    rows = record.part("table 2")
-    least = rows[rows["attack"] == "posterior"]["instances"].min()
+    names = "lenet5-with-tanh-mnist-posterior", "resnet50-with-relu-cifar-100-posterior", "lenet5-with-tanh-mnist-llg"
+    lenet, resnet, other = (known[f"posterior-{name}-instance-accuracy"] for name in names)
+    least = select(record.rows(OfRow), attack="posterior")["instances"].min()
     return Headline(
         "On untrained networks with default initial weights the posterior attack counts nearly all labels of a batch "
         f"(accuracy {lenet.text} on LeNet5 and VGG16, {resnet.text} on ResNet50); on LeNet5 with tanh the earlier "
@@ -328,64 +307,41 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 2: the class and the instance accuracy of each attack, "class / instance".
+    """Return Table 2, also for other initial weights: the class and the instance accuracy, "class / instance".
 
-    One row for each dataset, network, activation and batch size B; one column for each attack. n is the number of
-    batches.
+    One row for each dataset, network, activation, batch size and scheme of weights; one column for each attack.
     """
-    return _both_accuracies(record.rows(OfRow), ROW)
-
-
-def begun_table(record: Record) -> pd.DataFrame:
-    """Return rows of Table 2 with different initial weights, "class / instance".
-
-    One row for each dataset, network, activation, batch size B and scheme of weights; one column for each attack.
-    """
-    begun, keys = record.rows(OfWeights), list(ROW.values())
-    usual = record.rows(OfRow).merge(begun[keys].drop_duplicates(), on=keys)
-    rows = pd.concat([usual, begun]).sort_values("activation", kind="stable")
-    return _both_accuracies(rows.assign(init=rows["init"].map(WEIGHTS)), ROW | {"initial weights": "init"})
-
-
-def _both_accuracies(rows: pd.DataFrame, keys: dict[str, str]) -> pd.DataFrame:
-    both = joined(" / ", only("classes", ".3f"), only("instances", ".3f"))
-    attacks = {name: among(both, attack=name) for name in ATTACKS}
-    time = {TIME: among(only("seconds", duration), attack="posterior")}
-    lines = summary(rows, keys, {**attacks, "batches": only("count", ".0f"), **time})
-    return lines.assign(dataset=lines["dataset"].map(data.title))
-
-
-def told_table(record: Record) -> pd.DataFrame:
-    """Return the instance accuracy of LLG and iLRG as published, and informed of the loss and the normalisation.
-
-    One row for each network, activation, loss, temperature τ and smoothing ε.
-    """
-    told, keys = record.rows(Told), [*ROW.values(), *VARIANT.values()]
-    plain = pd.concat([record.rows(OfRow), record.rows(OfVariant)]).merge(told[keys].drop_duplicates(), on=keys)
-    rows = pd.concat([told.assign(told=True), plain.assign(told=False)])
-    instances = only("instances", ".3f")
-    measures = {}
-    for name in ("LLG", "iLRG"):
-        measures[name] = among(instances, attack=name, told=False)
-        measures[f"{name}, informed"] = among(instances, attack=name, told=True)
-    measures["guess"] = among(instances, attack="guess", told=True)
-    return summary(_variants(rows), ROW | VARIANT, measures).drop(columns=["dataset", "batch size"])
+    rows = pd.concat([record.rows(OfRow), record.rows(OfWeights)])
+    rows = rows.sort_values(["network", "activation"], kind="stable")
+    both = joined(" / ", *(only(name, COLUMNS[name].text) for name in ("classes", "instances")))
+    return summary(
+        rows.assign(dataset=rows["dataset"].map(data.title), init=rows["init"].map(WEIGHTS)),
+        {name: name for name in ("dataset", "network", "activation")}
+        | {"batch size": "size", "initial weights": "init"},
+        {
+            **{name: among(both, attack=name) for name in ATTACKS},
+            "batches": only("count", "{:.0f}"),
+            TIME: among(only("seconds", COLUMNS["seconds"].text), attack="posterior"),
+        },
+    )
 
 
 def variant_table(record: Record) -> pd.DataFrame:
-    """Return Table 3: the instance accuracy of each attack, mean ± standard deviation over batches.
+    """Return Table 3: the instance accuracy of each attack, of LLG and iLRG also if they are informed of the loss.
 
-    One row for each loss, temperature τ and smoothing ε; one column for each attack. n is the number of batches.
+    One row for each loss, temperature τ and smoothing ε; one column for each attack, mean ± standard deviation over
+    batches.
     """
-    instances = joined(" ± ", only("instances", ".3f"), only("spread", ".3f"))
-    attacks = {name: among(instances, attack=name) for name in ATTACKS}
-    return summary(_variants(record.rows(OfVariant)), VARIANT, {**attacks, "batches": only("count", ".0f")})
-
-
-def _variants(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with loss, temperature and smoothing as text for tables."""
-    texts = {name: rows[name].map("{:g}".format) for name in ("temperature", "epsilon")}
-    return rows.assign(loss=rows["loss"].map(NAMED), **texts)
+    usual, told = record.rows(OfVariant), record.rows(Told)
+    told = told.merge(usual[SETTING].drop_duplicates(), on=SETTING)
+    rows = pd.concat([usual, told.assign(attack=told["attack"] + ", informed")])
+    instances = joined(" ± ", *(only(name, COLUMNS[name].text) for name in ("instances", "spread")))
+    attacks = ("LLG", "LLG, informed", "iLRG", "iLRG, informed", "posterior", "guess")
+    return summary(
+        rows.assign(loss=rows["loss"].map({"ce": "cross-entropy", "focal": "focal"})),
+        {"loss": "loss", "τ": "temperature", "ε": "epsilon"},
+        {**{name: among(instances, attack=name) for name in attacks}, "batches": only("count", "{:.0f}")},
+    )
 
 
 def figure_settings(record: Record) -> Figure:
@@ -424,21 +380,14 @@ def leaks(record: Record) -> Leaks:
     )
 
 
-# The Jaccard index of found and true counts, and the columns that distinguish the page's settings.
-INSTANCES = average_of("instances", "instance accuracy", "batches", of=1.0, spread="spread")
-SETTING = [
-    "part", "dataset", "network", "activation", "init", "auxiliary", "loss", "temperature", "epsilon", "share",
-    "epochs",
-]  # fmt: skip
-
-
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
     rows = record.frame()
-    rows = rows.assign(chance=100 * guessed(rows, "instances", [*SETTING, "size"]))
+    rows = rows.assign(chance=100 * guessed(rows, "instances", ["part", *SETTING]))
     rows = rows[rows["attack"] != "guess"]
+    found = average_of("instances", "instance accuracy", "batches", of=1.0, spread="spread")
     return collected(
-        record, rows, "labels", INSTANCES, chance=rows["chance"], attack=rows["attack"],
+        record, rows, "labels", found, chance=rows["chance"], attack=rows["attack"],
         network=rows["network"] + ", " + rows["activation"], training=stages(rows["epochs"]), data=rows["dataset"],
         batch=rows["size"], detail=[_setting(row) for _, row in rows.iterrows()],
     )  # fmt: skip

@@ -6,10 +6,12 @@ posterior2023, section 3.2: Figure 2.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 import pandas as pd
 import seaborn as sns
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor, nn
@@ -19,18 +21,21 @@ from gradleak import claims, data, studies
 from gradleak.leak import head_inputs
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.drawn import drawn, level
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, greatest, joined, mean, only, select, summary
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import cells, joined, mean, only, select, summary
+from gradleak.studies import Experiment, setting
+from gradleak.studies.posterior2023.columns import COLUMNS
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.tally import load
 
 PLACE = "Section 3.2, Figure 2"
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
-SIDES = ("positive", "negative")
-NAMES = ("samples of the class", "all other samples")
+# The samples of a class and all others, by their names in tables and figures.
+SIDES = {"positive": "samples of the class", "negative": "all other samples"}
 BATCH = 64
 # The batch size for which errors of counts are computed.
 ERRORS_AT = 32
@@ -72,33 +77,6 @@ class Parameters(studies.Parameters):
         return f"{networks}; {self.samples:,} test samples at each stop"
 
 
-class Posterior(Row):
-    """The predicted probability of one class after some training steps.
-
-    Attributes:
-        step: The number of training steps.
-        label: The class.
-        side: "positive" for samples of the class, "negative" for all others.
-        count: The number of samples, over which mean, spread and quantiles are taken.
-        accuracy: The network's accuracy on all samples, in percent.
-        mean: The mean probability.
-        spread: The standard deviation.
-    """
-
-    step: int
-    label: int
-    side: str
-    count: int
-    accuracy: float
-    mean: float
-    spread: float
-    q05: float
-    q25: float
-    q50: float
-    q75: float
-    q95: float
-
-
 class Posteriors(Experiment):
     """A network that is trained for some steps, with its predicted probabilities for each class at several stops."""
 
@@ -110,7 +88,7 @@ class Posteriors(Experiment):
     samples: int
     rate: float
 
-    def run(self) -> Iterator[Posterior]:
+    def run(self) -> Iterator[Columns]:
         """Train, and measure the predicted probabilities at every stop."""
         private, public = load(self.dataset, "train"), load(self.dataset, "test")
         generator = torch.Generator().manual_seed(self.seed)
@@ -132,35 +110,24 @@ class Posteriors(Experiment):
             model.eval()
 
 
-def _described(model: nn.Module, step: int, seen: Tensor, labels: Tensor, classes: int) -> Iterator[Posterior]:
+def _described(model: nn.Module, step: int, seen: Tensor, labels: Tensor, classes: int) -> Iterator[Columns]:
     probabilities = head_inputs(model, seen)[1].softmax(dim=1).double().cpu()
     accuracy = 100 * float((probabilities.argmax(dim=1) == labels).double().mean())
-    for label in range(classes):
-        for side, of in zip(SIDES, (labels == label, labels != label), strict=True):
-            own = probabilities[of, label]
-            if not len(own):
-                continue
+    for label, side in product(range(classes), SIDES):
+        own = probabilities[(labels == label) == (side == "positive"), label]
+        if len(own):
+            about: Columns = {"step": step, "label": label, "side": side, "count": len(own), "accuracy": accuracy}
+            spread = float(own.std()) if len(own) > 1 else 0.0
             quantiles = torch.quantile(own, torch.tensor(list(QUANTILES.values()), dtype=own.dtype))
-            yield Posterior.of(
-                step=step,
-                label=label,
-                side=side,
-                count=len(own),
-                accuracy=accuracy,
-                mean=float(own.mean()),
-                spread=float(own.std()) if len(own) > 1 else 0.0,
-                **dict(zip(QUANTILES, quantiles.tolist(), strict=True)),
-            )
-
-
-STOP = {"dataset": "dataset", "network": "network", "training steps": "step"}
+            named = dict(zip(QUANTILES, quantiles.tolist(), strict=True))
+            yield about | {"mean": float(own.mean()), "spread": spread} | named
 
 
 def headline(record: Record) -> Headline:
     """Return the finding: counts from means are nearly exact before training, and wrong after a hundred steps."""
     known = claims.judgements(record)
     gathered = known["distributions-mnist-gathered-positive"]
-    errors = select(_errors(record), dataset="mnist").groupby("step")["error"].mean()
+    errors = select(_classes(record), dataset="mnist").groupby("step")["error"].mean()
     first, last = errors.iloc[0], errors.iloc[-1]
     return Headline(
         "Before training, a network predicts nearly the same for all samples, and a label count has an error of "
@@ -173,98 +140,85 @@ def headline(record: Record) -> Headline:
     )
 
 
+def _classes(record: Record) -> pd.DataFrame:
+    """Return a row for each class and stop, with the standard deviation of the class's count by the page's formula."""
+    rows, keys = record.rows(Posteriors), ["dataset", "network", "step", "label"]
+    others = select(rows, side="negative")[[*keys, "mean", "spread", "count"]]
+    rows = select(rows, side="positive").merge(others, on=keys, suffixes=("", "_others"))
+    each = ERRORS_AT / rows.groupby(keys[:-1])["label"].transform("size")
+    variance = each * rows["spread"] ** 2 + (ERRORS_AT - each) * rows["spread_others"] ** 2
+    return rows.assign(
+        title=rows["dataset"].map(data.title),
+        samples=rows["count"] + rows["count_others"],
+        error=variance**0.5 / (1 - rows["mean"] + rows["mean_others"]),
+    )
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return the predicted probability of a class for samples of the class and for others, as means over classes.
 
     One row for each dataset, network and training step. Columns: accuracy, mean ± standard deviation for samples of the
-    class ("positive") and for others ("negative"), and the number n of samples.
+    class and for others, the mean standard deviation of a count in batches of 32, and the number of samples.
     """
-    spread = joined(" ± ", mean("mean", ".3f"), mean("spread", ".3f"))
-    heads = [f"probability on {name}, mean ± SD" for name in NAMES]
-    sides = {head: among(spread, side=side) for side, head in zip(SIDES, heads, strict=True)}
-    lines = summary(
-        record.rows(Posteriors), STOP, {"accuracy (%)": only("accuracy", ".1f"), **sides, "test samples": _samples}
-    )
-    return lines.assign(dataset=lines["dataset"].map(data.title))
-
-
-def _samples(rows: pd.DataFrame) -> str:
-    """Measure the number of samples; each is positive or negative for any one class."""
-    return f"{select(rows, label=rows['label'].min())['count'].sum():.0f}"
-
-
-def _errors(record: Record) -> pd.DataFrame:
-    """Return the standard deviation of every class's count by the page's formula, a row for each class and stop."""
-    parts = []
-    for (dataset, network, step), group in record.rows(Posteriors).groupby(list(STOP.values()), sort=False):
-        sides = {side: own.set_index("label") for side, own in group.groupby("side")}
-        positive, negative = sides["positive"], sides["negative"]
-        each = ERRORS_AT / len(negative)
-        wide = each * positive["spread"] ** 2 + (ERRORS_AT - each) * negative["spread"] ** 2
-        errors = wide**0.5 / (1 - positive["mean"] + negative["mean"])
-        parts.append(pd.DataFrame({"dataset": dataset, "network": network, "step": step, "error": errors}))
-    return pd.concat(parts)
-
-
-def error_table(record: Record) -> pd.DataFrame:
-    """Return the standard deviation of counts that follows from the spread of the posteriors, for batches of 32.
-
-    One row for each dataset, network and training step. Columns: the mean over classes and the largest.
-    """
-    measures = {
-        "mean error of a count (samples)": mean("error", ".3f"),
-        "error of the worst class (samples)": greatest("error", ".3f"),
+    probabilities = {
+        f"probability on {name}, mean ± SD": joined(" ± ", mean(f"mean{end}", ".3f"), mean(f"spread{end}", ".3f"))
+        for name, end in zip(SIDES.values(), ("", "_others"), strict=True)
     }
-    lines = summary(_errors(record), STOP, measures)
-    return lines.assign(dataset=lines["dataset"].map(data.title))
+    return summary(
+        _classes(record),
+        {"dataset": "title", "network": "network", COLUMNS["step"].head: "step"},
+        {
+            **cells(COLUMNS, "accuracy"),
+            **probabilities,
+            "mean error of a count (samples)": mean("error", ".3f"),
+            "test samples": only("samples", "{:.0f}"),
+        },
+    )
 
 
 def figure_posteriors(record: Record) -> Figure:
     """Draw the predicted probability of every class at the last stop, for samples of the class and for others.
 
-    Boxes hold 50 % and whiskers 90 % of the samples; there is a panel for each dataset and network.
+    Bars hold 50 % and lines 90 % of the samples; there is a panel for each dataset and network.
     """
+
+    def bars(axis: Axes, rows: pd.DataFrame) -> None:
+        for (side, name), colour, shift in zip(SIDES.items(), figures.COLOURS, (-0.2, 0.2), strict=False):
+            own = select(rows, side=side)
+            place = own["label"] + shift
+            axis.vlines(place, own["q05"], own["q95"], color=colour, linewidth=1.2)
+            axis.vlines(place, own["q25"], own["q75"], color=colour, linewidth=9, label=name)
+            axis.plot(place, own["q50"], color="white", linestyle="none", marker="_", markersize=9)
+
     rows = record.rows(Posteriors)
-    last = rows[rows["step"] == rows["steps"]]
-    groups = list(last.groupby(["dataset", "network"], sort=False))
-    figure, axes = figures.panels(len(groups), 1, height=2.7)
-    for axis, ((dataset, network), group) in zip(axes[:, 0], groups, strict=True):
-        for side, name, colour, shift in zip(SIDES, NAMES, figures.COLOURS, (-0.2, 0.2), strict=False):
-            own = group[group["side"] == side].sort_values("label")
-            stats = {"whislo": "q05", "q1": "q25", "med": "q50", "q3": "q75", "whishi": "q95"}
-            boxes = [{stat: line[of] for stat, of in stats.items()} for line in own.to_dict("records")]
-            drawn = axis.bxp(
-                boxes,
-                positions=own["label"] + shift,
-                widths=0.32,
-                showfliers=False,
-                patch_artist=True,
-                manage_ticks=False,
-                boxprops={"facecolor": colour, "alpha": 0.75, "linewidth": 0.8},
-                medianprops={"color": "white", "linewidth": 1.6},
-                whiskerprops={"color": colour},
-                capprops={"color": colour},
-            )
-            drawn["boxes"][0].set_label(name)
-        axis.set_title(f"{data.title(str(dataset))}, {network}, after {group['step'].iloc[0]:.0f} steps")
-        axis.set(ylabel="probability of the class", ylim=(-0.03, 1.03))
-        axis.set_xticks(sorted(group["label"].unique()))
-    axes[-1][0].set_xlabel("class")
-    figures.legend_below(figure, 2)
-    return figure
+    return drawn(
+        rows[rows["step"] == rows["steps"]].assign(dataset=rows["dataset"].map(data.title)),
+        bars,
+        panels=["dataset", "network", "steps"],
+        title="{}, {}, after {:.0f} steps".format,
+        across=1,
+        height=2.7,
+        legend=2,
+        xlabel="class",
+        ylabel="probability of the class",
+        xticks=sorted(rows["label"].unique()),
+    )
 
 
 def figure_errors(record: Record) -> Figure:
     """Draw the standard deviation of counts against the training steps, a point for each class."""
-    # Seaborn aligns rows by their index, which repeats between trials.
-    frame = _errors(record).reset_index(drop=True)
-    groups = list(frame.groupby(["dataset", "network"], sort=False))
-    figure, axes = figures.panels(1, len(groups), height=2.7, sharey=True)
-    for axis, ((dataset, network), group) in zip(axes[0], groups, strict=True):
+
+    def swarm(axis: Axes, rows: pd.DataFrame) -> None:
         # Points that do not fit side by side may overlap, without a warning.
-        sns.swarmplot(group, x="step", y="error", color=figures.COLOURS[2], size=5, warn_thresh=1, ax=axis)
-        axis.axhline(0.5, color=figures.COLOURS[1], linestyle=figures.DASHES[1], label="half a sample")
-        axis.set(title=f"{data.title(str(dataset))}, {network}", xlabel="steps of training", ylabel="")
-    axes[0][0].set_ylabel("SD of a count (samples)")
-    figures.legend_below(figure, 1)
-    return figure
+        sns.swarmplot(rows, x="step", y="error", color=figures.COLOURS[2], size=5, warn_thresh=1, ax=axis)
+
+    return drawn(
+        _classes(record),
+        swarm,
+        level(0.5, "half a sample", color=figures.COLOURS[1]),
+        panels=["title", "network"],
+        height=2.7,
+        legend=1,
+        xlabel="steps of training",
+        ylabel="SD of a count (samples)",
+    )

@@ -21,12 +21,14 @@ from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import head_inputs, observe_heads
 from gradleak.models import training
 from gradleak.runs.fitting import Sees
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.drawn import Look, Mark, arranged, level, lines, panel, powers_of_two
 from gradleak.show.headline import Headline
 from gradleak.show.summaries import among, joined, only, select, summary
 from gradleak.studies import Experiment, setting
-from gradleak.studies.shared.counted_batches import Accuracy, accuracies, accuracy, skewed
+from gradleak.studies.posterior2023.columns import COLUMNS
+from gradleak.studies.shared.counted_batches import accuracy, skewed
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected, guessed
 from gradleak.studies.shared.tally import LOOKS, load, others
 
@@ -69,24 +71,6 @@ class Parameters(studies.Parameters):
         return f"{self.batches} batches a setting, {self.epochs} epoch of {self.network}, {images}"
 
 
-class Counted(Accuracy):
-    """The accuracy of one attack's counts in a setting of Figure 3, or with an amount of auxiliary samples of Figure 4.
-
-    Attributes:
-        part: "settings" (Figure 3) or "scale" (Figure 4).
-        size: The batch size.
-        share: The share of one class in a batch; 0 for even batches.
-        given: The number of auxiliary samples per class.
-        accuracy: The model's test accuracy, in percent.
-    """
-
-    part: str
-    size: int
-    share: float
-    given: int
-    accuracy: float
-
-
 class TrainedModel(Experiment):
     """A trained model, and batches of every size, imbalance and number of auxiliary samples."""
 
@@ -105,67 +89,41 @@ class TrainedModel(Experiment):
         """Return the dataset of the private images and the model's training set."""
         return [self.dataset, self.learns]
 
-    def run(self) -> Iterator[Counted]:
+    def run(self) -> Iterator[Columns]:
         """Train the model, and count the labels by every attack."""
-        model, correct = self._model()
+        recipe = training.Recipe(
+            network=self.network, dataset=self.learns, activation="relu", init="torch", epochs=self.epochs,
+            optimizer=self.optimizer, learning_rate=1e-3, weight_decay=0, flips_and_crops=False, seed=self.seed,
+        )  # fmt: skip
+        trained = training.train(recipe, device=self.device)
+        model = trained.model.to(self.device)
         # Samples do not influence each other, so the last layer's inputs are computed only once.
         private, public = (_seen(model, load(self.dataset, split), self.device) for split in ("train", "test"))
         head = model.get_submodule("head")
         generator = torch.Generator().manual_seed(self.seed)
         settings = [("settings", size, share, self.auxiliary) for size in self.sizes for share in self.shares]
-        for part, size, share, each in (*settings, *(("scale", SIZE, 0.0, amount) for amount in self.scales)):
+        settings += [("scale", SIZE, 0.0, amount) for amount in self.scales]
+        for part, size, share, each in settings:
+            truth: list[Tensor] = []
             found: dict[str, list[Tensor]] = {name: [] for name in ATTACKS}
             for number in range(self.batches):
                 chosen = skewed(private, size, share, generator)
-                labels = private.labels[chosen]
-                inputs = private.images[chosen].to(self.device)
+                inputs, labels = private.images[chosen].to(self.device), private.labels[chosen]
                 heads = observe_heads(head, inputs, labels.to(self.device), batch_size=size)
-                truth = labels.bincount(minlength=private.classes).unsqueeze(0)
+                truth.append(labels.bincount(minlength=private.classes).unsqueeze(0))
                 given, classes = others(public, each, generator)
                 known = Knowledge(head, (given.to(self.device), classes.to(self.device)), seed=self.seed + number)
                 for name, method in ATTACKS.items():
-                    counts = count_heads(heads, method, known, whatever_holds=True).cpu()
-                    found[name].append(accuracies(counts, truth))
-            for name, own in found.items():
-                yield Counted.of(
-                    accuracy(name, own), part=part, size=size, share=share, given=each, accuracy=100 * correct
-                )
-
-    def _model(self) -> tuple[nn.Module, float]:
-        """Return the model and its test accuracy."""
-        recipe = training.Recipe(
-            network=self.network,
-            dataset=self.learns,
-            epochs=self.epochs,
-            learning_rate=1e-3,
-            optimizer=self.optimizer,
-            weight_decay=0,
-            flips_and_crops=False,
-            activation="relu",
-            init="torch",
-            seed=self.seed,
-        )
-        trained = training.train(recipe, device=self.device)
-        return trained.model.to(self.device), trained.accuracy
+                    found[name].append(count_heads(heads, method, known, whatever_holds=True).cpu())
+            setting: Columns = {"part": part, "size": size, "share": share, "given": each}
+            for name, counts in found.items():
+                yield accuracy(name, counts, truth) | setting | {"accuracy": 100 * trained.accuracy}
 
 
 def _seen(model: nn.Module, dataset: data.Dataset, device: str) -> data.Dataset:
     """Return a dataset with the last layer's inputs in place of its images."""
     features, _ = head_inputs(model, data.normalise(dataset.images).to(device))
     return replace(dataset, images=features.cpu())
-
-
-def _rows(record: Record, **where: str) -> pd.DataFrame:
-    """Return the rows in which columns have these values, with the optimizers' names for tables."""
-    rows = select(record.rows(TrainedModel), **where)
-    return rows.assign(optimizer=rows["optimizer"].map(NAMES))
-
-
-def _published(optimizer: str) -> pd.Series[float]:
-    """Return the paper's series of Figure 4: the accuracy by the number of auxiliary samples per class."""
-    values = claims.published("posterior-trained", "instances", ["optimizer", "given"])
-    series = {given: float(value) for (name, given), value in values.items() if name == optimizer}
-    return pd.Series(series, dtype=float).sort_index()
 
 
 def headline(record: Record) -> Headline:
@@ -179,12 +137,9 @@ def headline(record: Record) -> Headline:
         f"After one epoch of training the posterior attack reaches an accuracy of {adam.text} (Adam) or {sgd.text} "
         "(gradient descent) on small balanced batches: less than the paper says, and at best about as much as a "
         f"guess of equal counts, which reaches {guess:.3f}.",
-        true=bool(
-            adam.agrees is False
-            and sgd.agrees is False
-            and smallest["adam", "posterior"] < guess
-            and abs(smallest["sgd", "posterior"] - guess) < 0.005
-        ),
+        true=adam.agrees is False
+        and sgd.agrees is False
+        and bool(smallest["adam", "posterior"] < guess and abs(smallest["sgd", "posterior"] - guess) < 0.005),
         claim="trained-sizes",
         what="least instance accuracy over even batches (VGG16 after an epoch of Adam, CIFAR-10)",
         figure=figure_trained,
@@ -192,37 +147,23 @@ def headline(record: Record) -> Headline:
     )
 
 
-def models_table(record: Record) -> pd.DataFrame:
-    """Return the test accuracy of each trained model, a row for each optimizer."""
-    return summary(_rows(record), {"trained by": "optimizer"}, {"test accuracy (%)": only("accuracy", ".1f")})
-
-
-def settings_table(record: Record) -> pd.DataFrame:
+def table(record: Record) -> pd.DataFrame:
     """Return Figure 3: the instance accuracy of the posterior attack, and of the guess in brackets.
 
-    One row for each optimizer and share of one class; one column for each batch size B.
+    One row for each optimizer, with the model's test accuracy, and share of one class; one column for each batch size.
     """
-    rows = _rows(record, part="settings")
+    rows = select(record.rows(TrainedModel), part="settings")
     own = among(only("instances", ".3f"), attack="posterior")
     guess = among(only("instances", "({:.3f})"), attack="guess")
-    sizes = {f"batches of {size}": among(joined(" ", own, guess), size=size) for size in sorted(set(rows["size"]))}
-    rows = rows.assign(share=rows["share"].map(lambda share: f"{100 * share:.0f} %" if share else "even"))
-    return summary(rows, {"trained by": "optimizer", "share of one class": "share"}, sizes)
-
-
-def scale_table(record: Record) -> pd.DataFrame:
-    """Return Figure 4: the instance accuracy of the posterior attack, mean ± standard deviation over batches.
-
-    One row for the paper and one for each optimizer; one column for each number of auxiliary samples per class.
-    """
-    rows = _rows(record, part="scale", attack="posterior")
-    instances = joined(" ± ", only("instances", ".3f"), only("spread", ".3f"))
-    heads = {given: f"{given} per class" for given in dict.fromkeys(rows["given"])}
-    amounts = {head: among(instances, given=given) for given, head in heads.items()}
-    measured = summary(rows, {"trained by": "optimizer"}, amounts)
-    paper = {given: f"{value:.3f}" for given, value in _published("adam").items()}
-    line = {"trained by": "the paper (not stated)"} | {head: paper.get(given, "–") for given, head in heads.items()}
-    return pd.concat([pd.DataFrame([line]), measured], ignore_index=True)
+    return summary(
+        rows.assign(
+            optimizer=rows["optimizer"].map(NAMES),
+            accuracy=rows["accuracy"].map("{:.1f}".format),
+            share=rows["share"].map(lambda share: f"{100 * share:.0f} %" if share else "even"),
+        ),
+        {"trained by": "optimizer"} | {COLUMNS[name].head: name for name in ("accuracy", "share")},
+        {f"batches of {size}": among(joined(" ", own, guess), size=size) for size in sorted(set(rows["size"]))},
+    )
 
 
 def figure_trained(record: Record) -> Figure:
@@ -247,11 +188,12 @@ def figure_trained(record: Record) -> Figure:
 
 
 def _paper_series(optimizer: str) -> Mark:
-    """Draw the paper's series of Figure 4."""
-    series = _published(optimizer)
+    """Draw the paper's series of Figure 4: the accuracy by the number of auxiliary samples per class."""
+    values = claims.published("posterior-trained", "instances", ["optimizer", "given"])
+    series = sorted((given, float(value)) for (name, given), value in values.items() if name == optimizer)
 
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
-        axis.plot(series.index, series.to_numpy(), marker="*", label="the paper’s Figure 4", **PUBLISHED)
+        axis.plot(*zip(*series, strict=True), marker="*", label="the paper’s Figure 4", **PUBLISHED)
 
     return draw
 
@@ -263,7 +205,7 @@ def outcomes(record: Record) -> list[Outcome]:
     rows = rows[rows["attack"] != "guess"]
     found = average_of("instances", "instance accuracy", "batches", of=1.0, spread="spread")
     details = [
-        f"{row['optimizer']}"
+        row["optimizer"]
         + (f", {row['share']:.0%} of one class" if row["share"] else "")
         + (f", {row['given']} auxiliary samples per class" if row["part"] == "scale" else "")
         for _, row in rows.iterrows()

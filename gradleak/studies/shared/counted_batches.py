@@ -6,25 +6,7 @@ import torch
 from torch import Tensor
 
 from gradleak import augment, data, metrics
-from gradleak.studies import Row
-
-
-class Accuracy(Row):
-    """The accuracy of one attack's label counts, averaged over batches.
-
-    Attributes:
-        attack: The attack's name.
-        classes: The mean class accuracy, the Jaccard index of found and true sets of classes.
-        instances: The mean instance accuracy, the Jaccard index of found and true counts.
-        spread: The standard deviation of the instance accuracy.
-        count: The number of batches.
-    """
-
-    attack: str
-    classes: float
-    instances: float
-    spread: float
-    count: int
+from gradleak.runs.plain import Columns
 
 
 def skewed(private: data.Dataset, size: int, share: float, generator: torch.Generator) -> Tensor:
@@ -41,19 +23,19 @@ def skewed(private: data.Dataset, size: int, share: float, generator: torch.Gene
     return augment.samples_of(private.labels, wanted, generator)
 
 
-def accuracies(counts: Tensor, truth: Tensor) -> Tensor:
-    """Return the class and the instance accuracy (N, 2) of every batch, from found and true counts (N, C)."""
-    return torch.stack([metrics.class_jaccard(counts, truth), metrics.count_jaccard(counts, truth)], dim=1)
+def accuracy(attack: str, counts: list[Tensor], truth: list[Tensor]) -> Columns:
+    """Return a row with an attack's accuracy, averaged over batches, from found and true counts (N, C) of some batches.
 
-
-def accuracy(attack: str, batches: list[Tensor]) -> Accuracy:
-    """Average an attack's results over batches; each tensor (N, 2) holds the `accuracies` of some batches."""
-    results = torch.cat(batches)
-    classes, instances = results.unbind(dim=1)
-    return Accuracy(
-        attack=attack,
-        classes=float(classes.mean()),
-        instances=float(instances.mean()),
-        spread=float(instances.std()) if len(results) > 1 else 0.0,
-        count=len(results),
-    )
+    Returns:
+        The class accuracy, which is the Jaccard index of found and true sets of classes; the instance accuracy, which
+        is the Jaccard index of found and true counts, with its standard deviation; and the number of batches.
+    """
+    found, true = torch.cat(counts), torch.cat(truth)
+    instances = metrics.count_jaccard(found, true)
+    return {
+        "attack": attack,
+        "classes": float(metrics.class_jaccard(found, true).mean()),
+        "instances": float(instances.mean()),
+        "spread": float(instances.std()) if len(instances) > 1 else 0.0,
+        "count": len(instances),
+    }

@@ -25,9 +25,10 @@ def test_untrained_posteriors_are_alike_and_part_with_training(record: Record) -
 
 
 def test_tables_and_figures(record: Record) -> None:
-    assert list(posterior_distributions.table(record)["training steps"]) == ["0", "30", "60"]
-    errors = posterior_distributions.error_table(record)["mean error of a count (samples)"].astype(float)
-    assert errors.is_monotonic_increasing
+    table = posterior_distributions.table(record)
+    assert list(table["training steps"]) == ["0", "30", "60"]
+    assert set(table["test samples"]) == {"300"}
+    assert table["mean error of a count (samples)"].astype(float).is_monotonic_increasing
     assert records.about(record) == "small-cnn on digits; 300 test samples at each stop"
     for draw in (posterior_distributions.figure_posteriors, posterior_distributions.figure_errors):
         figure = draw(record)
