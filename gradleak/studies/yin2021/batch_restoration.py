@@ -15,20 +15,23 @@ from matplotlib.figure import Figure
 from pydantic import model_validator
 
 from gradleak import claims, data, metrics, studies
-from gradleak.labels.hard.gradinversion import gradinversion
+from gradleak.labels.hard.gradinversion import Rule, gradinversion
 from gradleak.runs.fitting import Sees
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-from gradleak.show import figures
+from gradleak.show.drawn import crossed, drawn, lines
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import among, joined, only, select, summary
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import among, cells, joined, only, select, summary
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen, SeenNetwork
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected
+from gradleak.studies.yin2021.columns import COLUMNS
 
 PLACE = "Section 4.1.1, Table 1"
-RULES = {"row sums": "sum", "GradInversion": "minimum"}
-REPEATS = "with repeats"
+RULES: dict[str, Rule] = {"row sums": "sum", "GradInversion": "minimum"}
+# The two kinds of batches, by whether their labels may repeat.
+BATCHES = {False: "distinct labels", True: "labels repeat"}
 
 
 class Parameters(studies.Parameters):
@@ -70,17 +73,6 @@ class Parameters(studies.Parameters):
         return f"{len(self.rows)} networks, {self.samples:,} samples at each batch size, {images}"
 
 
-class Accuracy(Row):
-    """The share of labels that a rule restores, in percent: mean and deviation over `count` batches of one size."""
-
-    rule: str
-    size: int
-    repeats: bool
-    accuracy: float
-    spread: float
-    count: int
-
-
 class RestoredLabels(OnLastLayer):
     """Labels of many batches, restored by both rules.
 
@@ -91,48 +83,44 @@ class RestoredLabels(OnLastLayer):
     sizes: list[int]
     samples: int
 
-    def run(self) -> Iterator[Accuracy]:
-        """Restore the labels of batches of every size."""
+    def run(self) -> Iterator[Columns]:
+        """Restore the labels of batches of every size: the mean share and its deviation for each rule, in percent."""
         seen = self.seen()
         generator = torch.Generator().manual_seed(self.seed)
         for repeats in (False, True) if seen.labels is None else (False,):
             for size in self.sizes:
-                for rule, shares in self._shares(seen, size, repeats, generator).items():
-                    values = torch.tensor(shares, dtype=torch.float64)
-                    yield Accuracy(
-                        rule=rule,
-                        size=size,
-                        repeats=repeats,
-                        accuracy=float(values.mean()),
-                        spread=float(values.std()) if len(values) > 1 else 0.0,
-                        count=len(values),
-                    )
+                count = -(-self.samples // size)
+                shares = [self._shares(seen, size, repeats, generator) for _ in range(count)]
+                for rule, values in zip(RULES, torch.tensor(shares, dtype=torch.float64).T, strict=True):
+                    yield {
+                        "rule": rule,
+                        "size": size,
+                        "repeats": repeats,
+                        "accuracy": float(values.mean()),
+                        "spread": float(values.std()) if count > 1 else 0.0,
+                        "count": count,
+                    }
 
-    def _shares(self, seen: Seen, size: int, repeats: bool, generator: torch.Generator) -> dict[str, list[float]]:
-        """Return the share of labels that each rule restores in every batch, in percent."""
-        shares: dict[str, list[float]] = {name: [] for name in RULES}
-        for _ in range(-(-self.samples // size)):
-            chosen = torch.randperm(len(seen.features), generator=generator)[:size].to(self.device)
-            own = seen.labels_of(chosen, generator, repeats=repeats)
-            gradient = seen.gradient(chosen, own).unsqueeze(0)
-            truth = torch.bincount(own, minlength=self.classes).unsqueeze(0)
-            for name, rule in RULES.items():
-                found = gradinversion(gradient, size, rule)  # type: ignore[arg-type]
-                shares[name].append(100 * float(metrics.count_overlap(found, truth)[0]))
-        return shares
+    def _shares(self, seen: Seen, size: int, repeats: bool, generator: torch.Generator) -> list[float]:
+        """Return the share of a new batch's labels that each rule restores, in percent."""
+        chosen = torch.randperm(len(seen.features), generator=generator)[:size].to(self.device)
+        labels = seen.labels_of(chosen, generator, repeats=repeats)
+        gradient = seen.gradient(chosen, labels).unsqueeze(0)
+        truth = torch.bincount(labels, minlength=self.classes).unsqueeze(0)
+        found = [gradinversion(gradient, size, rule) for rule in RULES.values()]
+        return [100 * float(metrics.count_overlap(counts, truth)[0]) for counts in found]
 
 
 def headline(record: Record) -> Headline:
     """Return the finding: the least entries of rows find nearly all labels of batches without repeated classes."""
     known = claims.judgements(record)
     least, sums = known["restoration-96-gradinversion"], known["restoration-96-row-sums"]
-    rows = record.rows(RestoredLabels)
-    both = rows[rows["network"].eq(TRAINED) & rows["size"].eq(96)].set_index("rule")["accuracy"]
+    large = select(record.rows(RestoredLabels), network=TRAINED, size=96).set_index("rule")["accuracy"]
     return Headline(
         f"In batches of {least.claim.measure.where['size']} images of different classes the least entry of each row "
         f"of the last layer’s gradient reveals {least.text} of the labels, and the sum of each row {sums.text} "
         "(trained EfficientNet-Lite0); neither rule can find a class twice.",
-        true=bool(least.agrees and both["GradInversion"] > both["row sums"]),
+        true=bool(least.agrees and large["GradInversion"] > large["row sums"]),
         claim="restoration-96-gradinversion",
         what="labels restored by GradInversion’s rule in batches of 96 (trained EfficientNet-Lite0, ImageNet)",
         figure=figure_accuracy,
@@ -140,76 +128,59 @@ def headline(record: Record) -> Headline:
     )
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return Table 1: the share of labels that each rule restores (%) in batches without repeated classes.
+def restored(record: Record) -> pd.DataFrame:
+    """Return the rows with words for network and batches, and the largest expected share of a rule's answers (%).
 
-    One row for each network and batch size B. Cells are mean ± standard deviation over batches.
+    A rule names no class twice, so it cannot find all labels if these repeat.
     """
-    return _table(record, repeats=False)
+    rows = record.rows(RestoredLabels)
+    classes, sizes = rows["classes"].astype(float), rows["size"].astype(float)
+    distinct = classes * (1 - (1 - 1 / classes) ** sizes)
+    training = rows["network"].eq(TRAINED).map({True: "trained", False: "untrained"})
+    return rows.assign(
+        training=training,
+        title=(rows["network"] + " " + rows["activation"]).str.strip() + ", " + training,
+        kind=rows["repeats"].map(BATCHES),
+        limit=(100 * distinct / sizes).where(rows["repeats"].astype(bool), 100.0),
+    )
 
 
-def repeats_table(record: Record) -> pd.DataFrame:
-    """Return the same for batches that may repeat a class, with the limit for rules that return a set of classes."""
-    return _table(record, repeats=True)
-
-
-def _table(record: Record, *, repeats: bool) -> pd.DataFrame:
-    rows = select(record.rows(RestoredLabels), repeats=repeats)
-    rows = rows.assign(network=[_title(*one) for one in zip(rows["network"], rows["activation"], strict=True)])
-    share = joined(" ± ", only("accuracy", ".2f"), only("spread", ".1f"))
-    measures = {f"{name} (%)": among(share, rule=name) for name in RULES}
-    if repeats:
-        measures["limit (%)"] = lambda group: f"{limit(group['classes'].iloc[0], group['size'].iloc[0]):.1f}"
-    return summary(rows, {"network": "network", "batch size": "size"}, {**measures, "batches": only("count", ".0f")})
-
-
-def _title(network: object, activation: object) -> str:
-    return f"{network} {activation}".strip() + (", trained" if network == TRAINED else ", untrained")
-
-
-def limit(classes: int, size: int) -> float:
-    """Return the expected share of distinct classes among `size` random labels, in percent."""
-    return 100 * classes * (1 - (1 - 1 / classes) ** size) / size
+def table(record: Record) -> pd.DataFrame:
+    """Return the share of labels that each rule restores (%), mean ± standard deviation over batches."""
+    share = joined(" ± ", *cells(COLUMNS, "accuracy", "spread").values())
+    return summary(
+        restored(record),
+        {"network": "title", "labels": "kind", COLUMNS["size"].head: "size"},
+        {f"{rule} (%)": among(share, rule=rule) for rule in RULES}
+        | {"limit (%)": only("limit", ".1f"), "batches": only("count", COLUMNS["count"].text)},
+    )
 
 
 def figure_accuracy(record: Record) -> Figure:
     """Draw the share of labels restored (%) against the batch size, a panel for each network and a line for each rule.
 
-    Dashed lines are batches that may repeat a class. The wide grey line is the limit for rules that return a set.
+    Dashed lines are batches whose labels may repeat. The wide grey line is their limit.
     """
-    frame = record.rows(RestoredLabels)
-    groups = list(frame.groupby(["network", "activation"], sort=False))
-    figure, axes = figures.panels(1, len(groups), height=3.0, sharey=True)
-    for axis, ((network, activation), group) in zip(axes[0], groups, strict=True):
-        for index, name in enumerate(RULES):
-            for repeats, part in group[group["rule"] == name].groupby("repeats"):
-                axis.plot(
-                    part["size"],
-                    part["accuracy"],
-                    color=figures.COLOURS[index],
-                    linestyle=figures.DASHES[2 if repeats else 0],
-                    marker="s" if repeats else "o",
-                    markersize=4,
-                    label=f"{name}, {REPEATS}" if repeats else name,
-                )
-        if group["repeats"].any():
-            sizes = sorted(group["size"].unique())
-            most = [limit(group["classes"].iloc[0], size) for size in sizes]
-            axis.plot(
-                sizes, most, color="0.55", linewidth=4, alpha=0.35, label="limit of a set of classes, with repeats"
-            )
-        axis.set(xticks=sorted(group["size"].unique()), xlabel="batch size")
-        axis.set_title(_title(network, activation))
-    axes[0][0].set_ylabel("labels restored (%)")
-    axes[0][0].set_ylim(min(50.0, 10 * math.floor(frame["accuracy"].min() / 10)), 102)
-    figures.legend_below(figure, 3)
-    return figure
+    rows = restored(record)
+    limits = select(rows, repeats=True).assign(rule="limit", accuracy=lambda own: own["limit"])
+    looks = crossed(RULES, BATCHES.values())
+    looks |= {f"limit, {BATCHES[True]}": {"color": "0.55", "linewidth": 4, "alpha": 0.35, "marker": ""}}
+    return drawn(
+        pd.concat([rows, limits]),
+        lines("size", "accuracy", by=["rule", "kind"], looks=looks),
+        panels="title",
+        legend=3,
+        xlabel=COLUMNS["size"].head,
+        ylabel=COLUMNS["accuracy"].head,
+        xticks=rows["size"].unique(),
+        ylim=(min(50.0, 10 * math.floor(rows["accuracy"].min() / 10)), 102),
+    )
 
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    distinct = line(table(record), "efficientnet-lite0, trained", "96")
-    repeated = line(repeats_table(record), "efficientnet-b0, untrained", "96")
+    distinct = line(table(record), "efficientnet-lite0, trained", BATCHES[False], "96")
+    repeated = line(table(record), "efficientnet-b0, untrained", BATCHES[True], "96")
     return Leaks(
         "labels of a batch (GradInversion)",
         f"batches of {distinct['batch size']}; trained EfficientNet-Lite0",
@@ -224,11 +195,9 @@ def leaks(record: Record) -> Leaks:
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
-    rows = record.frame()
-    found = average_of("accuracy", "labels found", "batches", spread="spread")
+    rows = restored(record)
     return collected(
-        record, rows, "labels", found, attack=rows["rule"].replace("GradInversion", "GradInversion's rule"),
-        network=rows["network"], training=["trained" if name in TRAINED else "untrained" for name in rows["network"]],
-        data=rows["dataset"], batch=rows["size"],
-        detail=["labels repeat" if repeats else "distinct labels" for repeats in rows["repeats"]],
+        record, rows, "labels", average_of("accuracy", "labels found", "batches", spread="spread"),
+        attack=rows["rule"].replace("GradInversion", "GradInversion's rule"), network=rows["network"],
+        training=rows["training"], data=rows["dataset"], batch=rows["size"], detail=rows["kind"],
     )  # fmt: skip

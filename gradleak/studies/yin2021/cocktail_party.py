@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Self
+from itertools import product
+from typing import Self
 
 import pandas as pd
 import torch
@@ -22,27 +23,27 @@ from gradleak.errors import InputError
 from gradleak.images import unmix_features
 from gradleak.labels import recover_batch
 from gradleak.leak import head_inputs
-from gradleak.runs import kinds
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.drawn import drawn, lines, powers_of_two
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, count, mean, median, percent, spread_if_many, summary
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import among, count, median, share, spread_if_many, summary
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made
 from gradleak.studies.shared.last_layers import MEAN, STD, TRAINED, Seen
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected
+from gradleak.studies.yin2021.columns import COLUMNS
 
 PLACE = "Beyond section 4"
-CONSTANT, PARTY, EXACT = "one direction", "cocktail party", "exact recovery"
+ATTACKS = CONSTANT, PARTY, EXACT = "one direction", "cocktail party", "exact recovery"
+# The features that an attack recovers, in no particular order, and its status.
+Found = tuple[Tensor, str]
 # A feature counts as found if its cosine with the result is at least this.
 NEAR = 0.99
 SEEN = 1000  # images that batches are drawn from
-CELL = ["dataset", "network", "classes"]
-# The floor is grey in figures.
-LOOKS = {CONSTANT: {"color": "0.6"}}
 
 
 class Cell(Form):
@@ -105,33 +106,6 @@ class Parameters(studies.Parameters):
         return f"{len(self.cells)} networks, {self.batches} batches of each size, {images}"
 
 
-# FastICA iterates until two steps are nearly alike. Where features are no independent components it amplifies rounding
-# errors until single batches differ; the statuses are compared exactly.
-COLUMNS = {
-    "cosine": kinds.measured(absolute=0.5),
-    "least": kinds.measured(absolute=0.5),
-    "near": kinds.measured(absolute=50.0),
-}
-
-
-class Nearness(Row):
-    """The cosines of true and recovered features of a batch: mean, minimum, and the percentage of at least 0.99."""
-
-    cosine: float
-    least: float
-    near: float
-
-
-class Attacked(Nearness):
-    """The result of one attack on one batch."""
-
-    size: int
-    batch: int
-    attack: str
-    status: str
-    seconds: float
-
-
 class FoundFeatures(Experiment):
     """Features of many batches of one network, recovered by every attack."""
 
@@ -142,28 +116,21 @@ class FoundFeatures(Experiment):
     exact_to: int
     batches: int
 
-    def run(self) -> Iterator[Attacked]:
+    def run(self) -> Iterator[Columns]:
         """Attack batches of every size."""
         seen, head = self._seen()
         generator = torch.Generator().manual_seed(self.seed)
-        for size in self.sizes:
-            if size >= seen.predicted.shape[1]:
-                continue
-            for number in range(self.batches):
-                chosen = torch.randperm(len(seen.features), generator=generator)[:size].to(self.device)
-                labels = seen.labels_of(chosen, generator, repeats=False)
-                for name, attack in _attacks(seen, head, chosen, labels, exactly=size <= self.exact_to).items():
+        sizes = [size for size in self.sizes if size < seen.predicted.shape[1]]
+        for size, number in product(sizes, range(self.batches)):
+            chosen = torch.randperm(len(seen.features), generator=generator)[:size].to(self.device)
+            labels = seen.labels_of(chosen, generator, repeats=False)
+            for name, attack in _attacks(seen, head, chosen, labels).items():
+                if name != EXACT or size <= self.exact_to:
                     started = time.perf_counter()
-                    found = attack()
+                    found, status = attack()
                     seconds = time.perf_counter() - started
-                    yield Attacked.of(
-                        nearness(found.features, seen.features[chosen]),
-                        size=size,
-                        batch=number,
-                        attack=name,
-                        status=found.status,
-                        seconds=seconds,
-                    )
+                    about: Columns = {"size": size, "batch": number, "attack": name, "status": status}
+                    yield about | {"seconds": seconds} | nearness(found, seen.features[chosen])
 
     def _seen(self) -> tuple[Seen, nn.Linear]:
         """Run the network over the dataset's first test images; return the results and the last layer."""
@@ -171,46 +138,35 @@ class FoundFeatures(Experiment):
         images, labels = private.images[:SEEN], private.labels[:SEEN]
         if self.network == TRAINED:
             model, inputs = models.efficientnet_lite0(), (images - MEAN) / STD
-        else:
+        elif self.classes:
+            model = built(self.network, private, self.seed, self.device, classes=self.classes, bias=False)
             inputs = data.normalise(images)
-            if self.classes:
-                model = built(self.network, private, self.seed, self.device, classes=self.classes, bias=False)
-            else:
-                model = made(self.network, self.dataset, self.seed)
-        model = model.to(self.device)
-        features, scores = head_inputs(model, inputs.to(self.device), chunk=50)
+        else:
+            model, inputs = made(self.network, self.dataset, self.seed), data.normalise(images)
+        features, scores = head_inputs(model.to(self.device), inputs.to(self.device), chunk=50)
         (*_, head) = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
         return Seen(features, scores.softmax(dim=1), None if self.classes else labels.to(self.device)), head
 
 
-class Found(NamedTuple):
-    """Recovered features in no particular order, and the attack's status."""
-
-    features: Tensor
-    status: str = "found"
-
-
-def _attacks(
-    seen: Seen, head: nn.Linear, chosen: Tensor, labels: Tensor, *, exactly: bool
-) -> dict[str, Callable[[], Found]]:
+def _attacks(seen: Seen, head: nn.Linear, chosen: Tensor, labels: Tensor) -> dict[str, Callable[[], Found]]:
+    """Return the attacks on a batch, by name."""
     gradient, size = seen.gradient(chosen, labels), len(chosen)
     errors = (seen.predicted[chosen] - F.one_hot(labels, seen.predicted.shape[1])).mean(dim=0)
+    weight = head.weight.detach()
+    bias, bias_gradient = (None, None) if head.bias is None else (head.bias.detach(), errors)
 
-    def constant() -> Found:
+    def one_direction() -> Found:
         leading = torch.linalg.svd(gradient.double(), full_matrices=False)[2][:1]
-        return Found((leading * leading.sum().sign()).expand(size, -1))
+        return (leading * leading.sum().sign()).expand(size, -1), "found"
 
     def exact() -> Found:
-        bias = (None, None) if head.bias is None else (head.bias.detach(), errors)
-        weight = head.weight.detach()
-        batch = recover_batch(gradient, weight, batch_size=size, prior="onehot", bias=bias[0], bias_gradient=bias[1])
-        return Found(batch.features, batch.status)
+        batch = recover_batch(gradient, weight, batch_size=size, prior="onehot", bias=bias, bias_gradient=bias_gradient)
+        return batch.features, batch.status
 
-    attacks = {CONSTANT: constant, PARTY: lambda: Found(unmix_features(gradient, size))}
-    return attacks | {EXACT: exact} if exactly else attacks
+    return {CONSTANT: one_direction, PARTY: lambda: (unmix_features(gradient, size), "found"), EXACT: exact}
 
 
-def nearness(found: Tensor, truth: Tensor) -> Nearness:
+def nearness(found: Tensor, truth: Tensor) -> Columns:
     """Compare features (B, I) with recovered ones by their cosines, in the order that fits best.
 
     A feature without a counterpart has the cosine 0.
@@ -220,11 +176,8 @@ def nearness(found: Tensor, truth: Tensor) -> Nearness:
     rows, columns = linear_sum_assignment(-cosines.numpy())
     best = torch.zeros(len(truth), dtype=torch.float64)
     best[torch.as_tensor(rows)] = cosines[rows, columns]
-    return Nearness(
-        cosine=float(best.mean()),
-        least=float(best.min()),
-        near=100 * float((best >= NEAR).double().mean()),
-    )
+    near = 100 * float((best >= NEAR).double().mean())
+    return {"cosine": float(best.mean()), "least": float(best.min()), "near": near}
 
 
 def headline(record: Record) -> Headline:
@@ -244,52 +197,45 @@ def headline(record: Record) -> Headline:
     )
 
 
-def _titled(network: object, classes: object) -> str:
-    return f"{network}, untrained, C = {classes}" if classes else f"{network}, trained"
+def attacked(record: Record) -> pd.DataFrame:
+    """Return the rows with a title of their network and its images."""
+    rows = record.rows(FoundFeatures)
+    stages = rows["classes"].map(lambda classes: f"untrained, C = {classes}" if classes else "trained")
+    return rows.assign(title=rows["dataset"].map(data.title) + ", " + rows["network"] + ", " + stages)
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the cosines of true and recovered features.
+    """Return the cosines of true and recovered features, the batches certified by exact recovery, and times.
 
-    One row for each network and batch size B. Columns: the mean cosine of the constant guess and of the cocktail-party
-    attack (± standard deviation over batches), the share of features with a cosine of at least 0.99, the attack's time
-    (s), and for exact recovery the mean cosine, the share of batches with the status "unique" (%) and the time (s). n
-    is the number of batches.
+    One line for each network and batch size.
     """
-    rows = record.rows(FoundFeatures)
-    titles = [_titled(*one) for one in zip(rows["network"], rows["classes"], strict=True)]
+    rows = attacked(record)
+    cosine, seconds = COLUMNS["cosine"], COLUMNS["seconds"]
     return summary(
-        rows.assign(title=titles, unique=100 * rows["status"].eq("unique")),
-        {"dataset": "dataset", "network": "title", "batch size": "size"},
-        {
-            "one direction: cosine": among(mean("cosine", ".3f"), attack=CONSTANT),
-            "cocktail party: cosine ± SD": among(spread_if_many("cosine", ".3f"), attack=PARTY),
-            f"cocktail party: share with cosine ≥ {NEAR}": among(mean("near", percent()), attack=PARTY),
-            "cocktail party: time (s)": among(median("seconds", ".2g"), attack=PARTY),
-            "exact recovery: cosine": among(mean("cosine", ".4f"), attack=EXACT),
-            "exact recovery: batches certified": among(mean("unique", percent()), attack=EXACT),
-            "exact recovery: time (s)": among(median("seconds", ".2g"), attack=EXACT),
-            "batches": among(count(), attack=PARTY),
-        },
-    ).drop(columns="dataset")
+        rows.assign(unique=rows["status"].eq("unique")),
+        {"network": "title", COLUMNS["size"].head: "size"},
+        {f"{name}: {cosine.head}": among(spread_if_many("cosine", cosine.text), attack=name) for name in ATTACKS}
+        | {f"{name}: {seconds.head}": among(median("seconds", seconds.text), attack=name) for name in (PARTY, EXACT)}
+        | {f"{EXACT}: certified": among(share("unique"), attack=EXACT), "batches": among(count(), attack=PARTY)},
+    )
 
 
 def figure_cosines(record: Record) -> Figure:
     """Draw the mean cosine of features against the batch size, a panel per network and a line per attack.
 
-    Bands reach from the least to the greatest mean of a batch.
+    Bands reach from the least to the greatest mean of a batch. The baseline is grey.
     """
+    baseline = {CONSTANT: {"color": "0.6"}}
     return drawn(
-        record.rows(FoundFeatures),
-        lines("size", "cosine", by="attack", band="range", order=(EXACT, PARTY, CONSTANT), looks=LOOKS),
+        attacked(record),
+        lines("size", "cosine", by="attack", band="range", order=ATTACKS[::-1], looks=baseline),
         powers_of_two("size"),
-        panels=CELL,
-        title=lambda _, network, classes: _titled(network, classes),
+        panels="title",
         across=2,
         height=2.5,
         legend=3,
-        xlabel="batch size",
-        ylabel="mean cosine",
+        xlabel=COLUMNS["size"].head,
+        ylabel=COLUMNS["cosine"].head,
         ylim=(0, 1.03),
     )
 

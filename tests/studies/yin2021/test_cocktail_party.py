@@ -11,8 +11,9 @@ from gradleak.images import unmix_features
 from gradleak.runs import records
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import select
 from gradleak.studies.yin2021 import cocktail_party
-from gradleak.studies.yin2021.cocktail_party import CONSTANT, EXACT, PARTY, Cell
+from gradleak.studies.yin2021.cocktail_party import ATTACKS, CONSTANT, EXACT, PARTY, Cell
 
 STUDY = "cocktail-party"
 CHOSEN = {"cells": ["photos/lenet/20", "photos/small-cnn"], "sizes": [2, 6], "exact_to": 4, "batches": 2}
@@ -24,11 +25,11 @@ def test_sparse_features_are_unmixed_whatever_mixes_them(size: int) -> None:
     features = torch.randn(size, 2000, generator=generator).sub(0.5).relu() ** 2
     mixing = torch.randn(20, size, generator=generator)
     found = cocktail_party.nearness(unmix_features(mixing @ features, size), features)
-    assert found.least > 0.98
-    # Normal ones have no direction of their own.
+    assert found["least"] > 0.98
+    # Normal components have no direction of their own.
     normal = torch.randn(size, 2000, generator=generator)
     if size > 1:
-        assert cocktail_party.nearness(unmix_features(mixing @ normal, size), normal).least < 0.98
+        assert cocktail_party.nearness(unmix_features(mixing @ normal, size), normal)["least"] < 0.98
 
 
 def test_more_samples_than_rows_are_refused() -> None:
@@ -36,18 +37,17 @@ def test_more_samples_than_rows_are_refused() -> None:
         unmix_features(torch.randn(20, 50), 21)
 
 
-def test_the_order_is_told_by_nobody_and_what_is_missing_counts_as_nothing() -> None:
+def test_features_are_compared_in_the_best_order_and_a_missing_one_has_the_cosine_zero() -> None:
     truth = torch.eye(3, 5)
-    in_order = cocktail_party.nearness(truth[[2, 0, 1]], truth)
-    assert in_order.columns == {"cosine": 1.0, "least": 1.0, "near": 100.0}
-    assert cocktail_party.nearness(truth[:1], truth).cosine == pytest.approx(1 / 3)
+    assert cocktail_party.nearness(truth[[2, 0, 1]], truth) == {"cosine": 1.0, "least": 1.0, "near": 100.0}
+    assert cocktail_party.nearness(truth[:1], truth)["cosine"] == pytest.approx(1 / 3)
 
 
-def test_who_needs_what(record: Record) -> None:
+def test_exact_recovery_finds_untrained_features_and_independent_components_do_not(record: Record) -> None:
     frame = record.frame()
-    assert set(frame["attack"]) == {CONSTANT, PARTY, EXACT}
+    assert set(frame["attack"]) == set(ATTACKS)
     assert frame[frame["attack"] == EXACT]["size"].max() == 2
-    own = frame[(frame["network"] == "lenet") & (frame["size"] == 2)].groupby("attack")["cosine"].mean()
+    own = select(frame, network="lenet", size=2).groupby("attack")["cosine"].mean()
     # Untrained features are alike, and not independent.
     assert own[EXACT] > 0.9999 > own[CONSTANT] > 0.9 > own[PARTY]
 
@@ -60,9 +60,7 @@ def test_an_unknown_network_is_refused() -> None:
 def test_tables_and_figures(record: Record) -> None:
     table = cocktail_party.table(record)
     assert list(table["batch size"]) == ["2", "6"] * 2
-    assert list(table["exact recovery: batches certified"])[1::2] == ["–"] * 2, (
-        "exact recovery is not run on the larger ones"
-    )
+    assert list(table["exact recovery: certified"])[1::2] == ["–"] * 2, "exact recovery runs on small batches only"
     assert records.about(record) == "2 networks, 2 batches of each size, photos"
     figure = cocktail_party.figure_cosines(record)
     assert figures.gray_table(figure).std() > 0.02
