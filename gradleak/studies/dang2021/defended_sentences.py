@@ -124,29 +124,38 @@ class DefendedBatches(OnLanguageModel):
                         # A gradient that this attack needs is not sent.
                         found = {"right": 0.0, "false": 0, "exact": False, "wrongly_sure": False}
                     seconds = time.process_time() - started
-                    about = {"batch": number, "level": level, "utility": utility, "reader": reader}
-                    yield {**found, **about, "seconds": seconds}
+                    about: Columns = {"batch": number, "level": level, "utility": utility, "reader": reader}
+                    yield found | about | {"seconds": seconds}
 
 
 class BehindDpSgd(DefendedBatches):
     """Batches with DP-SGD as a defence."""
 
     part: ClassVar[str] = "dp"
-    run = DefendedBatches.read
+
+    def run(self) -> Iterator[Columns]:
+        """Read the batches."""
+        return self.read()
 
 
 class OfSizes(DefendedBatches):
     """Batches of one size, without a defence."""
 
     part: ClassVar[str] = "size"
-    run = DefendedBatches.read
+
+    def run(self) -> Iterator[Columns]:
+        """Read the batches."""
+        return self.read()
 
 
 class WithoutLayer(DefendedBatches):
     """Batches whose update lacks the gradient of one layer."""
 
     part: ClassVar[str] = "layers"
-    run = DefendedBatches.read
+
+    def run(self) -> Iterator[Columns]:
+        """Read the batches."""
+        return self.read()
 
 
 def clipped_sum(model: nn.Module, private: list[list[int]], clip: float) -> Gradients:

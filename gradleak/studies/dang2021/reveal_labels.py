@@ -119,8 +119,8 @@ class RevealedBatches(OnLastLayer):
                     # A gradient of full rank has no solution. The attack then returns nothing instead of a guess.
                     found = set()
                 seconds = time.perf_counter() - started
-                sizes = {"batch": number, "attack": attack, "found": len(found), "labels": len(truth)}
-                yield {**set_scores(found, truth), **sizes, "seconds": seconds}
+                sizes: Columns = {"batch": number, "attack": attack, "found": len(found), "labels": len(truth)}
+                yield set_scores(found, truth) | sizes | {"seconds": seconds}
 
     def _attacks(self, gradient: Tensor, *, coded: bool) -> dict[str, Callable[[], set[int]]]:
         """Return the attacks on a batch, by name."""
@@ -143,14 +143,20 @@ class Table1(RevealedBatches):
     """Batches of one size, without a defence."""
 
     part: ClassVar[str] = "table 1"
-    run = RevealedBatches.reveal
+
+    def run(self) -> Iterator[Columns]:
+        """Recover the classes."""
+        return self.reveal()
 
 
 class Table4(RevealedBatches):
     """Batches behind one defence."""
 
     part: ClassVar[str] = "table 4"
-    run = RevealedBatches.reveal
+
+    def run(self) -> Iterator[Columns]:
+        """Recover the classes."""
+        return self.reveal()
 
 
 def centred(run: Seen) -> Seen:
@@ -205,7 +211,7 @@ def figure_exact(record: Record) -> Figure:
     """Draw precision, recall and the share of exact sets against the batch size, a row of panels for each network."""
     shown = {"xlabel": "samples in a batch", "ylim": (0, 1.03)}
     panels = [
-        panel(rows, bars("size", column, by="attack"), title=name, ylabel=network.replace(", ", "\n"), **shown)
+        panel(rows, bars("size", column, by="attack"), title=name, ylabel=str(network).replace(", ", "\n"), **shown)
         for network, rows in _titled(record.rows(Table1)).groupby("title", sort=False)
         for column, name in {"precision": "precision", "recall": "recall", "exact": "sets exactly right"}.items()
     ]

@@ -176,7 +176,7 @@ class Batches(RevealWords):
                 ).weight_gradient
                 for weights in (False, True)
             )
-            attacks = {
+            attacks: dict[str, Attack] = {
                 "ours, sum": _ours(total),
                 "ours, difference": _of_difference(difference, model, batch.local_steps),
                 "as coded": partial(rlg_as_coded, difference, sum(map(len, tokens))),
