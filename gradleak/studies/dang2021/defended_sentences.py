@@ -20,20 +20,20 @@ from gradleak.data.text import TITLES
 from gradleak.errors import InputError
 from gradleak.leak import Gradients, Leak, observe
 from gradleak.models.language import batch_of
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.sequences import read_prefixes, read_sentences
-from gradleak.show.drawn import drawn, lines
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import Measure, count, mean, median, select, summary, total
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import among, cells, count, mean, median, select, summary, total
+from gradleak.studies import Experiment, setting
+from gradleak.studies.dang2021.columns import COLUMNS
 from gradleak.studies.shared.outcomes import Outcome, collected, share_of
 from gradleak.studies.shared.private_noise import draw_noise, private_level
 from gradleak.studies.shared.read import private_of, reading_of
 from gradleak.studies.shared.sentence_clients import SHOWN, Cell, OnLanguageModel
 
 PLACE = "Beyond section 2.5"
-# Prefixes of the parameter names of layers whose gradient may be withheld.
-LAYERS = {"none": "", "embedding": "embedding.", "head": "head.", "recurrent": "recurrent."}
+# Layers whose gradient may be withheld: parameter names begin with them.
 WITHHELD = {
     "none": "all layers are sent",
     "embedding": "all but the embedding",
@@ -78,46 +78,6 @@ class Parameters(studies.Parameters):
         return f"{batches:,} batches, {len(self.noise)} levels of noise, {TITLES[self.text]}"
 
 
-class Found(Row):
-    """The part of a batch that one method found.
-
-    Attributes:
-        right: The share of sentences that were found.
-        false: The number of found sentences that are not in the batch.
-        exact: Whether exactly the batch's sentences were found.
-        wrongly_sure: Whether the method certified its result as unique although the result is wrong.
-        seconds: The CPU time (s).
-        status: The method's status; this and the rest are known only if sentences are counted.
-        tokens: The number of tokens of the batch.
-        rank: The rank of the gradient that spans the prefixes.
-    """
-
-    right: float
-    false: int
-    exact: bool
-    wrongly_sure: bool
-    seconds: float
-    status: str = ""
-    tokens: int = 0
-    rank: int = 0
-
-
-class FoundBehind(Found):
-    """The result behind a defence.
-
-    Attributes:
-        batch: The number of the batch.
-        level: The standard deviation of the noise, as a multiple of the clipping norm.
-        utility: The cosine of the gradient with the one that is neither clipped nor noisy.
-        reader: The method, by prefixes or by counts.
-    """
-
-    batch: int
-    level: float
-    utility: float
-    reader: str
-
-
 class DefendedBatches(OnLanguageModel):
     """Batches with one layer withheld, or with clipped sentences and added noise."""
 
@@ -127,25 +87,31 @@ class DefendedBatches(OnLanguageModel):
     withheld: str
     stays_on_cpu: ClassVar[str] = "sentences are read one at a time, in steps that are too small for a GPU"
 
-    def read(self, clipped: bool) -> Iterator[FoundBehind]:
-        """Read every batch at every level of noise; if `clipped`, each sentence's gradient is clipped first."""
+    def read(self) -> Iterator[Columns]:
+        """Read every batch at every level of noise; with a clipping norm, each sentence's gradient is clipped first."""
         model, _ = self.model()
         for number in range(self.batches):
             private = private_of(self.text, self.size, number, self.seed)
             clean = observe(model, *batch_of(private))
-            summed = clipped_sum(model, private, self.clip) if clipped else clean.gradients
+            summed = clipped_sum(model, private, self.clip) if self.clip else clean.gradients
             for level in self.noise:
                 generator = torch.Generator().manual_seed(1_000_003 * self.seed + number)
                 noisy = defenses.gaussian(level * self.clip / self.size, generator)(summed) if level else summed
-                sent = {name: value for name, value in noisy.items() if not _withheld(name, self.withheld)}
+                sent = {name: value for name, value in noisy.items() if not name.startswith(f"{self.withheld}.")}
                 leak = Leak(model, sent, clean.head, self.size)
                 # With clipped sentences the counts are no integers, so counting is tried only without noise.
                 readers = {PREFIXES: _by_prefixes} if level else {PREFIXES: _by_prefixes, COUNTS: _by_counts}
                 utility = defenses.utility(clean.gradients, noisy)
-                for reader, found in readers.items():
-                    yield FoundBehind.of(
-                        found(leak, private, self.words()), batch=number, level=level, utility=utility, reader=reader
-                    )
+                for reader, read in readers.items():
+                    started = time.process_time()
+                    try:
+                        found = read(leak, private, self.words())
+                    except InputError:
+                        # A gradient that this attack needs is not sent.
+                        found = {"right": 0.0, "false": 0, "exact": False, "wrongly_sure": False}
+                    seconds = time.process_time() - started
+                    about: Columns = {"batch": number, "level": level, "utility": utility, "reader": reader}
+                    yield found | about | {"seconds": seconds}
 
 
 class BehindDpSgd(DefendedBatches):
@@ -153,9 +119,9 @@ class BehindDpSgd(DefendedBatches):
 
     part: ClassVar[str] = "dp"
 
-    def run(self) -> Iterator[FoundBehind]:
+    def run(self) -> Iterator[Columns]:
         """Read the batches."""
-        return self.read(clipped=True)
+        return self.read()
 
 
 class OfSizes(DefendedBatches):
@@ -163,9 +129,9 @@ class OfSizes(DefendedBatches):
 
     part: ClassVar[str] = "size"
 
-    def run(self) -> Iterator[FoundBehind]:
+    def run(self) -> Iterator[Columns]:
         """Read the batches."""
-        return self.read(clipped=False)
+        return self.read()
 
 
 class WithoutLayer(DefendedBatches):
@@ -173,9 +139,9 @@ class WithoutLayer(DefendedBatches):
 
     part: ClassVar[str] = "layers"
 
-    def run(self) -> Iterator[FoundBehind]:
+    def run(self) -> Iterator[Columns]:
         """Read the batches."""
-        return self.read(clipped=False)
+        return self.read()
 
 
 def clipped_sum(model: nn.Module, private: list[list[int]], clip: float) -> Gradients:
@@ -184,53 +150,24 @@ def clipped_sum(model: nn.Module, private: list[list[int]], clip: float) -> Grad
     return defenses.average(own)
 
 
-def _withheld(name: str, layer: str) -> bool:
-    return layer != "none" and name.startswith(LAYERS[layer])
-
-
-def _by_prefixes(leak: Leak, private: list[list[int]], words: range) -> Found:
-    """Read the longest prefixes, and compare them with the sentences."""
-    started = time.process_time()
-    try:
-        found = read_prefixes(leak, words=words)
-    except InputError:
-        found = []  # The gradient from which prefixes are read is not sent.
-    seconds = time.process_time() - started
+def _by_prefixes(leak: Leak, private: list[list[int]], words: range) -> Columns:
+    """Read the longest prefixes, and compare them with the sentences of the batch."""
+    found = read_prefixes(leak, words=words)
     right = sum(sentence in found for sentence in private) / len(private)
-    false = sum(sentence not in private for sentence in found)
-    return Found(right=right, false=false, exact=right == 1 and false == 0, wrongly_sure=False, seconds=seconds)
+    false = _false(found, private)
+    return {"right": right, "false": false, "exact": right == 1 and false == 0, "wrongly_sure": False}
 
 
-def _by_counts(leak: Leak, private: list[list[int]], words: range) -> Found:
+def _by_counts(leak: Leak, private: list[list[int]], words: range) -> Columns:
     """Read sentences with their counts, and compare them with the sentences of the batch."""
-    started = time.process_time()
-    try:
-        read = read_sentences(leak, words=words)
-    except InputError:
-        # A gradient that this method needs is not sent.
-        return Found(right=0.0, false=0, exact=False, wrongly_sure=False, seconds=time.process_time() - started)
-    seconds = time.process_time() - started
-    own = reading_of(read, private)
-    return Found(
-        right=own.right,
-        false=sum(sentence not in private for sentence in read.all()),
-        exact=own.exact,
-        wrongly_sure=own.wrongly_sure,
-        seconds=seconds,
-        status=own.status,
-        tokens=own.tokens,
-        rank=own.rank,
-    )
+    read = read_sentences(leak, words=words)
+    reading = reading_of(read, private)
+    kept = ("right", "exact", "wrongly_sure", "status", "tokens", "rank")
+    return {"false": _false(read.all(), private)} | {name: reading[name] for name in kept}
 
 
-# The columns of every table.
-READ: dict[str, Measure] = {
-    "batches": count(),
-    "sentences correct": mean("right", ".0%"),
-    "false sentences per batch": mean("false", ".1f"),
-    "batches exact": total("exact"),
-    "CPU time (s)": median("seconds", ".2g"),
-}
+def _false(found: list[list[int]], private: list[list[int]]) -> int:
+    return sum(sentence not in private for sentence in found)
 
 
 def headline(record: Record) -> Headline:
@@ -251,41 +188,30 @@ def headline(record: Record) -> Headline:
     )
 
 
-def noise_table(record: Record) -> pd.DataFrame:
-    """Return the sentences that are read with DP-SGD as a defence, over all models and stages of training.
+def table(record: Record) -> pd.DataFrame:
+    """Return the sentences that are read behind every protection, over all models and stages of training.
 
-    One row for each level of noise and method. Columns: the ε of one release, the cosine of the sent gradient with the
-    clean one, the number of batches, the share of sentences found, the mean number of false sentences per batch, the
-    number of batches read exactly, and the median CPU time (s).
+    One line for each protection and attack. Columns: the cosine of the sent gradient with the clean one, the number of
+    batches, the share of sentences found, the mean number of false sentences per batch, the number of batches read
+    exactly, and the median CPU time (s).
     """
-    rows = record.rows(BehindDpSgd)
-    rows = rows.assign(noise=rows["level"].map("{:g}".format), epsilon=rows["level"].map(private_level))
-    keys = {"noise": "noise", "ε": "epsilon", "attack": "reader"}
-    return summary(rows, keys, {"cosine": mean("utility"), **READ})
-
-
-def size_table(record: Record) -> pd.DataFrame:
-    """Return the sentences that are read from batches of several sizes.
-
-    One row for each model, stage of training, batch size and method, with the median number of tokens of a batch.
-    """
-    rows = record.rows(OfSizes)
-    if rows.empty:
-        return pd.DataFrame({"sentences": []})
-    # Only the method of counts gives the number of tokens, which is the same for the method of prefixes.
-    tokens = rows.groupby(["stage", "size"])["tokens"].transform("median")
-    models = [f"{SHOWN[kind]} {width}" for kind, width in zip(rows["kind"], rows["width"], strict=True)]
+    rows = record.frame()
+    protections = {
+        "dp": [f"clipped, noise {level:g} (ε {private_level(level)})" for level in rows["level"]],
+        "size": [f"batches of {size}" for size in rows["size"]],
+        "layers": rows["withheld"].map(WITHHELD).tolist(),
+    }
     return summary(
-        rows.assign(model=models, tokens=tokens.map("{:.0f}".format)),
-        {"model": "model", "stage": "stage", "sentences": "size", "tokens": "tokens", "attack": "reader"},
-        READ,
+        rows.assign(protection=[protections[part][index] for index, part in enumerate(rows["part"])]),
+        {"protection": "protection", "attack": "reader"},
+        {
+            COLUMNS["utility"].head: among(mean("utility"), part="dp"),
+            "batches": count(),
+            **cells(COLUMNS, "right", "false", by=mean),
+            "batches exact": total("exact"),
+            **cells(COLUMNS, "seconds", by=median),
+        },
     )
-
-
-def layers_table(record: Record) -> pd.DataFrame:
-    """Return the sentences that are read without a layer's gradient; one row for each missing layer and method."""
-    rows = record.rows(WithoutLayer)
-    return summary(rows.assign(sent=rows["withheld"].map(WITHHELD)), {"sent": "sent", "attack": "reader"}, READ)
 
 
 def figure_frontier(record: Record) -> Figure:
@@ -293,20 +219,6 @@ def figure_frontier(record: Record) -> Figure:
     frame = select(record.rows(BehindDpSgd), reader="prefixes")
     frame = frame.assign(noise=frame["level"], line=frame["kind"].map(SHOWN) + ", " + frame["stage"])
     return draw_noise(frame, "right", legend=4, ylabel="share of sentences correct")
-
-
-def figure_sizes(record: Record) -> Figure:
-    """Draw the share of sentences found against the batch size, a line for each method and stage of training."""
-    return drawn(
-        record.rows(OfSizes),
-        lines("size", "right", by=["reader", "stage"]),
-        height=2.8,
-        legend=4,
-        ylim=(-0.03, 1.05),
-        ylabel="share of sentences correct",
-        xlabel="sentences in a batch",
-        empty="no batches without a defence were read",
-    )
 
 
 def outcomes(record: Record) -> list[Outcome]:

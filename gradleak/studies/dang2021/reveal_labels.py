@@ -6,7 +6,7 @@ dang2021, sections 2.5.1 and 3: Table 1, and the image half of Table 4.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -22,28 +22,21 @@ from gradleak.errors import InputError
 from gradleak.labels import reveal_labels
 from gradleak.labels.hard.rlg_as_coded import rlg_as_coded_on_images
 from gradleak.runs.fitting import Sees
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.drawn import arranged, bars, panel
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import Measure, count, mean, median, summary
+from gradleak.show.summaries import cells, count, mean, median, summary
 from gradleak.show.tables import duration
-from gradleak.studies import Experiment, Row, setting
-from gradleak.studies.shared.defended import Defended
+from gradleak.studies import Experiment, setting
+from gradleak.studies.dang2021.columns import COLUMNS
+from gradleak.studies.dang2021.experiments import PaperDefense, set_scores
 from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen, SeenNetwork
 from gradleak.studies.shared.outcomes import Outcome, collected, share_of, written
 from gradleak.wording import counted
 
 PLACE = "Sections 2.5.1 and 3, Tables 1 and 4"
-NETWORK = ["network", "activation", "features"]
-# RLG as in dang2021's code: with the batch size as the rank, and with numpy's rank if the two differ.
-CODED, BY_NUMPY = "RLG as coded", "RLG as coded, rank by numpy"
-
-
-class PaperDefense(Defended):
-    """A defence of the paper."""
-
-    words: ClassVar = {name: name for name in ("none", "sign", "grad-drop")}
 
 
 class Shown(SeenNetwork):
@@ -90,33 +83,6 @@ class Parameters(studies.Parameters):
         )
 
 
-class Scores(Row):
-    """Precision, recall and F1 of a set of classes, and whether the set is exactly right."""
-
-    precision: float
-    recall: float
-    f1: float
-    exact: bool
-
-
-class Revealed(Scores):
-    """The classes that one attack found in a batch.
-
-    Attributes:
-        batch: The number of the batch.
-        attack: The attack.
-        found: The number of classes found.
-        labels: The number of distinct classes in the batch.
-        seconds: The time (s).
-    """
-
-    batch: int
-    attack: str
-    found: int
-    labels: int
-    seconds: float
-
-
 class RevealedBatches(OnLastLayer):
     """Batches whose set of classes is recovered; RLG as coded is run only on the first `coded` batches."""
 
@@ -127,30 +93,42 @@ class RevealedBatches(OnLastLayer):
     defense: str
     level: float
 
-    def reveal(self) -> Iterator[Revealed]:
+    def reveal(self) -> Iterator[Columns]:
         """Recover the classes of every batch by every attack."""
         run = centred(self.seen()) if self.features == "centred" else self.seen()
         generator = torch.Generator().manual_seed(self.seed)
-        defend = named(f"{PaperDefense.words[self.defense]}/{self.level}")
+        defend = named(f"{self.defense}/{self.level}")
         for number in range(self.batches):
             chosen = torch.randperm(len(run.features), generator=generator)[: self.size].to(self.device)
             own = run.labels_of(chosen, generator)
             gradient = defend({"weight": run.gradient(chosen, own)})["weight"]
             truth = set(own.tolist())
-            # A defended gradient has full rank, so the attacker gets the batch size, as in the paper's code.
-            attacks = _attacks(gradient, self.size, clean=self.defense == "none", coded=number < self.coded)
-            for attack, reveal in attacks.items():
+            for attack, reveal in self._attacks(gradient, coded=number < self.coded).items():
                 started = time.perf_counter()
-                found = reveal()
+                try:
+                    found = reveal()
+                except InputError:
+                    # A gradient of full rank has no solution. The attack then returns nothing instead of a guess.
+                    found = set()
                 seconds = time.perf_counter() - started
-                yield Revealed.of(
-                    scores(found, truth),
-                    batch=number,
-                    attack=attack,
-                    found=len(found),
-                    labels=len(truth),
-                    seconds=seconds,
-                )
+                sizes: Columns = {"batch": number, "attack": attack, "found": len(found), "labels": len(truth)}
+                yield set_scores(found, truth) | sizes | {"seconds": seconds}
+
+    def _attacks(self, gradient: Tensor, *, coded: bool) -> dict[str, Callable[[], set[int]]]:
+        """Return the attacks on a batch, by name."""
+        # A defended gradient has full rank, so the attacker gets the batch size, as in the paper's code.
+        given = None if self.defense == "none" else self.size
+        attacks = {
+            "minimum rule": lambda: set((gradient.amin(dim=1) < 0).nonzero()[:, 0].tolist()),
+            "RLG": lambda: reveal_labels(gradient, rank=given),
+        }
+        if coded:
+            rank = int(np.linalg.matrix_rank(gradient.float().cpu().numpy()))
+            # dang2021's code takes the batch size as the rank.
+            attacks["RLG as coded"] = lambda: rlg_as_coded_on_images(gradient, self.size)
+            if rank != self.size:
+                attacks["RLG as coded, rank by numpy"] = lambda: rlg_as_coded_on_images(gradient, rank)
+        return attacks
 
 
 class Table1(RevealedBatches):
@@ -158,7 +136,7 @@ class Table1(RevealedBatches):
 
     part: ClassVar[str] = "table 1"
 
-    def run(self) -> Iterator[Revealed]:
+    def run(self) -> Iterator[Columns]:
         """Recover the classes."""
         return self.reveal()
 
@@ -168,7 +146,7 @@ class Table4(RevealedBatches):
 
     part: ClassVar[str] = "table 4"
 
-    def run(self) -> Iterator[Revealed]:
+    def run(self) -> Iterator[Columns]:
         """Recover the classes."""
         return self.reveal()
 
@@ -176,48 +154,6 @@ class Table4(RevealedBatches):
 def centred(run: Seen) -> Seen:
     """Return the same network with its features' mean moved into its bias: f − μ with b + Wμ predicts the same."""
     return replace(run, features=run.features - run.features.mean(dim=0))
-
-
-def _attacks(gradient: Tensor, size: int, *, clean: bool, coded: bool) -> dict[str, Callable[[], set[int]]]:
-    """Return the attacks on a batch, by name."""
-    attacks = {
-        "minimum rule": lambda: set((gradient.amin(dim=1) < 0).nonzero()[:, 0].tolist()),
-        "RLG": lambda: _by_planes(gradient, None if clean else size),
-    }
-    if coded:
-        rank = int(np.linalg.matrix_rank(gradient.float().cpu().numpy()))
-        attacks[CODED] = lambda: rlg_as_coded_on_images(gradient, size)
-        if rank != size:
-            attacks[BY_NUMPY] = lambda: rlg_as_coded_on_images(gradient, rank)
-    return attacks
-
-
-def _by_planes(gradient: Tensor, rank: int | None) -> set[int]:
-    try:
-        return reveal_labels(gradient, rank=rank)
-    except InputError:
-        # A gradient of full rank has no solution. The attack then returns nothing instead of a guess.
-        return set()
-
-
-def scores(found: set[int], truth: set[int]) -> Scores:
-    """Compare a set of classes with the true one."""
-    both = len(found & truth)
-    precision, recall = both / len(found) if found else 0.0, both / len(truth)
-    harmonic = 2 * precision * recall / (precision + recall) if both else 0.0
-    return Scores(precision=precision, recall=recall, f1=harmonic, exact=found == truth)
-
-
-# The columns of both tables.
-REVEALED: dict[str, Measure] = {
-    "precision": mean("precision", ".3f"),
-    "recall": mean("recall", ".3f"),
-    "F1": mean("f1", ".3f"),
-    "sets exactly right": mean("exact", lambda share: f"{100 * share:.0f} %"),
-    "classes found": mean("found", ".1f"),
-    "batches": count(),
-    "time per batch": median("seconds", duration),
-}
 
 
 def headline(record: Record) -> Headline:
@@ -237,53 +173,53 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 1: precision, recall, F1, exact sets, classes found, batches and median wall time.
+    """Return Table 1 and the image half of Table 4: a line for each network, defence, batch size and attack.
 
-    One row for each network, batch size and attack.
+    Columns: precision, recall, F1, exact sets, classes found, the number of batches, and the median elapsed time.
     """
-    rows = record.rows(Table1)
-    titles = [_title(network) for network in rows[NETWORK].itertuples(index=False)]
-    return summary(rows.assign(title=titles), {"network": "title", "batch size": "size", "attack": "attack"}, REVEALED)
+    # Without a defence, the batches of Table 4 are among those of Table 1.
+    defended = record.rows(Table4)
+    rows = _titled(pd.concat([record.rows(Table1), defended[defended["defense"] != "none"]]))
+    names = [PaperDefense.of(name).title for name in written(rows["defense"], rows["level"], {})]
+    return summary(
+        rows.assign(defended=names),
+        {"network": "title", "defence": "defended", "batch size": "size", "attack": "attack"},
+        {
+            **cells(COLUMNS, "precision", "recall", "f1", "exact", "found", by=mean),
+            "batches": count(),
+            "time per batch": median("seconds", duration),
+        },
+    )
 
 
-def defense_table(record: Record) -> pd.DataFrame:
-    """Return the image half of Table 4: RLG and RLG as coded behind defences; one row for each defence and attack."""
-    rows = record.rows(Table4)
-    rows = rows[rows["attack"] != "minimum rule"]
-    shown = [
-        f"{name} {level:.0%}" if name == "grad-drop" else name
-        for name, level in zip(rows["defense"], rows["level"], strict=True)
-    ]
-    return summary(rows.assign(shown=shown), {"defence": "shown", "attack": "attack"}, REVEALED)
-
-
-def _title(words: Iterable[object]) -> str:
-    """Return a network's name, with its kind of features unless they are plain."""
-    named = [f"{word} features" if word == "centred" else str(word) for word in words if word not in ("", "plain")]
-    return ", ".join(named)
+def _titled(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with the name of their network, and with its kind of features unless they are plain."""
+    kinds = rows["features"].map({"plain": "", "centred": "centred features"})
+    words = zip(rows["network"], rows["activation"], kinds, strict=True)
+    return rows.assign(title=[", ".join(filter(None, own)) for own in words])
 
 
 def figure_exact(record: Record) -> Figure:
     """Draw precision, recall and the share of exact sets against the batch size, a row of panels for each network."""
-    columns = {"precision": "precision", "recall": "recall", "exact": "sets exactly right"}
     shown = {"xlabel": "samples in a batch", "ylim": (0, 1.03)}
     panels = [
-        panel(rows, bars("size", column, by="attack"), title=title, ylabel=_title(network).replace(", ", "\n"), **shown)
-        for network, rows in record.rows(Table1).groupby(NETWORK, sort=False)
-        for column, title in columns.items()
+        panel(rows, bars("size", column, by="attack"), title=name, ylabel=str(network).replace(", ", "\n"), **shown)
+        for network, rows in _titled(record.rows(Table1)).groupby("title", sort=False)
+        for column, name in {"precision": "precision", "recall": "recall", "exact": "sets exactly right"}.items()
     ]
-    return arranged(panels, len(columns), height=2.2, legend=2, sharex=True)
+    return arranged(panels, across=3, height=2.2, legend=2, sharex=True)
 
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
     plain, centred = (
-        line(table(record), f"efficientnet-lite0{features}", "100", "RLG") for features in ("", ", centred features")
+        line(table(record), f"efficientnet-lite0{features}", "none", "100", "RLG")
+        for features in ("", ", centred features")
     )
     return Leaks(
         "the set of labels (RLG)",
         f"batches of {plain['batch size']}; EfficientNet-Lite0, ImageNet",
-        f"{plain['sets exactly right']} of sets exact, {centred['sets exactly right']} if features have both signs "
+        f"{plain['exactly right']} of sets exact, {centred['exactly right']} if features have both signs "
         f"({plain['batches']} batches each)",
         f"{plain['time per batch']} elapsed",
         kind="labels",

@@ -5,7 +5,6 @@ Beyond dang2021, which recovers the set of an utterance's words: here the words 
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Iterator
 from typing import ClassVar
@@ -17,28 +16,27 @@ from torch import Tensor, nn
 
 from gradleak import claims, data, defenses, studies
 from gradleak.data.text import TITLES
-from gradleak.errors import MissingData
 from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.sequences import read_sentences
 from gradleak.sequences.recurrent import layers_of
 from gradleak.sequences.span import span_of
 from gradleak.show import figures
-from gradleak.show.drawn import drawn, lines
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import count, mean, median, only, select, summary, total
+from gradleak.show.summaries import among, cells, count, joined, mean, median, summary, total
 from gradleak.show.touch import InteractiveFigure, ReadingReplay, WordStep
-from gradleak.studies import Experiment, Row, setting
+from gradleak.studies import Experiment, setting
+from gradleak.studies.dang2021.columns import COLUMNS
 from gradleak.studies.shared.outcomes import Outcome, collected, share_of, written
-from gradleak.studies.shared.read import Reading, private_of, reading_of
+from gradleak.studies.shared.read import private_of, reading_of
 from gradleak.studies.shared.sentence_clients import (
     SHOWN,
     Cell,
     ClientDefense,
     OnLanguageModel,
-    Training,
     client_defense,
 )
 
@@ -52,11 +50,6 @@ CHUNK = 25
 NEAREST = 60
 # A word lies in the span if its relative distance is below this: the limit in the page's reading by hand.
 FITS = 0.01
-
-# The number of batches whose prefixes are counted, and their sizes; and the dimensions of a layer's span: E + H + 1 for
-# a recurrent layer, and the width plus 1 for a transformer.
-BATCHES, COUNTED = 100, (16, 32, 64, 128)
-ROOM = (("transformer of 256", 257), ("LSTM of 256", 513), ("transformer of 768", 769), ("LSTM of 1,024", 2049))
 
 
 class Parameters(studies.Parameters):
@@ -125,46 +118,6 @@ class Parameters(studies.Parameters):
         return f"{batches:,} batches in {len(self.cells)} settings, {TITLES[self.text]}"
 
 
-class ReadBatch(Reading, Training):
-    """A batch that was read; `words` is "all" if all words were tried, "free" if only those of nonzero rows were."""
-
-    batch: int
-    words: str
-    seconds: float
-
-
-class DefendedBatch(Reading):
-    """A batch that was read behind a defence; `utility` is the cosine of the sent gradient with the clean one."""
-
-    batch: int
-    utility: float
-    seconds: float
-
-
-class Step(Row):
-    """A step of a sentence; without further columns if no sentence is shown."""
-
-    step: int
-
-
-class ReadStep(Step):
-    """The distances of words from the span at one step, relative to the norms of their vectors.
-
-    Attributes:
-        word: The step's word, "" behind the last one.
-        miss: The distance of this word.
-        nearest: The distances of the nearest words.
-        nearest_words: The four nearest words.
-        middle: The median distance of all words.
-    """
-
-    word: str
-    miss: float | None
-    nearest: list[float]
-    nearest_words: list[str]
-    middle: float
-
-
 class ReadBatches(OnLanguageModel):
     """Batches numbered from `first`; the first `free` of them are also read with the embedding's nonzero rows."""
 
@@ -173,7 +126,7 @@ class ReadBatches(OnLanguageModel):
     batches: int
     free: int
 
-    def run(self) -> Iterator[ReadBatch]:
+    def run(self) -> Iterator[Columns]:
         """Read every batch."""
         model, learned = self.model()
         model.to(self.device)
@@ -181,8 +134,8 @@ class ReadBatches(OnLanguageModel):
             private = private_of(self.text, self.size, self.first + number, self.seed)
             leak = observe(model, *batch_of(private, device=self.device))
             for words in ("all", "free") if number < self.free else ("all",):
-                reading, seconds = _timed(leak, self.words() if words == "all" else None, private)
-                yield ReadBatch.of(learned, reading, batch=self.first + number, words=words, seconds=seconds)
+                read = _read(leak, self.words() if words == "all" else None, private)
+                yield {**learned, **read, "batch": self.first + number, "words": words}
 
 
 class ReadBehindDefense(OnLanguageModel):
@@ -193,7 +146,7 @@ class ReadBehindDefense(OnLanguageModel):
     defense: str
     level: float
 
-    def run(self) -> Iterator[DefendedBatch]:
+    def run(self) -> Iterator[Columns]:
         """Defend and read every batch."""
         model, _ = self.model()
         generator = torch.Generator().manual_seed(self.seed)
@@ -201,9 +154,8 @@ class ReadBehindDefense(OnLanguageModel):
             private = private_of(self.text, self.size, number, self.seed)
             clean = observe(model, *batch_of(private))
             sent = client_defense(self.defense, self.level, generator)(clean.gradients)
-            reading, seconds = _timed(Leak(model, sent, clean.head, clean.batch_size), self.words(), private)
-            utility = defenses.utility(clean.gradients, sent)
-            yield DefendedBatch.of(reading, batch=number, utility=utility, seconds=seconds)
+            read = _read(Leak(model, sent, clean.head, clean.batch_size), self.words(), private)
+            yield {**read, "batch": number, "utility": defenses.utility(clean.gradients, sent)}
 
 
 class OneSentence(OnLanguageModel):
@@ -211,33 +163,34 @@ class OneSentence(OnLanguageModel):
 
     part: ClassVar[str] = "figure"
 
-    def run(self) -> Iterator[Step]:
+    def run(self) -> Iterator[Columns]:
         """Read the batch, and choose the sentence whose length is nearest to eight words, which fits a figure."""
         model, _ = self.model()
         leak = observe(model, *batch_of(private_of(self.text, self.size, 0, self.seed)))
         read = read_sentences(leak)
         if not read.tokens or self.kind == "transformer":
-            yield Step(step=0)
+            yield {"step": 0}
             return
         pieces = data.vocabulary(self.text)
         sentence = min(read.tokens, key=lambda own: (abs(len(own) - 8), own))
         for step, missed in enumerate(misses(model, leak, sentence, pieces.start)):
             nearest = missed.argsort()[:NEAREST].tolist()
-            yield ReadStep(
-                step=step,
-                word=pieces.pieces[sentence[step]] if step < len(sentence) else "",
-                miss=float(missed[sentence[step]]) if step < len(sentence) else None,
-                nearest=[float(missed[one]) for one in nearest],
-                nearest_words=[pieces.pieces[one] for one in nearest[:4]],
-                middle=float(missed.median()),
-            )
+            word = sentence[step] if step < len(sentence) else None
+            yield {
+                "step": step,
+                "word": "" if word is None else pieces.pieces[word],
+                "miss": None if word is None else float(missed[word]),
+                "nearest": [float(missed[one]) for one in nearest],
+                "nearest_words": [pieces.pieces[one] for one in nearest[:4]],
+                "middle": float(missed.median()),
+            }
 
 
-def _timed(leak: Leak, words: range | None, private: list[list[int]]) -> tuple[Reading, float]:
+def _read(leak: Leak, words: range | None, private: list[list[int]]) -> Columns:
+    """Read a batch, and compare it with the private sentences."""
     started = time.process_time()
-    read = read_sentences(leak, words=words)
-    reading = reading_of(read, private)
-    return reading, time.process_time() - started
+    reading = reading_of(read_sentences(leak, words=words), private)
+    return reading | {"seconds": time.process_time() - started}
 
 
 def misses(model: nn.Module, leak: Leak, sentence: list[int], start: int) -> list[Tensor]:
@@ -258,13 +211,12 @@ def misses(model: nn.Module, leak: Leak, sentence: list[int], start: int) -> lis
     return found
 
 
-def with_models(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with the names of their models for tables."""
-    names = [
-        f"{layers} × {SHOWN[kind]}" if layers > 1 else SHOWN[kind]
-        for kind, layers in zip(rows["kind"], rows["layers"], strict=True)
-    ]
-    return rows.assign(model=names)
+# Whether batches were read, in both tables.
+BATCHES = {
+    "batches": count(),
+    "read exactly": total("exact"),
+    **cells(COLUMNS, "unique", "wrongly_sure", by=total),
+}
 
 
 def headline(record: Record) -> Headline:
@@ -284,48 +236,27 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return how many batches were read exactly if all words of the vocabulary are tried.
+    """Return how many batches were read exactly, a line for each model, width, stage of training and batch size.
 
-    One row for each model, width, stage of training and batch size. Columns: the median number of tokens, the number of
-    batches, of exact results, of results certified as unique and of wrong ones among these, and the CPU time (s).
+    Columns: the median number of tokens, the number of batches, of exact results, of certified results and of wrong
+    ones among these, and the CPU time (s) if all words of the vocabulary are tried. The last two columns are for the
+    batches that were also read with the words of the embedding's nonzero rows: exact results, and the CPU time (s).
     """
     rows = record.rows(ReadBatches)
+    models = [
+        f"{layers} × {SHOWN[kind]}" if layers > 1 else SHOWN[kind]
+        for kind, layers in zip(rows["kind"], rows["layers"], strict=True)
+    ]
+    tried = {**cells(COLUMNS, "tokens", by=median), **BATCHES, **cells(COLUMNS, "seconds", by=median)}
+    given = {
+        "exact with the words known": joined(" of ", total("exact"), count()),
+        **cells(COLUMNS, "seconds", by=median, head="{} with the words known"),
+    }
     return summary(
-        with_models(rows[rows["words"] == "all"]),
+        rows.assign(model=models),
         {"model": "model", "width": "width", "stage": "stage", "sentences": "size"},
-        {
-            "tokens": median("tokens", ".0f"),
-            "batches": count(),
-            "read exactly": total("exact"),
-            "called unique": total("unique"),
-            "of these wrong": total("wrongly_sure"),
-            "CPU time (s)": median("seconds", _seconds),
-        },
-    )
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.2g}" if value < 100 else f"{value:.0f}"
-
-
-def free_table(record: Record) -> pd.DataFrame:
-    """Return the effect of the embedding's nonzero rows, which show the words of the batch.
-
-    One row for each model and batch size. The same batches are read with only these words, and with all words tried.
-    """
-    rows = with_models(record.rows(ReadBatches))
-    keys = ["model", "width", "stage", "size", "batch"]
-    both = rows[rows["words"] == "free"].merge(rows[rows["words"] == "all"], on=keys, suffixes=("_free", "_all"))
-    return summary(
-        both,
-        {"model": "model", "sentences": "size"},
-        {
-            "batches": count(),
-            "read exactly, set given": total("exact_free"),
-            "read exactly, all tried": total("exact_all"),
-            "CPU time (s), set given": median("seconds_free", _seconds),
-            "CPU time (s), all tried": median("seconds_all", _seconds),
-        },
+        {head: among(measure, words="all") for head, measure in tried.items()}
+        | {head: among(measure, words="free") for head, measure in given.items()},
     )
 
 
@@ -343,69 +274,11 @@ def _defense_name(defense: str, level: float) -> str:
 
 
 def defense_table(record: Record) -> pd.DataFrame:
-    """Return the sentences that are read behind defences, and the cosine with the clean gradient, a row per defence."""
+    """Return the sentences that are read behind defences, and the cosine with the clean gradient, a line a defence."""
     rows = record.rows(ReadBehindDefense)
     names = [_defense_name(*one) for one in zip(rows["defense"], rows["level"], strict=True)]
-    return summary(
-        rows.assign(named=names),
-        {"defence": "named"},
-        {
-            "cosine": mean("utility", ".4f"),
-            "batches": count(),
-            "read exactly": total("exact"),
-            "sentences correct": mean("right", ".0%"),
-            "called unique": total("unique"),
-            "of these wrong": total("wrongly_sure"),
-        },
-    )
-
-
-def counted_text(text: str) -> str:
-    """Return the text whose batches are counted: the attacked one, or our own sentences if it is not available."""
-    try:
-        data.texts(text, "test"), data.vocabulary(text)
-    except MissingData:
-        return "sentences"
-    return text
-
-
-def limits_table(text: str, seed: int) -> pd.DataFrame:
-    """Return how many distinct prefixes batches have, compared with the dimensions of a layer's span.
-
-    One row for each batch size. The last columns are the share of batches with fewer prefixes than dimensions. Only the
-    texts are counted; no gradient is computed.
-    """
-    lines = []
-    for size in COUNTED:
-        prefixes, places = [], []
-        for number in range(BATCHES):
-            private = private_of(text, size, number, seed)
-            prefixes.append(len({tuple(own[:length]) for own in private for length in range(len(own) + 1)}))
-            # The start mark is one more pair of word and place.
-            places.append(1 + len({(place, word) for own in private for place, word in enumerate(own)}))
-        line = {
-            "sentences": str(size),
-            "distinct prefixes, median": f"{statistics.median(prefixes):.0f}",
-            "distinct prefixes, largest number": str(max(prefixes)),
-            "distinct pairs of word and position, median": f"{statistics.median(places):.0f}",
-        }
-        shares = {
-            f"fits {name} ({dimensions:,} dimensions)": f"{sum(count < dimensions for count in prefixes) / BATCHES:.0%}"
-            for name, dimensions in ROOM
-        }
-        lines.append(line | shares)
-    return pd.DataFrame(lines)
-
-
-def training_table(record: Record) -> pd.DataFrame:
-    """Return the mean loss per token of trained models: in the first and last epoch, and on attacked sentences."""
-    rows = with_models(record.rows(ReadBatches))
-    if "loss_last" not in rows:
-        return pd.DataFrame({"model": []})
-    rows = rows[rows["loss_last"].notna()]
-    first, last, attacked = (only(column, ".2f") for column in ("loss_first", "loss_last", "loss_test"))
-    measures = {"loss, first epoch": first, "loss, last epoch": last, "loss, attacked sentences": attacked}
-    return summary(rows, {"model": "model", "width": "width"}, measures)
+    measures = {"cosine": mean("utility", ".4f"), **BATCHES, **cells(COLUMNS, "right", by=mean)}
+    return summary(rows.assign(named=names), {"defence": "named"}, measures)
 
 
 def _steps(record: Record) -> pd.DataFrame:
@@ -422,7 +295,7 @@ def figure_reading(record: Record) -> Figure:
     figure, axes = figures.panels(1, 1, height=3.6)
     axis = axes[0][0]
     for step, word, miss, nearest in zip(frame["step"], frame["word"], frame["miss"], frame["nearest"], strict=True):
-        others = [one for one in nearest if miss is None or pd.isna(miss) or one != miss]
+        others = [one for one in nearest if one != miss]
         axis.scatter([step] * len(others), others, s=9, color="0.6", linewidths=0, zorder=2)
         if word:
             axis.scatter([step], [miss], s=42, color=figures.COLOURS[1], zorder=3)
@@ -442,12 +315,8 @@ def replay(record: Record) -> InteractiveFigure | None:
     frame = _steps(record)
     if frame.empty:
         return None
-    steps = [
-        _word_step(word, None if miss is None or pd.isna(miss) else miss, nearest, names)
-        for word, miss, nearest, names in zip(
-            frame["word"], frame["miss"], frame["nearest"], frame["nearest_words"], strict=True
-        )
-    ]
+    columns = (frame[name] for name in ("word", "miss", "nearest", "nearest_words"))
+    steps = [_word_step(*values) for values in zip(*columns, strict=True)]
     return InteractiveFigure(
         ReadingReplay(steps, fits=FITS, sentence="".join(step.piece for step in steps).replace("▁", " ").strip()),
         title="A sentence is read from a gradient, word by word",
@@ -458,38 +327,14 @@ def replay(record: Record) -> InteractiveFigure | None:
     )
 
 
-def _word_step(word: str, miss: float | None, nearest: list[float], names: list[str]) -> WordStep:
+def _word_step(word: str, miss: float, nearest: list[float], names: list[str]) -> WordStep:
     """Return one step, with distances rounded to three digits, which is more than a reader can see."""
+    distances = [float(f"{distance:.3g}") for distance in nearest]
     return WordStep(
         piece=word,
-        miss=None if miss is None else _rounded(miss),
-        others=[_rounded(distance) for distance in nearest if distance != miss],
-        names=[(name, _rounded(distance)) for name, distance in zip(names, nearest, strict=False)],
-    )
-
-
-def _rounded(distance: float) -> float:
-    return float(f"{distance:.3g}")
-
-
-def figure_noise(record: Record) -> Figure:
-    """Draw the share of sentences read, the share of certified batches and the cosine against the noise."""
-    columns = {
-        "right": "sentences read correctly (share)",
-        "unique": "batches called unique (share)",
-        "utility": "cosine to the clean gradient",
-    }
-    rows = select(record.rows(ReadBehindDefense), defense="noise").rename(columns=columns)
-    return drawn(
-        rows.melt("level", list(columns.values()), value_name="share"),
-        lines("level", "share", by="variable"),
-        height=2.8,
-        legend=3,
-        xscale="log",
-        xlabel="noise, relative to each tensor's root mean square",
-        ylabel="share or cosine",
-        ylim=(-0.03, 1.05),
-        empty="no noise was tried",
+        miss=float(f"{miss:.3g}") if word else None,
+        others=[shown for shown, distance in zip(distances, nearest, strict=True) if distance != miss],
+        names=list(zip(names, distances, strict=False)),
     )
 
 

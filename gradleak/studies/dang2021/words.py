@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import ClassVar
 
 import pandas as pd
@@ -23,15 +24,17 @@ from gradleak.labels.hard.rlg_as_coded import rlg_as_coded
 from gradleak.leak import Leak
 from gradleak.models.recogniser import Recogniser
 from gradleak.runs.forms import Form, Whole
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.sequences.observed import observe_speech
 from gradleak.sequences.words import outlying_words, rounded_rank
 from gradleak.show.drawn import bars, drawn
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import count, mean, median, summary
+from gradleak.show.summaries import Measure, cells, count, mean, median, summary
 from gradleak.spans import classes_span
-from gradleak.studies import Experiment, Row, setting
-from gradleak.studies.shared.defended import Defended
+from gradleak.studies import Experiment, setting
+from gradleak.studies.dang2021.columns import COLUMNS
+from gradleak.studies.dang2021.experiments import UNDEFENDED, PaperDefense, set_scores
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
 from gradleak.studies.shared.recognisers import (
     RATE,
@@ -49,14 +52,6 @@ from gradleak.studies.shared.recognisers import (
 PLACE = "Sections 2.5.2 and 3, Tables 2, 3 and 4"
 CHUNK = 25  # utterances per experiment
 MARKS = 2  # tokens up to this number are marks, not words
-BEHIND = {name: name for name in ("none", "sign", "grad-drop")}
-UNDEFENDED = "none/0"
-
-
-class Behind(Defended):
-    """A defence of the paper."""
-
-    words: ClassVar = BEHIND
 
 
 class Compared(AttackedRecogniser):
@@ -90,7 +85,7 @@ class Parameters(studies.Parameters):
     batches: list[Batch] = setting(
         paper=["4/1/8", "8/1/4", "1/4/8", "1/8/4", "2/2/8"], smallest=["2/1/1"], validate_default=True
     )
-    defenses: list[Behind] = setting(
+    defenses: list[PaperDefense] = setting(
         paper=["none/0", "sign/0", "grad-drop/0.5", "grad-drop/0.9"], smallest=["none/0"], validate_default=True
     )
     defended: int = setting(paper=21, smallest=1, ge=1)
@@ -111,30 +106,6 @@ class Parameters(studies.Parameters):
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
         return about_utterances(self.rows, self.source)
-
-
-class Revealed(Row):
-    """The words that an attack found, compared with the true ones.
-
-    Attributes:
-        number: The number of the utterance or batch.
-        attack: The attack.
-        length: The true number of tokens.
-        length_error: The error of the recovered number of tokens.
-        precision: Precision of the set of words; also recall and F1.
-        exact: Whether the set is exactly right.
-        seconds: The CPU time (s).
-    """
-
-    number: int
-    attack: str
-    length: int
-    length_error: int
-    precision: float
-    recall: float
-    f1: float
-    exact: bool
-    seconds: float
 
 
 class RevealWords(OnRecogniser):
@@ -160,13 +131,14 @@ class SingleUtterances(RevealWords):
     first: int
     coded: int
 
-    def run(self) -> Iterator[Revealed]:
+    def run(self) -> Iterator[Columns]:
         """Find the words of each utterance."""
         said = attacked_texts(self.source, self.utterances)[self.first : self.first + CHUNK]
         for number, (leak, tokens) in enumerate(self.observed(said), start=self.first):
-            attacks = {"ours": _ours(leak.weight_gradient)}
+            gradient = leak.weight_gradient
+            attacks = {"ours": _ours(gradient)}
             if number % self.coded == 0:
-                attacks["as coded"] = _as_coded(leak.weight_gradient, len(tokens))
+                attacks["as coded"] = partial(rlg_as_coded, gradient, len(tokens))
             yield from _revealed(number, attacks, [tokens])
 
 
@@ -176,7 +148,7 @@ class Batches(RevealWords):
     part: ClassVar[str] = "table 3"
     form: str
 
-    def run(self) -> Iterator[Revealed]:
+    def run(self) -> Iterator[Columns]:
         """Find the words of each batch."""
         model, batch = self.recogniser(self.size), Batch.of(self.form)
         for number in range(batch.count):
@@ -194,10 +166,10 @@ class Batches(RevealWords):
                 ).weight_gradient
                 for weights in (False, True)
             )
-            attacks = {
+            attacks: dict[str, Attack] = {
                 "ours, sum": _ours(total),
                 "ours, difference": _of_difference(difference, model, batch.local_steps),
-                "as coded": _as_coded(difference, sum(map(len, tokens))),
+                "as coded": partial(rlg_as_coded, difference, sum(map(len, tokens))),
             }
             yield from _revealed(number, attacks, tokens)
 
@@ -209,13 +181,13 @@ class BehindDefense(RevealWords):
     utterances: int
     defense: str
 
-    def run(self) -> Iterator[Revealed]:
+    def run(self) -> Iterator[Columns]:
         """Find the words of each utterance, also by an attack that allows for defences, which RLG does not."""
         said = attacked_texts(self.source, self.utterances)
         for number, (leak, tokens) in enumerate(self.observed(said, self.defense)):
             gradient = leak.weight_gradient
             attacks = {"ours": _ours(gradient)} if self.defense == UNDEFENDED else {}
-            attacks |= {"as coded": _as_coded(gradient, len(tokens)), "outlying rows": _outlying(gradient)}
+            attacks |= {"as coded": partial(rlg_as_coded, gradient, len(tokens)), "outlying rows": _outlying(gradient)}
             yield from _revealed(number, attacks, [tokens])
 
 
@@ -225,10 +197,6 @@ Attack = Callable[[], tuple[set[int], int]]
 
 def _ours(gradient: Tensor) -> Attack:
     return lambda: (rlg(gradient), classes_span(gradient).rank)
-
-
-def _as_coded(gradient: Tensor, length: int) -> Attack:
-    return lambda: rlg_as_coded(gradient, length)
 
 
 def _outlying(gradient: Tensor) -> Attack:
@@ -247,7 +215,7 @@ def _of_difference(gradient: Tensor, model: Recogniser, steps: int) -> Attack:
     return attack
 
 
-def _revealed(number: int, attacks: Mapping[str, Attack], tokens: Sequence[Sequence[int]]) -> Iterator[Revealed]:
+def _revealed(number: int, attacks: Mapping[str, Attack], tokens: Sequence[Sequence[int]]) -> Iterator[Columns]:
     """Run attacks and compare their results with the truth."""
     length = sum(map(len, tokens))
     truth = {token for one in tokens for token in one if token > MARKS}
@@ -259,31 +227,9 @@ def _revealed(number: int, attacks: Mapping[str, Attack], tokens: Sequence[Seque
             # A gradient of full rank has no solution, and the attack makes no guess.
             found, counted = set(), 0
         seconds = time.process_time() - started
-        found = {token for token in found if token > MARKS}
-        both = len(found & truth)
-        precision, recall = both / len(found) if found else 0.0, both / len(truth) if truth else 1.0
-        yield Revealed(
-            number=number,
-            attack=name,
-            length=length,
-            length_error=abs(counted - length),
-            precision=precision,
-            recall=recall,
-            f1=2 * precision * recall / (precision + recall) if both else 0.0,
-            exact=found == truth,
-            seconds=seconds,
-        )
-
-
-BAGS = {
-    "precision": mean("precision", ".3f"),
-    "recall": mean("recall", ".3f"),
-    "F1": mean("f1", ".3f"),
-    "bags exactly right": mean("exact", lambda share: f"{100 * share:.1f} %"),
-    "utterances": count(),
-    "CPU time (s)": median("seconds", ".2g"),
-}
-MEASURES = {"length error (tokens)": mean("length_error", ".2g")} | BAGS
+        scores = set_scores({token for token in found if token > MARKS}, truth)
+        lengths = {"length": length, "length_error": abs(counted - length)}
+        yield {"number": number, "attack": name, **lengths, **scores, "seconds": seconds}
 
 
 def headline(record: Record) -> Headline:
@@ -304,56 +250,33 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 2: the bags of words of single utterances, a row for each recogniser, stage of training and attack.
+    """Return Table 2: the bags of words of single utterances, a line for each recogniser, stage of training and attack.
 
     Columns: the mean error of the number of tokens, precision, recall, F1, the share of exact bags, the number of
     utterances, and the median CPU time (s).
     """
     rows = with_stage(record.rows(SingleUtterances))
-    return summary(rows, {"recogniser": "size", "stage": "stage", "attack": "attack"}, MEASURES)
+    return summary(rows, {"recogniser": "size", "stage": "stage", "attack": "attack"}, _measures("utterances"))
 
 
 def batch_table(record: Record) -> pd.DataFrame:
-    """Return Table 3: the same for N utterances per step and K local steps, a row for each N, K and attack."""
+    """Return Table 3: the same for N utterances per step and K local steps, a line for each N, K and attack."""
     rows = record.rows(Batches)
     batches = [Batch.of(form) for form in rows["form"]]
     rows = rows.assign(N=[batch.utterances for batch in batches], K=[batch.local_steps for batch in batches])
-    lines = summary(rows, {"utterances per step": "N", "local steps": "K", "attack": "attack"}, MEASURES)
-    return lines.rename(columns={"utterances": "batches"})
+    keys = {"utterances per step": "N", "local steps": "K", "attack": "attack"}
+    return summary(rows, keys, _measures("batches"))
 
 
-def defense_table(record: Record) -> pd.DataFrame:
-    """Return the speech half of Table 4: the bags found behind defences, a row for each defence, stage and attack."""
-    rows = with_stage(record.rows(BehindDefense))
-    lines = summary(rows, {"defence": "defense", "stage": "stage", "attack": "attack"}, BAGS)
-    return lines.assign(defence=lines["defence"].map(_shown))
-
-
-def _shown(defense: str) -> str:
-    one = Behind.of(defense)
-    return f"{one.defense} {one.level:.0%}" if one.level else one.defense
-
-
-def figure_lengths(record: Record) -> Figure:
-    """Draw the share of exact bags against the number of tokens, a panel for each recogniser and stage."""
-    frame = record.rows(SingleUtterances)
-    return drawn(
-        frame.assign(tokens=pd.cut(frame["length"], [0, 5, 9, 13, 99], labels=["≤ 5", "6–9", "10–13", "≥ 14"])),
-        bars("tokens", "exact", by="attack"),
-        panels=["size", "trained"],
-        title=lambda size, trained: f"{size}\n{stage_of(trained)}",
-        height=2.6,
-        legend=2,
-        ylim=(0, 1.03),
-        xlabel="tokens in the utterance",
-        ylabel="share of bags\nexactly right",
-    )
+def _measures(counted: str) -> dict[str, Measure]:
+    means = cells(COLUMNS, "length_error", "precision", "recall", "f1", "exact", by=mean)
+    return means | {counted: count()} | cells(COLUMNS, "seconds", by=median)
 
 
 def figure_defenses(record: Record) -> Figure:
     """Draw the share of exact bags behind each defence, a bar for each attack and a panel for each stage."""
     frame = record.rows(BehindDefense)
-    names = frame["defense"].map(lambda defense: _shown(defense).replace("grad-drop ", "dropped\n"))
+    names = frame["defense"].map(lambda defense: PaperDefense.of(defense).title.replace("grad-drop ", "dropped\n"))
     return drawn(
         frame.assign(defence=names),
         bars("defence", "exact", by="attack"),

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from gradleak import data
 from gradleak.sequences import Sentences
-from gradleak.studies import Row
 
 
-class Reading(Row):
-    """The result of reading one batch.
+def private_of(text: str, size: int, number: int, seed: int) -> list[list[int]]:
+    """Return the sentences of a batch, drawn with replacement from the test split."""
+    sentences, pieces = data.texts(text, "test"), data.vocabulary(text)
+    generator = torch.Generator().manual_seed(1_000_003 * seed + 1009 * size + number)
+    return [pieces.encode(sentences[one]) for one in torch.randint(len(sentences), (size,), generator=generator)]
 
-    Attributes:
+
+def reading_of(read: Sentences, private: list[list[int]]) -> dict[str, Any]:
+    """Compare the sentences that were read with the private ones.
+
+    Returns:
         exact: Whether all sentences were read, and no others.
         right: The share of sentences that were read.
         status: The attack's status.
@@ -23,41 +31,20 @@ class Reading(Row):
         rank: The rank of the gradient that spans the prefixes.
         misfit: The relative distance of the sentences' gradient from the observed one.
     """
-
-    exact: bool
-    right: float
-    status: str
-    unique: bool
-    wrongly_sure: bool
-    tokens: int
-    prefixes: int
-    rank: int
-    misfit: float
-
-
-def private_of(text: str, size: int, number: int, seed: int) -> list[list[int]]:
-    """Return the sentences of a batch, drawn with replacement from the test split."""
-    sentences, pieces = data.texts(text, "test"), data.vocabulary(text)
-    generator = torch.Generator().manual_seed(1_000_003 * seed + 1009 * size + number)
-    return [pieces.encode(sentences[one]) for one in torch.randint(len(sentences), (size,), generator=generator)]
-
-
-def reading_of(read: Sentences, private: list[list[int]]) -> Reading:
-    """Compare the sentences that were read with the private ones."""
     left, right = sorted(private), 0
     for sentence in read.all():
         if sentence in left:
             left.remove(sentence)
             right += 1
     exact = read.all() == sorted(private)
-    return Reading(
-        exact=exact,
-        right=right / len(private),
-        status=read.status,
-        unique=read.status == "unique",
-        wrongly_sure=read.status == "unique" and not exact,
-        tokens=sum(map(len, private)) + len(private),
-        prefixes=read.prefixes,
-        rank=read.rank,
-        misfit=read.misfit,
-    )
+    return {
+        "exact": exact,
+        "right": right / len(private),
+        "status": read.status,
+        "unique": read.status == "unique",
+        "wrongly_sure": read.status == "unique" and not exact,
+        "tokens": sum(map(len, private)) + len(private),
+        "prefixes": read.prefixes,
+        "rank": read.rank,
+        "misfit": read.misfit,
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar, Literal
 
 import torch
@@ -15,7 +14,8 @@ from gradleak.leak import Defense
 from gradleak.models.language import KINDS
 from gradleak.models.language_training import LanguageRecipe, train_language_model
 from gradleak.runs.forms import Form, Whole
-from gradleak.studies import Experiment, Row
+from gradleak.runs.plain import Columns
+from gradleak.studies import Experiment
 
 # The names of the kinds of model in tables.
 SHOWN = {"lstm": "LSTM", "gru": "GRU", "transformer": "transformer"}
@@ -73,20 +73,6 @@ def client_defense(defense: str, level: float, generator: torch.Generator) -> De
     return defenses.named(f"{defense}/{level}", generator=generator)
 
 
-class Training(Row):
-    """The mean loss per token of a trained model.
-
-    Attributes:
-        loss_first: In the first epoch.
-        loss_last: In the last epoch.
-        loss_test: On the sentences that are attacked.
-    """
-
-    loss_first: float = math.nan
-    loss_last: float = math.nan
-    loss_test: float = math.nan
-
-
 class OnLanguageModel(Experiment):
     """Batches of `size` sentences on a language model."""
 
@@ -98,15 +84,15 @@ class OnLanguageModel(Experiment):
     text: str
     epochs: int
 
-    def model(self) -> tuple[nn.Module, Training]:
-        """Return the model and, if it is trained, its losses."""
+    def model(self) -> tuple[nn.Module, Columns]:
+        """Return the model and, if it is trained, its losses in the first and last epoch and on attacked sentences."""
         recipe = LanguageRecipe(
             text=self.text, kind=self.kind, width=self.width, layers=self.layers, epochs=self.epochs, seed=self.seed
         )
         if self.stage == "untrained":
-            return recipe.build(), Training()
-        model, (first, last, test) = train_language_model(recipe)
-        return model, Training(loss_first=first, loss_last=last, loss_test=test)
+            return recipe.build(), {}
+        model, losses = train_language_model(recipe)
+        return model, dict(zip(("loss_first", "loss_last", "loss_test"), losses, strict=True))
 
     def words(self) -> range:
         """Return all words of the vocabulary."""

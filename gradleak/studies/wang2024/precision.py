@@ -303,7 +303,7 @@ class ReadSentences(OfPrecision):
                 private = private_of(TEXT, 2, number, self.seed)
                 leak = observe(model, *batch_of(private, device=self.device), precision=self.precision)
                 read = reading_of(read_sentences(leak), private)
-                tried.append(Tried(read.status, read.wrongly_sure, read.right))
+                tried.append(Tried(read["status"], read["wrongly_sure"], read["right"]))
             yield summed(tried) | {"network": kind, "attacker": "not told"}
 
 

@@ -50,9 +50,8 @@ def test_sums_of_steps_are_counted(record: Record) -> None:
 def test_tables_and_figure(record: Record) -> None:
     assert list(words.table(record)["attack"]) == ["ours", "as coded"] * 2
     assert list(words.batch_table(record)["local steps"]) == ["2"] * 3
-    assert set(words.defense_table(record)["defence"]) == {"none", "sign"}
     assert "6 utterances per recogniser" in records.about(record)
-    figure = words.figure_lengths(record)
+    figure = words.figure_defenses(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
 
