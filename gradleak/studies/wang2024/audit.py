@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pandas as pd
 import torch
@@ -362,7 +362,7 @@ def outcomes(record: Record) -> list[Outcome]:
     batches = record.rows(AuditedBatch)
     cosine = batches.groupby(["model", "defense", "batch_size"])["cosine"].transform("max")
     batches = batches.assign(cosine=cosine, attack=batches["attack"].replace(ATTACKS_SHOWN))
-    client = {"attack": "best attack of an audit", "network": "small network for digits", "data": DIGITS}
+    own: dict[str, Any] = {"attack": "best attack of an audit", "network": "small network for digits", "data": DIGITS}
     found: list[Outcome] = []
     for leak, measure, column in LEAKING:
         audited, federated, private = (
@@ -378,10 +378,10 @@ def outcomes(record: Record) -> list[Outcome]:
         found += collected(
             record, federated, leak, measure, chance=chances[0], training="trained", batch=SIZE,
             client=federated["precision"],
-            detail=[f"federation after {rounds:g} rounds" for rounds in federated["round"]], **client,
+            detail=[f"federation after {rounds:g} rounds" for rounds in federated["round"]], **own,
         )  # fmt: skip
         found += collected(
             record, private, leak, measure, chance=chances[1], batch=private["batch_size"].astype(int),
-            defense=[f"dp-sgd/{noise:g}" for noise in private["noise"]], **client,
+            defense=[f"dp-sgd/{noise:g}" for noise in private["noise"]], **own,
         )  # fmt: skip
     return found

@@ -223,8 +223,8 @@ class Clock:
         ]
         for level in LEVELS:
             for n, place in enumerate((quality < level).sum(dim=0).tolist()):
-                time_there = {"seconds": seconds[place]} if place < len(seconds) else {}
-                rows.append({"what": "level", "image": n, "level": level, "reached": bool(time_there)} | time_there)
+                row: Columns = {"what": "level", "image": n, "level": level, "reached": place < len(seconds)}
+                rows.append(row | {"seconds": seconds[place]} if row["reached"] else row)
         points_kept = sorted({*range(0, len(points), max(1, len(points) // POINTS)), len(points) - 1})
         return rows + [
             {"what": "curve", "seconds": seconds[place], "psnr": float(quality[place].mean())} for place in points_kept
