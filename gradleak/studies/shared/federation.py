@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,7 @@ class Federation:
     model: nn.Module
     shares: list[tuple[Tensor, Tensor]]
     test: tuple[Tensor, Tensor]
-    generator: torch.Generator = field(default_factory=torch.Generator)
+    generator: torch.Generator
 
     @classmethod
     def of(cls, clients: int, dtype: torch.dtype, seed: int, device: str) -> Federation:
@@ -56,9 +56,8 @@ class Federation:
             (train.images[place::clients].to(device, dtype), train.labels[place::clients].to(device))
             for place in range(clients)
         ]
-        model = digit_network(seed).to(device, dtype)
-        tested = (test.images.to(device, dtype), test.labels.to(device))
-        return cls(model, shares, tested, torch.Generator().manual_seed(seed))
+        tested = test.images.to(device, dtype), test.labels.to(device)
+        return cls(digit_network(seed).to(device, dtype), shares, tested, torch.Generator().manual_seed(seed))
 
     def round(self) -> list[Update]:
         """Let every client take one step of gradient descent, average their weights, and return all updates."""

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 from torch import Tensor, nn
 
 from gradleak import claims, data, devices, metrics, studies
@@ -24,14 +24,17 @@ from gradleak.images import LBFGS, Adam, LevenbergMarquardt, match, polished, tr
 from gradleak.images.presets import MATCHING, preset
 from gradleak.leak import Leak, observe
 from gradleak.runs.fitting import Sees
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.drawn import arranged, drawn, lines, look_of, panel, powers_of_two
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import NOTHING, among, count, least, mean, select, spread_if_many, summary, total
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import NOTHING, among, cells, count, mean, select, spread_if_many, summary, total
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import STAGES, Stage
-from gradleak.studies.shared.matched_runs import POINTS, TOP, OnLeNet, lenets, prior, private
+from gradleak.studies.shared.matched_runs import POINTS, TOP, OnLeNet, Private, lenets, prior, private
 from gradleak.studies.shared.outcomes import PSNR, Outcome, collected
+from gradleak.studies.wang2024.columns import COLUMNS
 
 PLACE = "Beyond section 4.3"
 # Further columns that depend on time measurements.
@@ -80,51 +83,6 @@ class Parameters(studies.Parameters):
         return f"{self.images} smoothed images per network, {data.title(self.dataset)}"
 
 
-class Timed(Row):
-    """A result after a time per image (s); `what` names the kind of row."""
-
-    what: str
-    seconds: float = math.nan
-
-
-class RacedImage(Timed):
-    """The final PSNR (dB) of an image; `lost` tells whether the attack diverged."""
-
-    image: int
-    psnr: float
-    lost: bool = False
-
-
-class Level(Timed):
-    """Whether an image reached the PSNR `level` (dB); `seconds` is the first time at which it did."""
-
-    image: int
-    level: int
-    reached: bool
-
-
-class CurvePoint(Timed):
-    """The mean PSNR (dB) of the best iterates after a time."""
-
-    psnr: float
-
-
-class Pace(Timed):
-    """The time per step and attack (s) if several attacks run at once.
-
-    Attributes:
-        number: The number of attacks at once.
-        run: The optimiser, or "one training step".
-        rate: Steps of attacks per second.
-        gain: The rate divided by that of the smallest number of attacks.
-    """
-
-    number: int
-    run: str
-    rate: float
-    gain: float
-
-
 class Race(OnLeNet):
     """Measure the PSNR over time of one attack on one network.
 
@@ -139,24 +97,24 @@ class Race(OnLeNet):
     effort: float
     skip: int = 0
 
-    def run(self) -> list[Timed]:
+    def run(self) -> list[Columns]:
         """Attack all images together."""
         count = self.skip + self.samples
         shown = private("smoothing", self.stage, count, self.dataset, self.seed, self.device)
-        inputs, targets = shown.inputs[self.skip :], shown.targets[self.skip :]
-        leaks = [observe(shown.model, inputs[n : n + 1], targets[n : n + 1].to(inputs)) for n in range(self.samples)]
-        clock = Clock(data.denormalise(inputs.double()).clamp(0, 1))
+        shown = shown._replace(inputs=shown.inputs[self.skip :], targets=shown.targets[self.skip :])
+        leaks, clock = _leaks(shown), Clock(shown.inputs)
         lost = [False] * self.samples
         if self.attack in (CLOSED, POLISHED):
             clock.done(torch.cat([_inverted(leak, self.attack == POLISHED) for leak in leaks]))
         else:
-            options = {"label_prior": "smoothing"} | _options(self.attack, self.stage, self.effort, inputs.shape[1])
+            own = _options(self.attack, self.stage, self.effort, channels=shown.inputs.shape[1])
+            options: dict[str, Any] = {"label_prior": "smoothing"} | own
             found = match(leaks, seed=self.seed + self.skip, watch=clock.watch, **options)
             lost = [status[0] == "diverged" for status in found.status]
             clock.done(found.images)
-        return [
-            RacedImage.of(row, lost=lost[row.image]) if isinstance(row, RacedImage) else row for row in clock.rows()
-        ]
+        rows = clock.rows()
+        # The first rows are those of the images.
+        return [row | {"lost": diverged} for row, diverged in zip(rows, lost, strict=False)] + rows[len(lost) :]
 
 
 class Batches(Experiment):
@@ -168,14 +126,11 @@ class Batches(Experiment):
     steps: int
     dataset: str
 
-    def run(self) -> list[Timed]:
+    def run(self) -> list[Columns]:
         """Match all gradients together."""
         shown = private("smoothing", "untrained", self.size * self.leaks, self.dataset, self.seed, self.device)
-        inputs, targets = shown.inputs, shown.targets.to(shown.inputs)
-        pairs = zip(inputs.split(self.size), targets.split(self.size), strict=True)
-        own = [observe(shown.model, *pair) for pair in pairs]
-        clock = Clock(data.denormalise(inputs.double()).clamp(0, 1))
-        found = match(own, targets, optimizer=LBFGS(steps=self.steps), seed=self.seed, watch=clock.watch)
+        leaks, clock, targets = _leaks(shown, self.size), Clock(shown.inputs), shown.targets.to(shown.inputs)
+        found = match(leaks, targets, optimizer=LBFGS(steps=self.steps), seed=self.seed, watch=clock.watch)
         clock.done(found.images)
         return clock.rows()
 
@@ -187,11 +142,10 @@ class Together(Experiment):
     numbers: list[int]
     dataset: str
 
-    def run(self) -> list[Pace]:
+    def run(self) -> list[Columns]:
         """Time a step of each of two optimisers, and a training step with as many samples."""
         shown = private("smoothing", "untrained", max(self.numbers), self.dataset, self.seed, self.device)
-        inputs, targets = shown.inputs, shown.targets.to(shown.inputs)
-        leaks = [observe(shown.model, inputs[n : n + 1], targets[n : n + 1]) for n in range(len(inputs))]
+        inputs, targets, leaks = shown.inputs, shown.targets.to(shown.inputs), _leaks(shown)
         now = time.perf_counter if devices.accelerated(inputs.device) else time.process_time
         timed: list[tuple[int, str, float]] = []
         for number in self.numbers:
@@ -201,18 +155,18 @@ class Together(Experiment):
                 "L-BFGS": partial(_matched, own, known, LBFGS(inner=1)),
                 "one training step": partial(_trained, shown.model, inputs[:number], known),
             }
-            timed += [(number, run, _timed(step, now)) for run, step in steps.items()]
-        alone = {run: number / seconds for number, run, seconds in timed if number == min(self.numbers)}
+            timed += [(number, run, number / _timed(step, now)) for run, step in steps.items()]
+        alone = {run: rate for number, run, rate in timed if number == min(self.numbers)}
         return [
-            Pace(
-                what="together",
-                number=number,
-                run=run,
-                seconds=seconds / number,
-                rate=number / seconds,
-                gain=number / seconds / alone[run],
-            )
-            for number, run, seconds in timed
+            {
+                "what": "together",
+                "at_once": number,
+                "run": run,
+                "seconds": 1 / rate,
+                "rate": rate,
+                "gain": rate / alone[run],
+            }
+            for number, run, rate in timed
         ]
 
 
@@ -220,11 +174,14 @@ class Clock:
     """Record the PSNR over an attack's time, which excludes the time of the PSNR computation itself.
 
     On a CPU this is the CPU time of the process, which other processes do not affect.
+
+    Args:
+        inputs: The private inputs (N, …), normalised.
     """
 
-    def __init__(self, truth: Tensor) -> None:
-        self.truth, self.looked = truth, 0.0
-        self.now = time.perf_counter if devices.accelerated(truth.device) else time.process_time
+    def __init__(self, inputs: Tensor) -> None:
+        self.truth, self.looked = data.denormalise(inputs.double()).clamp(0, 1), 0.0
+        self.now = time.perf_counter if devices.accelerated(inputs.device) else time.process_time
         self.started = self.now()
         self.seen: dict[int, tuple[float, Tensor]] = {}
 
@@ -233,8 +190,8 @@ class Clock:
         now = self.now()
         # Parts of the leaks are attacked in turn, so a step's time is that of its last part.
         values = self.seen[step][1] if step in self.seen else torch.full((len(self.truth),), math.nan).double()
-        found = metrics.psnr(data.denormalise(best.flatten(0, 1).double()), self.truth[_samples(who, best)])
-        values[_samples(who, best).cpu()] = found.cpu()
+        samples = (best.shape[1] * who[:, None] + torch.arange(best.shape[1], device=who.device)).flatten()
+        values[samples.cpu()] = metrics.psnr(data.denormalise(best.flatten(0, 1).double()), self.truth[samples]).cpu()
         self.seen[step] = (now - self.started - self.looked, values)
         self.looked += self.now() - now
 
@@ -243,30 +200,29 @@ class Clock:
         values = metrics.psnr(data.denormalise(images.double()), self.truth).cpu()
         self.seen[max(self.seen, default=-1) + 1] = (self.now() - self.started - self.looked, values)
 
-    def rows(self) -> list[Timed]:
-        """Return a row for each image, a row for each image and PSNR level, and the curve of the mean PSNR."""
-        count = len(self.truth)
+    def rows(self) -> list[Columns]:
+        """Return rows on the time per image (s): each image's final PSNR and each level's time, and the mean curve."""
         points = sorted(self.seen.values(), key=lambda point: point[0])
-        seconds = [second / count for second, _ in points]
+        seconds = [second / len(self.truth) for second, _ in points]
         quality = torch.stack([values for _, values in points]).nan_to_num(nan=0.0).clamp(0, TOP).cummax(dim=0)[0]
-        rows: list[Timed] = [
-            RacedImage(what="image", image=n, psnr=psnr, seconds=seconds[-1])
+        rows: list[Columns] = [
+            {"what": "image", "image": n, "psnr": psnr, "seconds": seconds[-1]}
             for n, psnr in enumerate(quality[-1].tolist())
         ]
         for level in LEVELS:
             for n, place in enumerate((quality < level).sum(dim=0).tolist()):
-                row = Level(what="level", image=n, level=level, reached=place < len(seconds))
-                rows.append(Level.of(row, seconds=seconds[place]) if row.reached else row)
-        drawn = sorted({*range(0, len(points), max(1, len(points) // POINTS)), len(points) - 1})
+                row: Columns = {"what": "level", "image": n, "level": level, "reached": place < len(seconds)}
+                rows.append(row | {"seconds": seconds[place]} if row["reached"] else row)
+        points_kept = sorted({*range(0, len(points), max(1, len(points) // POINTS)), len(points) - 1})
         return rows + [
-            CurvePoint(what="curve", seconds=seconds[place], psnr=float(quality[place].mean())) for place in drawn
+            {"what": "curve", "seconds": seconds[place], "psnr": float(quality[place].mean())} for place in points_kept
         ]
 
 
-def _samples(who: Tensor, best: Tensor) -> Tensor:
-    """Return the indices of the samples of these leaks."""
-    size = best.shape[1]
-    return (who[:, None] * size + torch.arange(size, device=who.device)).flatten()
+def _leaks(shown: Private, size: int = 1) -> list[Leak]:
+    """Return the gradients of the private samples, `size` samples in each."""
+    batches = zip(shown.inputs.split(size), shown.targets.to(shown.inputs).split(size), strict=True)
+    return [observe(shown.model, *batch) for batch in batches]
 
 
 def _inverted(leak: Leak, polish: bool) -> Tensor:
@@ -297,25 +253,15 @@ def _trained(model: nn.Module, inputs: Tensor, targets: Tensor, steps: int) -> N
 
 def _timed(run: Callable[[int], Any], now: Callable[[], float]) -> float:
     """Return the time of one step (s): the difference between many steps and few, which excludes the setup."""
-    run(UNTIMED)
-    best = math.inf
-    for _ in range(2):
-        times = []
-        for steps in (UNTIMED, UNTIMED + TIMED):
-            started = now()
-            run(steps)
-            times.append(now() - started)
-        best = min(best, (times[1] - times[0]) / TIMED)
-    return max(best, 1e-9)
 
+    def seconds(steps: int) -> float:
+        started = now()
+        run(steps)
+        return now() - started
 
-def _races(record: Record, what: str) -> pd.DataFrame:
-    return select(record.rows(Race), what=what)
-
-
-def _batched(record: Record) -> pd.DataFrame:
-    rows = select(record.rows(Batches), what="image")
-    return rows.astype({"size": int, "leaks": int, "psnr": float})
+    seconds(UNTIMED)
+    best = min(seconds(UNTIMED + TIMED) - seconds(UNTIMED) for _ in range(2))
+    return max(best / TIMED, 1e-9)
 
 
 def headline(record: Record) -> Headline:
@@ -323,8 +269,8 @@ def headline(record: Record) -> Headline:
     known = claims.judgements(record)
     closed = known["cost-closed-60"]
     level = closed.claim.measure.where["level"]
-    images = select(_races(record, "image"), attack=CLOSED)
-    levels = select(_races(record, "level"), level=level)
+    images = select(record.rows(Race), what="image", attack=CLOSED)
+    levels = select(record.rows(Race), what="level", level=level)
     searches = levels[levels["attack"].isin(MATCHING)]
     return Headline(
         f"Within {images['seconds'].max():.1f} s of CPU time per image, the closed form restores {closed.cases} images "
@@ -339,67 +285,30 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the time per image (s) in which each attack reaches each PSNR level.
+    """Return how good the images of each attack are in the end, and when they reach each PSNR level.
 
-    Rows: states of LeNet and attacks. Columns: n images; for each level the median time of the images that reach it,
-    and their number if not all do; the mean final PSNR (dB); the mean total time (s); and how many attacks diverged.
+    Rows: states of LeNet and attacks. Columns: n images; the mean final PSNR (dB); the mean total time (s); how many
+    attacks diverged; for each level the median time (s) of the images that reach it, and their number if not all do.
     """
+    images = {
+        "images": count(),
+        **cells(COLUMNS, "psnr", by=spread_if_many, head="final {}"),
+        **cells(COLUMNS, "seconds", by=mean, head="total {}"),
+        **cells(COLUMNS, "lost", by=total),
+    }
     return summary(
         record.rows(Race),
         {"LeNet": "stage", "attack": "attack"},
-        {
-            "images": among(count(), what="image"),
-            **{f"time to {_shown(level)} (s)": among(_reached, what="level", level=level) for level in LEVELS},
-            "final PSNR (dB)": among(spread_if_many("psnr", ".1f"), what="image"),
-            "total time (s)": among(mean("seconds", ".2g"), what="image"),
-            "diverged": among(total("lost", ".0f"), what="image"),
-        },
+        {head: among(measure, what="image") for head, measure in images.items()}
+        | {f"time to {level} dB (s)": among(_reached, what="level", level=level) for level in LEVELS},
     )
-
-
-def _shown(level: int) -> str:
-    """Return a level (dB) with its word on the book's scale, if it has one."""
-    return ", ".join([f"{level} dB", *(word for word, least in metrics.SCALE.items() if least == level)])
 
 
 def _reached(rows: pd.DataFrame) -> str:
     """Return the median time (s) of the images that reached a level, and their number if not all did."""
     there = rows[rows["reached"].astype(bool)]
-    if there.empty:
-        return NOTHING
     share = "" if len(there) == len(rows) else f" ({len(there)} of {len(rows)})"
-    return f"{there['seconds'].median():.2g}{share}"
-
-
-def together_table(record: Record) -> pd.DataFrame:
-    """Return the time per step and attack (ms).
-
-    Rows: numbers of attacks at once. Columns: optimisers, a training step, and the time of Adam divided by the latter.
-    """
-    lines = []
-    for number, group in record.rows(Together).groupby("number"):
-        seconds = group.set_index("run")["seconds"].astype(float)
-        line = {"attacks at once": f"{number:.0f}"}
-        line |= {f"{run} (ms)": f"{1000 * seconds[run]:.2f}" for run in seconds.index}
-        line["time of Adam / training step"] = f"{seconds['Adam'] / seconds['one training step']:.1f}"
-        lines.append(line)
-    return pd.DataFrame(lines)
-
-
-def batch_table(record: Record) -> pd.DataFrame:
-    """Return the results of matching on averaged gradients.
-
-    Rows: batch sizes B, and numbers of gradients. Columns: mean and lowest PSNR (dB), and time per image (s).
-    """
-    return summary(
-        _batched(record).sort_values(["size", "leaks"], kind="stable"),
-        {"B": "size", "gradients": "leaks"},
-        {
-            "PSNR (dB)": spread_if_many("psnr", ".1f"),
-            "lowest PSNR (dB)": least("psnr", ".1f"),
-            "mean time per image (s)": mean("seconds", ".2g"),
-        },
-    )
+    return NOTHING if there.empty else f"{there['seconds'].median():.2g}{share}"
 
 
 def figure_race(record: Record) -> Figure:
@@ -407,32 +316,31 @@ def figure_race(record: Record) -> Figure:
 
     One panel for each state of LeNet, one line for each attack.
     """
-    curves = _races(record, "curve")
-    # Second order is run image by image, so each image has its own curve.
-    stages = list(dict.fromkeys(curves["stage"]))
-    figure, axes = figures.panels(1, len(stages), height=4.2, sharey=True)
-    for axis, stage in zip(axes[0], stages, strict=True):
-        for index, attack in enumerate(ATTACKS):
-            own = curves[(curves["stage"] == stage) & (curves["attack"] == attack)]
-            colour = figures.COLOURS[index % len(figures.COLOURS)]
-            named = attack
-            alone = own["skip"] if "skip" in own else pd.Series(0, index=own.index)
-            for _, line in own.groupby(alone.fillna(-1)):
-                line = line.sort_values("seconds")
-                heights = line["psnr"].astype(float)
-                if len(line) == 1:
-                    axis.plot(line["seconds"], heights, "D", color=colour, markersize=7, label=named)
-                else:
-                    dash = figures.DASHES[(index + index // len(figures.COLOURS)) % len(figures.DASHES)]
-                    axis.plot(line["seconds"], heights, color=colour, linestyle=dash, label=named)
-                named = "_"
-        axis.set_xscale("log")
-        axis.set_xlabel("CPU time per image (s)")
-        axis.set_title(f"LeNet, {stage}")
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes[0][0].set_ylabel("mean PSNR of the best image so far (dB)")
-    figures.legend_below(figure, 3)
-    return figure
+    curves = select(record.rows(Race), what="curve")
+    return drawn(
+        curves.assign(skip=curves["skip"].fillna(0) if "skip" in curves else 0),
+        _draw_attacks,
+        panels="stage",
+        title="LeNet, {}".format,
+        height=4.2,
+        legend=3,
+        xlabel="CPU time per image (s)",
+        ylabel="mean PSNR of the best image so far (dB)",
+    )
+
+
+def _draw_attacks(axis: Axes, rows: pd.DataFrame) -> None:
+    """Draw a line for each attack, and a diamond for an attack without steps."""
+    axis.set_xscale("log")
+    axis.xaxis.set_major_formatter("{x:g}")
+    for index, attack in enumerate(ATTACKS):
+        # Second order is run image by image, so each image has its own line.
+        for place, (_, line) in enumerate(select(rows, attack=attack).sort_values("seconds").groupby("skip")):
+            # Attacks of one colour have different dashes.
+            dashes = {"marker": "", "linestyle": look_of(index + index // len(figures.COLOURS))["linestyle"]}
+            point = {"marker": "D", "linestyle": "none", "markersize": 7}
+            look = look_of(index) | (point if len(line) == 1 else dashes)
+            axis.plot(line["seconds"], line["psnr"].astype(float), label="_" * place + attack, **look)
 
 
 def figure_together(record: Record) -> Figure:
@@ -440,38 +348,34 @@ def figure_together(record: Record) -> Figure:
 
     Left: steps of attacks per second against the number of attacks at once. Right: PSNR (dB) against the batch size.
     """
-    figure, axes = figures.panels(1, 2, height=3.0)
-    together = record.rows(Together)
-    for index, (run, group) in enumerate(together.groupby("run", sort=False)):
-        style = {"color": figures.COLOURS[index], "linestyle": figures.DASHES[index], "marker": "o", "markersize": 4}
-        axes[0][0].plot(group["number"], group["rate"].astype(float), label=run, **style)
-    axes[0][0].set(xscale="log", yscale="log", xlabel="attacks at once", ylabel="steps of all attacks per second")
-    axes[0][0].set_title("attacks at once")
-    numbers = sorted(set(together["number"]))
-    axes[0][0].set_xticks(numbers, [f"{number:.0f}" for number in numbers])
-    axes[0][0].set_xticks([], minor=True)
-    figures.legend_below(figure, 3)
-    figures.swarms(axes[0][1], {f"{size}": group["psnr"] for size, group in _batched(record).groupby("size")})
-    axes[0][1].set(xlabel="samples in one averaged gradient", ylabel="PSNR (dB)")
-    axes[0][1].set_title("averaged gradients")
-    return figure
+
+    def draw_batches(axis: Axes, rows: pd.DataFrame) -> None:
+        figures.swarms(axis, {f"{size:.0f}": group["psnr"] for size, group in rows.groupby("size")})
+
+    rate = {"xlabel": "attacks at once", "yscale": "log", "ylabel": "steps of all attacks per second"}
+    psnr = {"xlabel": "samples in one averaged gradient", "ylabel": "PSNR (dB)"}
+    throughput = lines("at_once", "rate", by="run", marker="o"), powers_of_two("at_once")
+    batches = select(record.rows(Batches), what="image")
+    return arranged(
+        [
+            panel(record.rows(Together), *throughput, title="attacks at once", **rate),
+            panel(batches, draw_batches, title="averaged gradients", **psnr),
+        ],
+        across=2,
+        legend=3,
+        sharey=False,
+    )
 
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
-    rows = record.part("race")
-    rows = rows[rows["what"] == "image"]
+    races, batches = (select(record.rows(kind), what="image") for kind in (Race, Batches))
+    by_search = ~races["attack"].str.startswith("closed form")
     found = collected(
-        record, rows, "images", PSNR, attack=rows["attack"].map(_outcome_attack), network="lenet",
-        training=rows["stage"], data=rows["dataset"], detail="as published, " + rows["attack"],
+        record, races, "images", PSNR, attack=races["attack"].mask(by_search, "gradient matching, " + races["attack"]),
+        network="lenet", training=races["stage"], data=races["dataset"], detail="as published, " + races["attack"],
     )  # fmt: skip
-    rows = record.part("batch")
-    rows = rows[rows["what"] == "image"]
     return found + collected(
-        record, rows, "images", PSNR, attack="gradient matching, l2", network="lenet", data=rows["dataset"],
-        batch=rows["size"].astype(int),
+        record, batches, "images", PSNR, attack="gradient matching, l2", network="lenet", data=batches["dataset"],
+        batch=batches["size"].astype(int),
     )  # fmt: skip
-
-
-def _outcome_attack(name: str) -> str:
-    return name if name.startswith("closed form") else f"gradient matching, {name}"
