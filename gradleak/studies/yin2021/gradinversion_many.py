@@ -113,8 +113,8 @@ class SmallImages(Experiment):
     def run(self) -> Rows:
         """Restore random images and vulnerable ones, and compare attacks and batch sizes."""
         # Another network identifies images, because the attack matches the attacked network's features.
-        networks = (made(SMALL, self.dataset, self.seed + n) for n in (0, 1))
-        scene = Scene(data.load(self.dataset, "test"), *networks, seed=self.seed, device=self.device)
+        model, judge = (made(SMALL, self.dataset, self.seed + n) for n in (0, 1))
+        scene = Scene(data.load(self.dataset, "test"), model, judge, self.seed, self.device)
         most = max(self.sizes)
         rows = {
             kind: _restored(scene, places, self.sizes, self.steps, kind)
@@ -152,8 +152,8 @@ class ImageNetPictures(Experiment):
         scene = Scene(private, model, judge, self.seed, self.device)
         places = chosen(private, self.pictures, 1, self.seed)
         rows = _restored(scene, places, self.sizes, self.steps, KINDS[0])
-        with_features = [tuple(named(KINDS[0], size, attack) for attack in (FEATURES, ALONE)) for size in self.sizes]
-        return [*rows, *gained(rows, [*with_features, *colour_pairs(self.sizes)], self.pictures, self.seed)]
+        pairs = [(named(KINDS[0], size, FEATURES), named(KINDS[0], size, ALONE)) for size in self.sizes]
+        return [*rows, *gained(rows, pairs + colour_pairs(self.sizes), self.pictures, self.seed)]
 
 
 def _restored(scene: Scene, places: Tensor, sizes: list[int], steps: int, kind: str) -> Rows:
