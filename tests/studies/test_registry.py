@@ -10,7 +10,6 @@ import torch
 
 from gradleak import claims, paths, studies
 from gradleak.errors import InputError, MissingData
-from gradleak.runs import cells
 from gradleak.runs.experiments import inputs_of
 from gradleak.studies import Study
 
@@ -21,7 +20,6 @@ def test_every_study_is_whole(name: str) -> None:
     assert study.title
     assert study.place
     assert study.notebook.is_file()
-    cells.check(study)
     claims.check(study)
     assert claims.load(name)
     assert study.trials(studies.parameters(study, "paper"))
@@ -54,7 +52,7 @@ def test_a_study_without_its_notebook_and_a_cell_without_its_tag(toy: Study) -> 
     page["cells"][0]["metadata"] = {}
     toy.notebook.write_text(json.dumps(page))
     with pytest.raises(InputError, match="one cell tagged 'parameters'; it has 0"):
-        cells.check(toy)
+        studies.parameters(toy)
     toy.notebook.unlink()
     with pytest.raises(MissingData, match=r"expected notebooks/toy2020/toy.ipynb"):
         studies.load("toy")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,12 +22,19 @@ from gradleak.images.gradinversion.attack import Known, known_of
 from gradleak.images.presets import preset
 from gradleak.leak import observe
 from gradleak.runs.fitting import Sees
-from gradleak.studies import Experiment, Row, setting
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made, pooled
 from gradleak.studies.shared.mosaics import packed
 
+# The rows of an experiment. A row has the columns that its kind, `what`, needs.
+Rows = list[dict[str, Any]]
+# Images in random order, or those with the largest gradients of each class.
+KINDS = ("random", "vulnerable")
 FLOORS = ("noise", "unrelated", "mean colour")
-AVERAGED = ", averaged"
+# Suffixes of runs: the mean image of several seeds, and a control, whose images were restored for another batch.
+AVERAGED, OF_ANOTHER = ", averaged", ", of another batch"
+# An attack that searches for latent vectors of a generator.
+LATENT = "latent projection"
 # The number of images in a strip, and the factor by which images are enlarged for LPIPS.
 SHOWN, ENLARGED = 8, 4
 # The share of the steps that is warm-up in the published schedule: 50 of 20,000.
@@ -47,6 +55,12 @@ def check_together(together: int, whole: int, name: str, *, least: int) -> None:
             f"'together' must divide '{name}'; got {together} and {whole}: "
             f"take together from {fitting}, or {name} a multiple of {together}"
         )
+
+
+def check_sizes(sizes: Sequence[int], whole: int) -> None:
+    """Raise an error if a batch size does not divide the number of images."""
+    if any(size < 1 or whole % size for size in sizes):
+        raise ValueError(f"every batch size must divide the {whole} images; got {sizes}")
 
 
 class Parameters(studies.Parameters):
@@ -78,127 +92,21 @@ class Parameters(studies.Parameters):
         return self
 
 
-class CaseRow(Row):
-    """A result about a batch.
-
-    Attributes:
-        what: The kind of row, such as "image".
-        run: The attack or baseline.
-        kind: How the images were chosen.
-        batch_size: The number of images in a batch.
-        labels: The share of labels that the paper's rule finds.
-        accuracy: The test accuracy of the network, in percent.
-        first: The number of the first batch.
-        part: The group of rows.
-    """
-
-    what: str
-    run: str = ""
-    kind: str = ""
-    batch_size: int = 0
-    labels: float = math.nan
-    accuracy: float = math.nan
-    first: int = 0
-    part: str = ""
-
-
-class ImageRow(CaseRow):
-    """The similarity of a restored image to the private one.
-
-    Attributes:
-        image: The number of the image.
-        psnr: PSNR in dB.
-        ssim: Structural similarity.
-        registered: PSNR in dB at the best shift.
-        frequencies: Distance of the frequency responses, FFT2D.
-        relative_l2: Relative L2 distance.
-        identified: Whether another network's features identify the image (IIP).
-        identified_by_own: Whether the attacked network's features identify the image.
-        lpips: LPIPS distance; None if there is no pretrained network for it.
-        loud: The norm of the image's error p − y.
-        right_label: Whether the recovered label is right.
-        known_feature: Whether the features of the batch were recovered.
-        loss: The attack's final loss.
-    """
-
-    image: int
-    psnr: float
-    ssim: float
-    registered: float
-    frequencies: float
-    relative_l2: float
-    identified: bool | float
-    identified_by_own: bool | float
-    lpips: float | None
-    loud: float
-    right_label: bool
-    known_feature: bool
-    loss: float | None
-
-
-class PictureRow(CaseRow):
-    """A strip of the first images, for display."""
-
-    picture: str
-
-
-class BatchesRow(CaseRow):
-    """The chance level of the identification, and the share of labels that are found.
-
-    Attributes:
-        chance: The probability in percent that a random image of the gallery is the right one.
-        gallery: The number of images in the gallery.
-        count: The number of private images.
-        counted: The share of labels that the paper's rule counts correctly, in percent.
-        recovered: The share of labels that are recovered, in percent.
-    """
-
-    chance: float
-    gallery: int
-    count: int
-    counted: float
-    recovered: float
-
-
-class GainRow(CaseRow):
-    """The mean gain of one run over another in one measure, positive if the first is better.
-
-    Attributes:
-        measure: The measure.
-        gain: The mean gain over all images.
-        low: The lower end of the 95 % bootstrap interval of the gain.
-        high: The upper end.
-        count: The number of images.
-        batches: The number of batches.
-    """
-
-    measure: str
-    gain: float
-    low: float
-    high: float
-    count: int
-    batches: int
-
-
-def marked(rows: Iterable[CaseRow], **columns: Any) -> list[CaseRow]:
-    """Return rows with additional columns."""
-    return [row.model_copy(update=columns) for row in rows]
-
-
 class Scene:
-    """A dataset, the attacked network, and the networks whose features identify restored images."""
+    """Private images, the attacked network, and the networks whose features identify restored images."""
 
-    def __init__(self, network: str, judge: str, dataset: str, seed: int, device: str) -> None:
-        self.seed, self.device = seed, device
-        self.private = data.load(dataset, "test")
-        self.model = made(network, dataset, seed)
+    def __init__(self, private: data.Dataset, model: nn.Module, judge: nn.Module, seed: int, device: str) -> None:
+        self.private, self.seed, self.device = private, seed, device
         # Another network identifies images, because an attack may match the attacked network's features. Both copies
         # stay on the CPU.
-        judges = {"identified": made(judge, dataset, seed), "identified_by_own": copy.deepcopy(self.model)}
-        self.judges: dict[str, tuple[nn.Module, Tensor]] = {
-            name: (one, pooled(one, self.private.images)) for name, one in judges.items()
-        }
-        self.model.to(device)
+        judges = {"identified": judge, "identified_by_own": copy.deepcopy(model)}
+        self.judges = {name: (own, pooled(own, private.images)) for name, own in judges.items()}
+        self.model = model.to(device)
+
+
+def scene_of(network: str, judge: str, dataset: str, seed: int, device: str) -> Scene:
+    """Return the scene of a dataset's test images and networks with these names."""
+    return Scene(data.load(dataset, "test"), made(network, dataset, seed), made(judge, dataset, seed), seed, device)
 
 
 class Case:
@@ -233,65 +141,51 @@ class Case:
         self.colours = self.truth.mean(dim=(2, 3), keepdim=True).expand_as(self.truth)
         self.others = private.images[unrelated(private, self.places, first * self.size, self.seed)]
 
-    def measured(self, run: str, images: Tensor, losses: Tensor | None = None) -> list[CaseRow]:
+    def measured(self, run: str, images: Tensor, losses: Tensor | None = None) -> Rows:
         """Return a row for each image (N·B, C, H, W), in the order of the batches, and a strip of the first images."""
         images = images.detach().cpu()
-        columns = {
+        shown = images.nan_to_num(0.5, 0.5, 0.5).clamp(0, 1)
+        columns: dict[str, Tensor | None] = {
             "psnr": metrics.psnr(images, self.truth),
             "ssim": metrics.ssim(images, self.truth),
             "registered": metrics.registered_psnr(images, self.truth),
             "frequencies": metrics.fft2d(images, self.truth),
             "relative_l2": metrics.relative_l2(images, self.truth),
+            "lpips": metrics.lpips(enlarged(shown), enlarged(self.truth)).values,
+            "loud": self.loud,
+            "right_label": self.right,
+            "known_feature": self.known.there.bool().repeat_interleave(self.size),
+            "loss": None if losses is None else losses.repeat_interleave(self.size),
         }
-        shown = images.nan_to_num(0.5, 0.5, 0.5).clamp(0, 1)
         for name, (judge, gallery) in self.judges.items():
-            features = pooled(judge, shown)
-            columns[name] = metrics.identified(features, gallery, self.places)
-        lpips = metrics.lpips(enlarged(shown), enlarged(self.truth)).values
-        rows: list[CaseRow] = [
-            ImageRow.of(
-                what="image",
-                run=run,
-                image=number,
-                lpips=None if lpips is None else float(lpips[n]),
-                loud=float(self.loud[n]),
-                right_label=bool(self.right[n]),
-                known_feature=bool(self.known.there[n // self.size]),
-                loss=None if losses is None else float(losses[n // self.size]),
-                **{name: values[n].item() for name, values in columns.items()},
-            )
+            columns[name] = metrics.identified(pooled(judge, shown), gallery, self.places)
+        rows = [
+            {"what": "image", "run": run, "image": number}
+            | {name: None if values is None else values[n].item() for name, values in columns.items()}
             for n, number in enumerate(self.numbers)
         ]
-        return [*rows, self._picture(run, shown)]
+        return [*rows, _strip(run, shown)]
 
-    @staticmethod
-    def _picture(run: str, images: Tensor) -> PictureRow:
-        return PictureRow(what="picture", run=run, picture=packed(images[:SHOWN], min(SHOWN, len(images))))
-
-    def floors(self) -> list[CaseRow]:
+    def floors(self) -> Rows:
         """Return the rows of the baselines: noise, an unrelated image, and the image's mean colour."""
         noise = torch.randn(self.truth.shape, generator=torch.Generator().manual_seed(self.seed))
         images = (data.denormalise(noise), self.others, self.colours)
         return [row for name, own in zip(FLOORS, images, strict=True) for row in self.measured(name, own)]
 
-    def restored(self, name: str, settings: GradInversion, *, exact: bool, seeds: int = 1) -> list[CaseRow]:
+    def restored(self, name: str, settings: GradInversion, *, exact: bool, seeds: int = 1) -> Rows:
         """Return the rows of an attack with its first seed and, if there are several, of the mean of their images."""
+        statistics = self.statistics if exact else None
         found = restore_batches(
-            self.leaks,
-            "recovered",
-            settings=settings,
-            statistics=self.statistics if exact else None,
-            seeds=seeds,
-            seed=self.seed,
+            self.leaks, "recovered", settings=settings, statistics=statistics, seeds=seeds, seed=self.seed
         )
         return self.judged(name, found)
 
-    def of_another(self, name: str, found: Reconstruction) -> list[CaseRow]:
+    def of_another(self, name: str, found: Reconstruction) -> Rows:
         """Return the rows of a control: the images found for each batch are compared with those of the next batch."""
         images = data.denormalise(found.attempts[:, 0].roll(1, dims=0).flatten(0, 1)).cpu()
         return self.measured(name, images[self.order])
 
-    def judged(self, name: str, found: Reconstruction) -> list[CaseRow]:
+    def judged(self, name: str, found: Reconstruction) -> Rows:
         """Return the rows of a result: of its first seed and, if there are several, of the mean of their images."""
         attempts = data.denormalise(found.attempts.flatten(0, 2)).cpu().unflatten(0, found.attempts.shape[:3])
         rows = self.measured(name, attempts[:, 0].flatten(0, 1)[self.order], found.losses[:, 0])
@@ -299,7 +193,7 @@ class Case:
             rows += self.measured(name + AVERAGED, attempts.mean(dim=1).flatten(0, 1)[self.order])
         return rows
 
-    def matched(self, name: str, steps: int) -> list[CaseRow]:
+    def matched(self, name: str, steps: int) -> Rows:
         """Return the rows of a published attack of the matching engine, with the same recovered labels as others."""
         own = preset("dlg" if name == "DLG" else "inverting-gradients")
         own_steps = max(1, steps // own["optimizer"].inner) if name == "DLG" else steps
@@ -307,18 +201,28 @@ class Case:
         labels = self.known.labels.flatten(0, 1)
         return self.judged(name, own.run(self.leaks, labels, optimizer=optimizer, seed=self.seed))
 
-    def private(self) -> list[CaseRow]:
-        """Return the strip of the private images, and the share of labels that the paper's rule finds."""
+    def private(self) -> Rows:
+        """Return the strip of the private images, and the labels that the paper's rule and the solver find (%)."""
         gallery = len(self.judges["identified"][1])
-        told = BatchesRow(
-            what="batches",
-            chance=100 / gallery,
-            gallery=gallery,
-            count=len(self.truth),
-            counted=100 * float(self.counted.mean()),
-            recovered=100 * float(self.right.double().mean()),
-        )
-        return [self._picture("private", self.truth), told]
+        found = {
+            "what": "batches",
+            "chance": 100 / gallery,
+            "gallery": gallery,
+            "count": len(self.truth),
+            "counted": 100 * float(self.counted.mean()),
+            "recovered": 100 * float(self.right.double().mean()),
+        }
+        return [_strip("private", self.truth), found]
+
+
+def _strip(run: str, images: Tensor) -> dict[str, Any]:
+    """Return a row with the first images of a run as one picture, for display."""
+    return {"what": "picture", "run": run, "picture": packed(images[:SHOWN], min(SHOWN, len(images)))}
+
+
+def marked(rows: Iterable[Mapping[str, Any]], **columns: Any) -> Rows:
+    """Return rows with additional columns."""
+    return [{**row, **columns} for row in rows]
 
 
 def chosen(private: data.Dataset, size: int, count: int, seed: int, first: Tensor | None = None) -> Tensor:
@@ -344,6 +248,13 @@ def chosen(private: data.Dataset, size: int, count: int, seed: int, first: Tenso
     return torch.stack(places).reshape(count, size)
 
 
+def of_both_kinds(scene: Scene, size: int, count: int, first: int = 0) -> Iterator[tuple[str, Tensor]]:
+    """Yield each kind of image and the indices (count, size) of groups of that kind, numbered from `first`."""
+    for kind in KINDS:
+        norms = gradient_norms(scene.model, scene.private) if kind == "vulnerable" else None
+        yield kind, chosen(scene.private, size, first + count, scene.seed, norms)[first:]
+
+
 class OnBatches(Experiment):
     """Batches of a dataset, numbered from `first`, that clients of one network send.
 
@@ -351,7 +262,6 @@ class OnBatches(Experiment):
         network: The attacked network.
         judge: The network whose features identify images.
         dataset: The private images.
-        size: The number of images in a batch.
         first: The number of the first batch.
         batches: The number of batches.
     """
@@ -359,20 +269,17 @@ class OnBatches(Experiment):
     network: str
     judge: str
     dataset: str
-    size: int
     first: int
     batches: int
 
-    def drawn(self) -> Case:
-        """Return the batches and their leaks."""
-        return drawn(
-            self.network, self.judge, self.dataset, self.size, self.first, self.batches, self.seed, self.device
-        )
+    def drawn(self, size: int) -> Case:
+        """Return the batches of `size` images and their leaks."""
+        return drawn(self.network, self.judge, self.dataset, size, self.first, self.batches, self.seed, self.device)
 
 
 def drawn(network: str, judge: str, dataset: str, size: int, first: int, batches: int, seed: int, device: str) -> Case:
     """Return `batches` batches of `size` images, numbered from `first`, with the leaks of a network."""
-    scene = Scene(network, judge, dataset, seed, device)
+    scene = scene_of(network, judge, dataset, seed, device)
     return Case(scene, chosen(scene.private, size, first + batches, seed)[first:], first)
 
 
@@ -415,7 +322,7 @@ def scaled(settings: GradInversion, steps: int) -> GradInversion:
     return replace(settings, steps=steps, warmup=warmup)
 
 
-def gained(rows: Sequence[CaseRow], pairs: Sequence[tuple[str, str]], size: int, seed: int) -> list[CaseRow]:
+def gained(rows: Rows, pairs: Sequence[tuple[str, str]], size: int, seed: int) -> Rows:
     """Compare pairs of runs image by image: the mean gain of the first run over the second, positive if it is better.
 
     Args:
@@ -424,27 +331,25 @@ def gained(rows: Sequence[CaseRow], pairs: Sequence[tuple[str, str]], size: int,
         size: The number of images in a batch. The 95 % bootstrap interval resamples batches, and images in each batch.
         seed: Seed of the bootstrap.
     """
-    found: list[CaseRow] = []
-    plain = [row.columns for row in rows]
-    for first, second in pairs:
-        for measure, scale in GAINS.items():
-            own, other = (values_of(plain, run, measure) for run in (first, second))
-            if own is None or other is None:
-                continue
-            gain = scale * (own - other)
-            low, high = interval_of(gain, size, seed)
-            found.append(
-                GainRow(
-                    what="gain",
-                    run=f"{first} against {second}",
-                    measure=measure,
-                    gain=float(gain.mean()),
-                    low=low,
-                    high=high,
-                    count=len(gain),
-                    batches=len(gain) // size,
-                )
-            )
+    found: Rows = []
+    for (first, second), (measure, scale) in product(pairs, GAINS.items()):
+        own, other = (values_of(rows, run, measure) for run in (first, second))
+        if own is None or other is None:
+            continue
+        gain = scale * (own - other)
+        low, high = interval_of(gain, size, seed)
+        found.append(
+            {
+                "what": "gain",
+                "run": f"{first} against {second}",
+                "measure": measure,
+                "gain": float(gain.mean()),
+                "low": low,
+                "high": high,
+                "count": len(gain),
+                "batches": len(gain) // size,
+            }
+        )
     return found
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,20 @@ from matplotlib.figure import Figure
 
 from gradleak.runs.records import Record
 from gradleak.show import figures
-from gradleak.show.drawn import Mark, arranged, level, look_of, panel
-from gradleak.show.summaries import NOTHING, Measure, count, mean, median
+from gradleak.show.drawn import Mark, arranged, dots, level, look_of, only_rows, panel
+from gradleak.show.summaries import NOTHING, Measure, cells, count, mean, median, select, summary
 from gradleak.studies.shared.mosaics import show
-from gradleak.studies.shared.restored_batches import FLOORS, interval_of, values_of
+from gradleak.studies.shared.outcomes import BASELINES, PUBLISHED
+from gradleak.studies.shared.restored_batches import FLOORS, KINDS, LATENT, OF_ANOTHER, interval_of, values_of
+from gradleak.studies.yin2021.columns import COLUMNS
 
-# The measures whose gains are shown: name, unit, factor from a difference to a gain in this unit, and digits.
-MEASURES = {
-    "psnr": ("PSNR", " (dB)", 1, 2),
-    "lpips": ("LPIPS", "", -1, 3),
-    "identified": ("IIP", " (%)", 100, 0),
-    "identified_by_own": ("IIP by the attacked network", " (%)", 100, 0),
-}
+# The notes on a table with the measures of `quality`.
+NOTES = (
+    "PSNR: mean with a 95 % bootstrap interval over batches and images. Relative L2: median, because it is unbounded "
+    "for dark images. LPIPS: a learned distance between images (lower is better), computed on images enlarged four "
+    "times; n/a without a pretrained network.",
+    "Identified: the private image is the nearest neighbour of the restored one among all test images.",
+)
 
 
 def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
@@ -32,8 +35,8 @@ def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
 
     A baseline image "unrelated" that is equal to the private one by chance is left out.
     """
-    frame = record.frame()
-    own = frame[(frame["what"] == what) & (frame["part"] == part)]
+    # Records from before 2026-11-25 have the relative L2 distance under this name.
+    own = select(record.frame(), what=what, part=part).rename(columns={"fft2d": "relative_l2"})
     return own[~((own["run"] == "unrelated") & (own["psnr"].astype(float) == math.inf))] if what == "image" else own
 
 
@@ -41,7 +44,7 @@ def quality(images: pd.DataFrame, size: int, seed: int) -> dict[str, Measure]:
     """Return the measures of a run's images by their heads in a table; the PSNR has its 95 % bootstrap interval.
 
     Args:
-        images: The rows that are measured.
+        images: The rows that are measured; measures that they do not have are left out.
         size: The number of images in each group that the bootstrap resamples.
         seed: Seed of the bootstrap.
     """
@@ -50,89 +53,57 @@ def quality(images: pd.DataFrame, size: int, seed: int) -> dict[str, Measure]:
         values = measured(rows, "psnr")
         assert values is not None
         low, high = interval_of(values, size, seed)
-        return f"{values.mean():.1f} ({low:.1f} … {high:.1f})"
+        return f"{values.mean():.1f} ({low:.1f} … {high:.1f})"
 
     def lpips(rows: pd.DataFrame) -> str:
         values = measured(rows, "lpips")
         return "n/a" if values is None else f"{values.mean():.3f}"
 
-    def measured(rows: pd.DataFrame, measure: str) -> np.ndarray | None:
-        lines: list[Any] = rows.to_dict("records")
-        return values_of(lines, lines[0]["run"], measure)
-
-    # Records from before 2026-11-25 have only the relative L2 distance, under the name FFT2D.
-    new = "frequencies" in images
-    measures = {"FFT2D": median("frequencies", ".2f")} if new else {}
-    return measures | {
-        "relative L2": median("relative_l2" if new else "fft2d", ".2f"),
+    medians = [name for name in ("frequencies", "relative_l2") if name in images]
+    shares = [name for name in ("identified", "identified_by_own") if name in images]
+    return {
+        **cells(COLUMNS, *medians, by=median),
         "PSNR (dB), 95 % interval": psnr,
-        "SSIM": mean("ssim", ".3f"),
+        **cells(COLUMNS, "ssim", by=mean),
         "LPIPS": lpips,
-        "identified by another network (%)": mean("identified", hundredths),
-        "identified by the attacked network (%)": mean("identified_by_own", hundredths),
-        "images": count(),
+        **cells(COLUMNS, *shares, by=mean),
+        "number of images": count(),
     }
 
 
-def hundredths(share: float) -> str:
-    """Return a share in percent, without the sign."""
-    return f"{100 * share:.0f}"
+def quality_table(
+    groups: Mapping[str, tuple[pd.DataFrame, int]], seed: int, more: Mapping[str, Measure] = MappingProxyType({})
+) -> pd.DataFrame:
+    """Return the quality of the images of each run, with one row for each group of images and run.
+
+    Args:
+        groups: For each group, by its name: the rows of its images, and the number of images that the bootstrap
+            resamples together.
+        seed: Seed of the bootstrap.
+        more: Further measures, by their heads in the table.
+    """
+    keys = {"images": "group", COLUMNS["run"].head: "run"}
+    tables = [
+        summary(images.assign(group=name), keys, quality(images, size, seed) | dict(more))
+        for name, (images, size) in groups.items()
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def measured(rows: pd.DataFrame, measure: str) -> np.ndarray | None:
+    """Return a measure of the images (N,) of a single run, as `values_of`."""
+    lines: list[Any] = rows.to_dict("records")
+    return values_of(lines, lines[0]["run"], measure) if lines else None
 
 
 def restored(measure: Measure) -> Measure:
     """Apply a measure to an attack's images; show a dash for a baseline."""
-    return lambda rows: NOTHING if rows["run"].iloc[0] in FLOORS else measure(rows)
+    return lambda rows: NOTHING if rows["run"].iloc[0].endswith(FLOORS) else measure(rows)
 
 
-def gain_table(
-    images: pd.DataFrame,
-    pairs: Sequence[tuple[str, str]],
-    size: int,
-    seed: int,
-    measures: Sequence[str] = tuple(MEASURES),
-) -> pd.DataFrame:
-    """Return the gains of the first run of each pair over the second, on the same images.
-
-    One row for each pair. Columns: the mean gain in each measure with its 95 % interval, the number of images, and
-    the measures whose interval excludes 0.
-
-    Args:
-        images: The rows of all runs' images.
-        pairs: The names of the runs to compare.
-        size: The number of images in each group that the bootstrap resamples.
-        seed: Seed of the bootstrap.
-        measures: The measures to compare.
-    """
-    rows: list[Any] = images.to_dict("records")
-    lines = []
-    for first, second in pairs:
-        names = (f"“{name}”" if "," in name else name for name in (first, second))
-        line: dict[str, Any] = {"compared": " against ".join(names)}
-        decided = []
-        for measure in measures:
-            name, unit, scale, digits = MEASURES[measure]
-            own, other = (values_of(rows, run, measure) for run in (first, second))
-            if own is None or other is None:
-                continue
-            gain = scale * (own - other)
-            low, high = interval_of(gain, size, seed)
-            line |= {
-                f"gain in {name}{unit}": f"{gain.mean():+.{digits}f} ({low:+.{digits}f} … {high:+.{digits}f})",
-                "images": len(gain),
-            }
-            if low > 0 or high < 0:
-                decided.append(f"{name} {'better' if low > 0 else 'worse'}")
-        if "images" in line:
-            count = line.pop("images")
-            lines.append(line | {"images": count, "decided at 95 %": ", ".join(decided) or "–"})
-    return pd.DataFrame(lines)
-
-
-def strips(record: Record, part: str, **where: object) -> Figure:
+def strips(record: Record, part: str, **where: Hashable) -> Figure:
     """Draw the first images of a part: the private ones above those of each attack and baseline."""
-    pictures = rows_of(record, "picture", part)
-    for column, value in where.items():
-        pictures = pictures[pictures[column] == value]
+    pictures = select(rows_of(record, "picture", part), **where)
     if pictures.empty:
         return figures.nothing("Not run with these parameters")
     first = pictures[pictures["first"] == pictures["first"].min()]
@@ -143,38 +114,69 @@ def strips(record: Record, part: str, **where: object) -> Figure:
     return figure
 
 
-def draw_sizes(
-    images: pd.DataFrame,
-    runs: Mapping[str, tuple[str, Callable[[int], str]]],
-    shown: Mapping[str, tuple[str, float]],
-    *,
-    floor: str,
-    sizes: Sequence[int],
-    most: int,
-    seed: int,
-) -> Figure:
-    """Draw the means of measures against the batch size, with 95 % bootstrap intervals over groups of images.
+def draw_runs(images: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
+    """Draw measures of every image for each run, with means; dashed: the mean of the mean colour.
+
+    Runs of ours are blue, other attacks red; baselines and controls, which show nothing of the image, are grey.
 
     Args:
         images: The rows of all images.
-        runs: For each line, by its label: the kind of images, and the name of its run at every batch size.
-        shown: For each measure, its title and its floor, the value of a baseline.
-        floor: What the floor is called.
-        sizes: The batch sizes.
-        most: The number of images in each group that the bootstrap resamples.
-        seed: Seed of the bootstrap.
+        titles: The label of each measure.
     """
+
+    def colour(run: str) -> str:
+        if run in BASELINES or run.endswith(OF_ANOTHER):
+            return "0.6"
+        return figures.COLOURS[1 if run in (*PUBLISHED, LATENT) else 0]
+
+    images = images.astype(dict.fromkeys(titles, float))
+    images = images.assign(psnr=images["psnr"].clip(0, 200))
+    dashed = {column: level(column, "mean colour", upright=True) for column in titles}
+    panels = [
+        panel(images, dots(column, "run", colour), only_rows(dashed[column], run="mean colour"), xlabel=title)
+        for column, title in titles.items()
+    ]
+    return arranged(panels, len(panels), height=0.3 * images["run"].nunique() + 0.9, legend=1)
+
+
+def draw_sizes(
+    record: Record,
+    part: str,
+    sizes: Sequence[int],
+    seed: int,
+    runs: Mapping[str, tuple[str, Callable[[int], str]]],
+    titles: Mapping[str, str],
+) -> Figure:
+    """Draw the means of measures against the batch size, with 95 % bootstrap intervals over groups of images.
+
+    Dashed: the share of images that are identified by chance, and the mean PSNR of random images' mean colours.
+
+    Args:
+        record: The record.
+        part: The part with the images.
+        sizes: The batch sizes; groups of the largest size are resampled.
+        seed: Seed of the bootstrap.
+        runs: For each line, by its label: the kind of images, and the name of its run at every batch size.
+        titles: The title of each measure's panel: PSNR in dB, others in percent.
+    """
+    images = rows_of(record, "image", part)
+    floors = dict.fromkeys(titles, rows_of(record, "batches", part)["chance"].astype(float).iloc[0])
+    floors["psnr"] = select(images, run="mean colour", kind=KINDS[0])["psnr"].astype(float).mean()
 
     def against_size(column: str) -> Mark:
         def draw(axis: Axes, images: pd.DataFrame) -> None:
             for number, (label, (kind, run_of)) in enumerate(runs.items()):
-                rows: list[Any] = images[images["kind"] == kind].to_dict("records")
-                told = [(size, values_of(rows, run_of(size), column)) for size in sizes]
-                known = [(size, MEASURES[column][2] * values) for size, values in told if values is not None]
-                means = np.array([values.mean() for _, values in known])
-                ends = np.array([interval_of(values, most, seed) for _, values in known]).reshape(-1, 2).T
+                found = {size: measured(select(images, kind=kind, run=run_of(size)), column) for size in sizes}
+                known = {
+                    size: values * (1 if column == "psnr" else 100)
+                    for size, values in found.items()
+                    if values is not None
+                }
+                means = np.array([values.mean() for values in known.values()])
+                intervals = [interval_of(values, max(sizes), seed) for values in known.values()]
+                ends = np.array(intervals).reshape(-1, 2).T
                 # Shift the lines sideways, so that no interval hides another.
-                where = [size * (1 + 0.12 * ((number + 0.5) / len(runs) - 0.5)) for size, _ in known]
+                where = [size * (1 + 0.12 * ((number + 0.5) / len(runs) - 0.5)) for size in known]
                 look = look_of(number) | {"markersize": 6, "capsize": 3}
                 axis.errorbar(where, means, abs(ends - means), label=label, **look)
             axis.set_xscale("log", base=2)
@@ -183,8 +185,9 @@ def draw_sizes(
 
         return draw
 
+    floor = "chance, or mean colour of random images"
     panels = [
-        panel(images, against_size(column), level(value, floor), xlabel="images in a batch", title=label)
-        for column, (label, value) in shown.items()
+        panel(images, against_size(column), level(floors[column], floor), xlabel="images in a batch", title=title)
+        for column, title in titles.items()
     ]
     return arranged(panels, len(panels), height=3.2, legend=3, sharey=False)

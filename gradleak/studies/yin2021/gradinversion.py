@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -22,27 +22,16 @@ from torch.nn import functional as F
 from gradleak import claims, data, metrics
 from gradleak.images import GradInversion
 from gradleak.images.gradinversion.settings import SETTINGS
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-from gradleak.show import figures
-from gradleak.show.drawn import dots, drawn, level, only_rows, points
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import NOTHING, joined, only, select, summary
+from gradleak.show.summaries import NOTHING, among, cells, only, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.outcomes import Outcome, restored_images
-from gradleak.studies.shared.restored_batches import (
-    AVERAGED,
-    FLOORS,
-    Case,
-    CaseRow,
-    ImageRow,
-    OnBatches,
-    Scene,
-    chosen,
-    gained,
-    scaled,
-)
-from gradleak.studies.shared.shown_batches import gain_table, quality, rows_of, strips
+from gradleak.studies.shared.restored_batches import AVERAGED, Case, OnBatches, Rows, gained, scaled
+from gradleak.studies.shared.shown_batches import draw_runs, quality_table, rows_of, strips
+from gradleak.studies.yin2021.columns import COLUMNS
 
 PLACE = "Section 4, Tables 2 and 4"
 OURS = SETTINGS["gradinversion+pyramid"]
@@ -71,36 +60,38 @@ GROUPS: dict[str, GradInversion] = {
     "lazy group": replace(FIDELITY, group="mean", consistency=0.01),
     "registered group": replace(FIDELITY, group="registered", consistency=0.01),
 }
-PAIRS = (
-    ("gradient", "noise"),
-    ("+ TV", "gradient"),
-    ("+ BN, running", "+ TV"),
-    (EXACT, "+ BN, running"),
-    (EXACT, "as printed"),
-    (EXACT, "inverting gradients"),
-    ("inverting gradients", "DLG"),
-    (EXACT, "DeepInversion"),
-    (EXACT, TRAINING),
-    (EXACT, "mean colour"),
-)
-BEYOND_PAIRS = (
-    ("+ features", EXACT),
-    ("+ features, pyramid", "+ features"),
-    ("+ features", "mean colour"),
-)
-GROUP_PAIRS = (
-    ("lazy group", SEEDED),
-    ("registered group", "lazy group"),
-    (SEEDED + AVERAGED, SEEDED),
-    ("lazy group" + AVERAGED, SEEDED + AVERAGED),
-    ("registered group" + AVERAGED, SEEDED + AVERAGED),
-)
-ALONE_PAIRS = (
-    (EXACT, "DeepInversion"),
-    ("+ features", EXACT),
-    ("+ features, pyramid", "+ features"),
-)
-COMPARED = {"rows": PAIRS, "few": BEYOND_PAIRS, "seeds": GROUP_PAIRS, "alone": ALONE_PAIRS}
+# The pairs of runs that are compared in each part.
+PAIRS = {
+    "rows": (
+        ("gradient", "noise"),
+        ("+ TV", "gradient"),
+        ("+ BN, running", "+ TV"),
+        (EXACT, "+ BN, running"),
+        (EXACT, "as printed"),
+        (EXACT, "inverting gradients"),
+        ("inverting gradients", "DLG"),
+        (EXACT, "DeepInversion"),
+        (EXACT, TRAINING),
+        (EXACT, "mean colour"),
+    ),
+    "few": (
+        ("+ features", EXACT),
+        ("+ features, pyramid", "+ features"),
+        ("+ features", "mean colour"),
+    ),
+    "seeds": (
+        ("lazy group", SEEDED),
+        ("registered group", "lazy group"),
+        (SEEDED + AVERAGED, SEEDED),
+        ("lazy group" + AVERAGED, SEEDED + AVERAGED),
+        ("registered group" + AVERAGED, SEEDED + AVERAGED),
+    ),
+    "alone": (
+        (EXACT, "DeepInversion"),
+        ("+ features", EXACT),
+        ("+ features, pyramid", "+ features"),
+    ),
+}
 # The row of pure noise in Table 2, and ImageNet's pixel statistics.
 NOISE = {"FFT2D": 0.706, "PSNR": 9.964, "LPIPS": 1.351}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -116,12 +107,6 @@ PUBLISHED = {
     "DeepInversion": ".238 / 10.131 / .728",
     "inverting gradients": ".365 / 11.703 / .749",
     "DLG": ".602 / 10.252 / 1.319",
-}
-NOT_RUN = {
-    "latent projection (BigGAN)": "needs a generator trained on ImageNet, which is not available here; page "
-    "gradinversion-baselines uses a small generator instead",
-    "ResNet-50, MoCo v2 features": "its weights are not available here; a ResNet-20 with a retrained "
-    "last layer replaces it",
 }
 
 
@@ -163,133 +148,101 @@ class Parameters(restored_batches.Parameters):
         )
 
 
-class LoudnessRow(CaseRow):
-    """The advantage of the half of the images with larger error norms ‖p − y‖ over the other half.
-
-    Attributes:
-        psnr_gain: The difference of the mean PSNR in dB.
-        identified_gain: The difference of the share of identified images in percentage points.
-    """
-
-    psnr_gain: float
-    identified_gain: float
-
-
-class NoiseRow(CaseRow):
-    """A measure of pure noise by one definition.
-
-    Attributes:
-        measure: The measure.
-        definition: The definition.
-        value: The mean over pictures.
-        error: The standard error of the mean.
-        of_eight: The standard error of the mean of eight pictures, as in one of the paper's batches.
-        published: The paper's value.
-        count: The number of pictures.
-    """
-
-    measure: str
-    definition: str
-    value: float
-    error: float
-    of_eight: float
-    published: float
-    count: int
-
-
 class Table2(OnBatches):
     """Batches, restored by every row of Table 2 and by the baselines of Table 4."""
 
     part: ClassVar[str] = "rows"
+    size: int
     steps: int
 
-    def run(self) -> list[CaseRow]:
+    def run(self) -> Rows:
         """Restore the batches, and compare the rows."""
-        case = self.drawn()
+        case = self.drawn(self.size)
         rows = [*case.private(), *case.floors()]
         for name, (settings, exact) in ROWS.items():
             own = scaled(settings, self.steps)
             rows += case.restored(name, own, exact=exact)
             if name == EXACT:
-                rows += in_train_mode(case, self.size, self.batches).restored(TRAINING, own, exact=exact)
+                rows += in_train_mode(case).restored(TRAINING, own, exact=exact)
         for name in BASELINES:
             rows += case.matched(name, self.steps)
-        return [*rows, *gained(rows, PAIRS, self.size, case.seed)]
+        return [*rows, *gained(rows, PAIRS[self.part], self.size, self.seed)]
 
 
-def in_train_mode(case: Case, size: int, batches: int) -> Case:
+def in_train_mode(case: Case) -> Case:
     """Return the same batches sent by clients whose batch norms use the statistics of each batch."""
-    scene: Scene = copy.copy(case.scene)
+    scene = copy.copy(case.scene)
     scene.model = copy.deepcopy(case.model)
     replace_all_batch_norm_modules_(scene.model)
-    return Case(scene, chosen(scene.private, size, batches, scene.seed))
+    return Case(scene, case.places.reshape(-1, case.size))
 
 
-class FewImages(OnBatches):
+class SmallBatches(OnBatches):
     """Batches so small that the features of all samples are recovered."""
 
-    part: ClassVar[str] = "few"
+    size: int
     steps: int
 
-    def run(self) -> list[CaseRow]:
+    def restored(self, attacks: Mapping[str, tuple[GradInversion, bool]]) -> Rows:
         """Restore the batches with and without their features, and compare."""
-        case = self.drawn()
+        case = self.drawn(self.size)
         rows = [*case.private(), *case.floors()]
-        for name, (settings, exact) in BEYOND.items():
+        for name, (settings, exact) in attacks.items():
             rows += case.restored(name, scaled(settings, self.steps), exact=exact)
-        return [*rows, *gained(rows, BEYOND_PAIRS, case.size, case.seed), *loudness(rows, LOUD)]
+        return [*rows, *gained(rows, PAIRS[self.part], self.size, self.seed)]
+
+
+class FewImages(SmallBatches):
+    """Batches of a few images."""
+
+    part: ClassVar[str] = "few"
+
+    def run(self) -> Rows:
+        """Compare the attacks, and also images with large and with small errors."""
+        rows = self.restored(BEYOND)
+        return rows + loudness(rows, LOUD)
+
+
+class ImagesAlone(SmallBatches):
+    """Images in batches of one."""
+
+    part: ClassVar[str] = "alone"
+
+    def run(self) -> Rows:
+        """Compare the attacks, and also DeepInversion."""
+        return self.restored({**BEYOND, "DeepInversion": ROWS["DeepInversion"]})
 
 
 class SeveralSeeds(OnBatches):
     """Batches that are restored with several seeds, with and without a group term."""
 
     part: ClassVar[str] = "seeds"
+    size: int
     steps: int
     seeds: int
     registrations: int
 
-    def run(self) -> list[CaseRow]:
+    def run(self) -> Rows:
         """Restore the batches with each group term, and compare."""
-        case = self.drawn()
+        case = self.drawn(self.size)
         rows = case.private()
         for name, settings in GROUPS.items():
             own = replace(scaled(settings, self.steps), registrations=self.registrations)
             rows += case.restored(name, own, exact=True, seeds=self.seeds)
-        return [*rows, *gained(rows, GROUP_PAIRS, case.size, case.seed)]
+        return [*rows, *gained(rows, PAIRS[self.part], self.size, self.seed)]
 
 
-class ImagesAlone(OnBatches):
-    """Images in batches of one."""
-
-    part: ClassVar[str] = "alone"
-    steps: int
-
-    def run(self) -> list[CaseRow]:
-        """Restore the images with and without their features, and compare."""
-        case = self.drawn()
-        rows = [*case.private(), *case.floors()]
-        for name, (settings, exact) in {**BEYOND, "DeepInversion": ROWS["DeepInversion"]}.items():
-            rows += case.restored(name, scaled(settings, self.steps), exact=exact)
-        return [*rows, *gained(rows, ALONE_PAIRS, case.size, case.seed)]
-
-
-def loudness(rows: Sequence[CaseRow], run: str) -> list[LoudnessRow]:
-    """Compare the half of a run's images with the larger error norms ‖p − y‖ with the other half."""
-    own = sorted((row for row in rows if isinstance(row, ImageRow) and row.run == run), key=lambda row: row.loud)
+def loudness(rows: Rows, run: str) -> Rows:
+    """Return the advantage of the half of a run's images with the larger error norms ‖p − y‖ over the other half."""
+    own = sorted((row for row in rows if row["what"] == "image" and row["run"] == run), key=lambda row: row["loud"])
     half = len(own) // 2
     if not half:
         return []
-    quiet, loud = own[:half], own[-half:]
-    psnr = [float(np.mean([row.psnr for row in part])) for part in (loud, quiet)]
-    identified = [float(np.mean([row.identified for row in part])) for part in (loud, quiet)]
-    return [
-        LoudnessRow(
-            what="loudness",
-            run=run,
-            psnr_gain=psnr[0] - psnr[1],
-            identified_gain=100.0 * (identified[0] - identified[1]),
-        )
-    ]
+    psnr, identified = (
+        float(np.mean([row[name] for row in own[-half:]])) - float(np.mean([row[name] for row in own[:half]]))
+        for name in ("psnr", "identified")
+    )
+    return [{"what": "loudness", "run": run, "psnr_gain": psnr, "identified_gain": 100 * identified}]
 
 
 class PureNoise(Experiment):
@@ -304,8 +257,8 @@ class PureNoise(Experiment):
         """Return the dataset of the pictures."""
         return [PICTURES]
 
-    def run(self) -> list[NoiseRow]:
-        """Measure noise against the pictures."""
+    def run(self) -> Iterator[Columns]:
+        """Measure noise against the pictures: the mean, its standard error, and that of a batch of eight pictures."""
         images = data.load(PICTURES, "test").images
         images = images[torch.linspace(0, len(images) - 1, self.pictures).round().long()]
         generator = torch.Generator().manual_seed(self.seed)
@@ -313,21 +266,19 @@ class PureNoise(Experiment):
         for part in images.split(20):
             for key, values in definitions(part, torch.randn(part.shape, generator=generator)).items():
                 found.setdefault(key, []).append(values.double())
-        return [_noise_row(*key, torch.cat(parts)) for key, parts in found.items()]
-
-
-def _noise_row(measure: str, definition: str, values: Tensor) -> NoiseRow:
-    spread = float(values.std())
-    return NoiseRow(
-        what="noise",
-        measure=measure,
-        definition=definition,
-        value=float(values.mean()),
-        error=spread / math.sqrt(len(values)),
-        of_eight=spread / math.sqrt(8),
-        published=NOISE[measure],
-        count=len(values),
-    )
+        for (measure, definition), parts in found.items():
+            values = torch.cat(parts)
+            spread = float(values.std())
+            yield {
+                "what": "noise",
+                "measure": measure,
+                "definition": definition,
+                "value": float(values.mean()),
+                "error": spread / math.sqrt(len(values)),
+                "of_eight": spread / math.sqrt(8),
+                "published": NOISE[measure],
+                "count": len(values),
+            }
 
 
 def definitions(images: Tensor, noise: Tensor) -> dict[tuple[str, str], Tensor]:
@@ -379,72 +330,30 @@ def headline(record: Record) -> Headline:
     )
 
 
-def table(record: Record, part: str = "rows") -> pd.DataFrame:
-    """Return Tables 2 and 4: the quality of the restored images, beside the paper's values.
-
-    One row for each part of the attack and each baseline. The columns are those of `quality`.
-    """
-    images = rows_of(record, "image", part)
-    if images.empty:
-        return pd.DataFrame()
-    measures = quality(images, int(images["size"].iloc[0]), record.stated(Parameters).seed)
-    if part == "rows":
-        measures["paper: FFT2D / PSNR / LPIPS"] = only("run", lambda run: PUBLISHED.get(run, NOTHING))
-    return summary(images, {"attack": "run"}, measures)
-
-
-def not_run() -> pd.DataFrame:
-    """Return the rows of the paper that are not run, and the reasons."""
-    return pd.DataFrame([{"paper's row": name, "why": why} for name, why in NOT_RUN.items()])
-
-
-def gains(record: Record, part: str = "rows") -> pd.DataFrame:
-    """Return the gains of one attack over another on the same images of a part, one row for each pair."""
-    images = rows_of(record, "image", part)
-    if images.empty:
-        return pd.DataFrame()
-    return gain_table(images, COMPARED[part], int(images["size"].iloc[0]), record.stated(Parameters).seed)
-
-
-def batch_table(record: Record) -> pd.DataFrame:
-    """Return the share of labels that the paper's rule and the exact solver find, and the chance of an identification.
-
-    One row for each batch size B. Columns: labels found by the lowest rows (%), labels recovered (%), images in the
-    gallery, probability of identifying an image by chance (%), and the number n of images.
-    """
-    lines = []
-    for part in ("alone", "few", "rows"):
-        group = rows_of(record, "batches", part)
-        if len(group):
-            share = group["count"] / group["count"].sum()
-            lines.append(
-                {"B": f"{group['size'].iloc[0]:.0f}"}
-                | {"labels found by the paper's rule (%)": f"{(group['counted'] * share).sum():.0f}"}
-                | {"labels recovered (%)": f"{(group['recovered'] * share).sum():.0f}"}
-                | {
-                    "images in the gallery": f"{group['gallery'].iloc[0]:.0f}",
-                    "identified by chance (%)": f"{group['chance'].iloc[0]:.2f}",
-                }
-                | {"images": f"{group['count'].sum():.0f}"}
-            )
-    return pd.DataFrame(lines)
+def table(record: Record) -> pd.DataFrame:
+    """Return Tables 2 and 4: the quality of the restored images of every part, beside the paper's values."""
+    stated = record.stated(Parameters)
+    parts = {
+        f"batches of {stated.size}": ("rows", stated.size),
+        f"batches of {stated.size}, several seeds": ("seeds", stated.size),
+        f"small batches of {stated.few}": ("few", stated.few),
+        "single images": ("alone", 1),
+    }
+    groups = {name: (rows_of(record, "image", part), size) for name, (part, size) in parts.items()}
+    paper = among(only("run", lambda run: PUBLISHED.get(run, NOTHING)), part="rows")
+    return quality_table(groups, stated.seed, {"paper: FFT2D / PSNR / LPIPS": paper})
 
 
 def noise_table(record: Record) -> pd.DataFrame:
     """Return Table 2's row of pure noise by every definition tried, beside the paper's; empty if it was not measured.
 
-    One row for each measure and definition. Columns: the mean ± standard error, the paper's value, the standard error
-    for a batch of 8, and the number n of pictures.
+    One row for each measure and definition.
     """
+    rows = rows_of(record, "noise", "noise")
     return summary(
-        rows_of(record, "noise", "noise"),
+        rows,
         {"measure": "measure", "definition": "definition"},
-        {
-            "here ± standard error": joined(" ± ", only("value", ".3f"), only("error", ".3f")),
-            "paper": only("published", ".3f"),
-            "standard error for a batch of 8": only("of_eight", "± {:.3f}"),
-            "pictures": only("count", ".0f"),
-        },
+        cells(COLUMNS, "value", "error", "published", "of_eight") | {"pictures": only("count", "{:.0f}")},
     )
 
 
@@ -455,40 +364,7 @@ def figure_images(record: Record, part: str = "rows") -> Figure:
 
 def figure_quality(record: Record) -> Figure:
     """Draw the PSNR (dB) of every image for each attack, with its mean; the dashed line is that of the mean colour."""
-    images = rows_of(record, "image", "rows")
-    # A lost image has a PSNR of minus infinity, and is drawn at the least finite value.
-    psnr = images["psnr"].astype(float)
-    images = images.assign(psnr=psnr.clip(lower=psnr[np.isfinite(psnr)].min()))
-    return drawn(
-        images,
-        dots(
-            "psnr",
-            "run",
-            lambda run: "0.6" if run in FLOORS else figures.COLOURS[1 if run in ("DeepInversion", *BASELINES) else 0],
-        ),
-        only_rows(level("psnr", "mean colour: lower values are no reconstruction", upright=True), run="mean colour"),
-        height=0.33 * images["run"].nunique() + 0.8,
-        legend=1,
-        xlabel="PSNR (dB)",
-    )
-
-
-def figure_loudness(record: Record) -> Figure:
-    """Draw the PSNR (dB) of every image against the norm of its error ‖p − y‖, marked by whether it was identified."""
-    images = pd.concat([rows_of(record, "image", part) for part in ("alone", "few")])
-    look: dict[str, Any] = {"s": 24, "linewidth": 1.5}
-    return drawn(
-        select(images, run=LOUD),
-        only_rows(points("loud", "psnr", "identified", **look), identified=True),
-        only_rows(points("loud", "psnr", "not identified", figures.COLOURS[1], marker="x", **look), identified=False),
-        panels=["part", "size"],
-        title=lambda _, size: f"batches of {size:.0f}",
-        height=3.2,
-        legend=2,
-        xscale="log",
-        xlabel="norm of the image's error ‖p − y‖",
-        ylabel="PSNR (dB)",
-    )
+    return draw_runs(rows_of(record, "image", "rows"), {"psnr": "PSNR (dB)"})
 
 
 def outcomes(record: Record) -> list[Outcome]:

@@ -20,26 +20,22 @@ from gradleak.images.gradinversion.learned import PROJECTION
 from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.models.picture_training import PictureRecipe, learned, trained_generator
 from gradleak.runs.records import Record
-from gradleak.show import figures
-from gradleak.show.drawn import arranged, dots, level, only_rows, panel
 from gradleak.show.headline import Headline
 from gradleak.show.summaries import NOTHING, only, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.outcomes import Outcome, restored_images
-from gradleak.studies.shared.restored_batches import FLOORS, CaseRow, OnBatches, gained, marked, scaled
-from gradleak.studies.shared.shown_batches import gain_table, quality, rows_of, strips
+from gradleak.studies.shared.restored_batches import LATENT, OF_ANOTHER, OnBatches, Rows, gained, marked, scaled
+from gradleak.studies.shared.shown_batches import draw_runs, quality, rows_of, strips
+from gradleak.studies.yin2021.columns import COLUMNS
 
 PLACE = "Table 4, Figure 4"
 PYRAMID = SETTINGS["gradinversion+pyramid"]
 FIDELITY = replace(PYRAMID, levels=1)
-LATENT, DEEP, INVERTING, DLG = "latent projection", "DeepInversion", "inverting gradients", "DLG"
+DEEP, INVERTING, DLG = "DeepInversion", "inverting gradients", "DLG"
 RUNNING, EXACT, COARSE, DENOISED = "ours, BN running", "ours, BN exact", "BN exact, pyramid", "BN exact, denoiser"
-# Suffix of the controls, whose images were restored for another batch; and the name of a grey image, every attack's
-# start.
-OF_ANOTHER, GREY = ", of another batch", "grey"
-RUNS = (LATENT, DEEP, INVERTING, DLG, RUNNING, EXACT, COARSE, DENOISED)
-CONTROLS = (LATENT, EXACT, DENOISED)
+# A grey image, every attack's start.
+GREY = "grey"
 PAIRS = (
     (EXACT, RUNNING),
     (EXACT, INVERTING),
@@ -66,12 +62,6 @@ PUBLISHED = {
     DLG: ".602 / 10.252 / 1.319",
     RUNNING: ".232 / 11.235 / .633",
     EXACT: ".175 / 12.929 / .484",
-}
-NOT_RUN = {
-    "latent projection by BigGAN": "needs a generator trained on ImageNet, which is not available here; a small "
-    "generator, trained here on public images, replaces BigGAN",
-    "ResNet-50, MoCo-v2 features": "its weights are not available here; a small network that is trained "
-    "here replaces it",
 }
 
 
@@ -108,27 +98,24 @@ class Parameters(restored_batches.Parameters):
 class RowsOfTable4(OnBatches):
     """Some batches, restored by every row of Table 4."""
 
+    size: int
     steps: int
     epochs: int
     depth: int
     width: int
 
-    def run(self) -> list[CaseRow]:
+    def run(self) -> Rows:
         """Restore the batches, measure the results, and compare the rows."""
-        case, steps = self.drawn(), self.steps
+        case, steps = self.drawn(self.size), self.steps
         rows = [*case.private(), *case.floors()]
         rows += case.measured(GREY, data.denormalise(torch.zeros_like(case.truth)))
         recipe = PictureRecipe(
             kind="generator", dataset=self.dataset, epochs=self.epochs, depth=self.depth, width=self.width
         )
         generator, labels = trained_generator(recipe).to(case.device), case.known.labels.flatten(0, 1)
+        settings = replace(PROJECTION, steps=steps)
         found = project_batches(
-            case.leaks,
-            labels,
-            generator=generator,
-            width=self.width,
-            settings=replace(PROJECTION, steps=steps),
-            seed=case.seed,
+            case.leaks, labels, generator=generator, width=self.width, settings=settings, seed=case.seed
         )
         rows += [*case.judged(LATENT, found), *case.of_another(LATENT + OF_ANOTHER, found)]
         rows += case.restored(DEEP, scaled(SETTINGS["deepinversion"], steps), exact=False)
@@ -172,18 +159,7 @@ def table(record: Record) -> pd.DataFrame:
     """
     images, stated = rows_of(record, "image", "rows"), record.stated(Parameters)
     paper = {"paper: FFT2D / PSNR / LPIPS": only("run", lambda run: PUBLISHED.get(run, NOTHING))}
-    return summary(images, {"attack": "run"}, quality(images, stated.size, stated.seed) | paper)
-
-
-def gains(record: Record) -> pd.DataFrame:
-    """Return the gains of one attack over another on the same images of all batches, one row for each pair."""
-    stated = record.stated(Parameters)
-    return gain_table(rows_of(record, "image", "rows"), PAIRS, stated.size, stated.seed)
-
-
-def not_run() -> pd.DataFrame:
-    """Return the rows of the paper that are not run, and the reasons."""
-    return pd.DataFrame([{"paper's row": name, "why": why} for name, why in NOT_RUN.items()])
+    return summary(images, {COLUMNS["run"].head: "run"}, quality(images, stated.size, stated.seed) | paper)
 
 
 def figure_images(record: Record) -> Figure:
@@ -193,24 +169,7 @@ def figure_images(record: Record) -> Figure:
 
 def figure_quality(record: Record) -> Figure:
     """Draw the PSNR (dB) and LPIPS of every image for each attack, with means; baselines and controls are grey."""
-    images = rows_of(record, "image", "rows").astype({"psnr": float, "lpips": float})
-    images = images.assign(psnr=images["psnr"].clip(0, 200))
-    panels = [
-        panel(
-            images,
-            dots(column, "run", _colour),
-            only_rows(level(column, "mean colour", upright=True), run="mean colour"),
-            xlabel=label,
-        )
-        for column, label in (("psnr", "PSNR (dB)"), ("lpips", "LPIPS"))
-    ]
-    return arranged(panels, 2, height=0.3 * images["run"].nunique() + 0.9, legend=1)
-
-
-def _colour(run: str) -> str:
-    if run in (*FLOORS, GREY) or run.endswith(OF_ANOTHER):
-        return "0.6"
-    return figures.COLOURS[0 if "BN" in run else 1]
+    return draw_runs(rows_of(record, "image", "rows"), {"psnr": "PSNR (dB)", "lpips": "LPIPS"})
 
 
 def outcomes(record: Record) -> list[Outcome]:

@@ -19,29 +19,29 @@ from gradleak import claims, data
 from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.runs.records import Record
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import NOTHING, mean, only, select, summary
+from gradleak.show.summaries import NOTHING, cells, only, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.deep_networks import SMALL
 from gradleak.studies.shared.outcomes import Outcome, restored_images
 from gradleak.studies.shared.restored_batches import (
     FLOORS,
+    KINDS,
     Case,
-    CaseRow,
-    Scene,
-    chosen,
+    Rows,
     drawn,
     gained,
-    gradient_norms,
     marked,
+    of_both_kinds,
     scaled,
+    scene_of,
 )
-from gradleak.studies.shared.shown_batches import draw_sizes, gain_table, hundredths, quality, restored, rows_of, strips
+from gradleak.studies.shared.shown_batches import draw_sizes, quality, restored, rows_of, strips
+from gradleak.studies.yin2021.columns import COLUMNS
 
 PLACE = "Section 4, Table 3 and Figures 5 to 8"
 # The attack of this page, which has the batch norm statistics of each batch.
 ATTACK = SETTINGS["gradinversion+pyramid"]
-KINDS = ("random", "vulnerable")
 # FFT2D / PSNR / LPIPS of Table 3, the best features first: ImageNet, batches of 8.
 PUBLISHED = (
     ".175 / 12.929 / .484, ResNet-50, MoCo v2",
@@ -69,8 +69,7 @@ class Parameters(restored_batches.Parameters):
 
     @model_validator(mode="after")
     def _together(self) -> Self:
-        if min(self.sizes) < 1 or any(max(self.sizes) % size for size in self.sizes):
-            raise ValueError(f"every batch size must divide the largest; got {self.sizes}")
+        restored_batches.check_sizes(self.sizes, max(self.sizes))
         restored_batches.check_together(self.together, self.groups, "groups", least=1)
         return self
 
@@ -104,16 +103,13 @@ class SizesOfBatches(Experiment):
     groups: int
     steps: int
 
-    def run(self) -> list[CaseRow]:
+    def run(self) -> Rows:
         """Restore random images and vulnerable ones, and compare the batch sizes."""
-        scene = Scene(self.network, self.judge, self.dataset, self.seed, self.device)
-        most = max(self.sizes)
-        rows: list[CaseRow] = []
-        for kind in KINDS:
-            lengths = gradient_norms(scene.model, scene.private) if kind == "vulnerable" else None
-            own = chosen(scene.private, most, self.first + self.groups, self.seed, lengths)[self.first :]
+        scene, most = scene_of(self.network, self.judge, self.dataset, self.seed, self.device), max(self.sizes)
+        rows: Rows = []
+        for kind, places in of_both_kinds(scene, most, self.groups, self.first):
             for size in self.sizes:
-                case = Case(scene, own.reshape(-1, size), self.first * most // size)
+                case = Case(scene, places.reshape(-1, size), self.first * most // size)
                 found = case.restored(named(kind, size), scaled(ATTACK, self.steps), exact=True)
                 if size == self.sizes[0]:
                     found = [*case.private(), *case.floors(), *found]
@@ -133,9 +129,9 @@ class FromNetworks(Experiment):
     batches: int
     steps: int
 
-    def run(self) -> list[CaseRow]:
+    def run(self) -> Rows:
         """Restore the batches on every network, and compare the networks."""
-        rows: list[CaseRow] = []
+        rows: Rows = []
         for name in self.networks:
             case = drawn(name, self.judge, self.dataset, self.size, self.first, self.batches, self.seed, self.device)
             private = case.scene.private
@@ -144,7 +140,7 @@ class FromNetworks(Experiment):
             found = case.restored(name, scaled(ATTACK, self.steps), exact=True)
             if name == self.networks[0]:
                 found = [*case.private(), *case.floors(), *found]
-            rows += marked(found, accuracy=100 * float((predicted == private.labels).double().mean()))
+            rows += marked(found, test_accuracy=100 * float((predicted == private.labels).double().mean()))
         return [*rows, *gained(rows, list(itertools.pairwise(self.networks)), self.size, self.seed)]
 
 
@@ -184,15 +180,12 @@ def headline(record: Record) -> Headline:
 def sizes_table(record: Record) -> pd.DataFrame:
     """Return Figures 5 to 8 as a table: the quality of the restored images.
 
-    One row for each kind of image and batch size B, and for each baseline. The last column is the share of labels found
-    by the paper's rule (%).
+    One row for each kind of image and batch size B, and for each baseline.
     """
-    images = rows_of(record, "image", "sizes")
+    images, stated = rows_of(record, "image", "sizes"), record.stated(Parameters)
     sizes = images["batch_size"].map("{:.0f}".format).where(~images["run"].isin(FLOORS), images["run"])
-    stated = record.stated(Parameters)
-    measures = quality(images, max(stated.sizes), stated.seed)
-    measures["labels found (%)"] = restored(mean("labels", hundredths))
-    return summary(images.assign(shown=sizes), {"kind of image": "kind", "batch size, or floor": "shown"}, measures)
+    keys = {COLUMNS["kind"].head: "kind", "batch size, or baseline": "B"}
+    return summary(images.assign(B=sizes), keys, quality(images, max(stated.sizes), stated.seed))
 
 
 def networks_table(record: Record) -> pd.DataFrame:
@@ -200,26 +193,14 @@ def networks_table(record: Record) -> pd.DataFrame:
 
     One row for each network, the best features first, and for each baseline.
     """
-    parameters = record.stated(Parameters)
-    images, names = rows_of(record, "image", "networks"), parameters.networks
+    stated, images = record.stated(Parameters), rows_of(record, "image", "networks")
+    names = stated.networks
     published = dict(zip(names, PUBLISHED, strict=True)) if len(names) == len(PUBLISHED) else {}
-    measures = quality(images, parameters.network_size, parameters.seed)
-    del measures["identified by another network (%)"], measures["identified by the attacked network (%)"]
-    accuracy = restored(only("accuracy", ".1f"))
-    paper = only("run", lambda run: published.get(run, NOTHING))
-    keys = {"network": "run"}
-    return summary(images, keys, {"accuracy (%)": accuracy, **measures, "paper: FFT2D / PSNR / LPIPS": paper})
-
-
-def gains(record: Record, part: str = "sizes") -> pd.DataFrame:
-    """Return the mean differences between pairs of runs over all images of a part, one row for each pair."""
-    parameters = record.stated(Parameters)
-    images = rows_of(record, "image", part)
-    if part == "sizes":
-        return gain_table(images, pairs(parameters.sizes), max(parameters.sizes), parameters.seed)
-    own = list(itertools.pairwise(parameters.networks))
-    # IIP is left out, because the network that identifies images may be one of the attacked networks.
-    return gain_table(images, own, parameters.network_size, parameters.seed, ("psnr", "lpips"))
+    # Identified images are left out, because one of the attacked networks may be the judge.
+    measures = quality(images.drop(columns=["identified", "identified_by_own"]), stated.network_size, stated.seed)
+    measures["paper: FFT2D / PSNR / LPIPS"] = only("run", lambda run: published.get(run, NOTHING))
+    accuracy = {head: restored(measure) for head, measure in cells(COLUMNS, "test_accuracy").items()}
+    return summary(images, {"network": "run"}, accuracy | measures)
 
 
 def figure_images(record: Record, kind: str = "random") -> Figure:
@@ -227,25 +208,16 @@ def figure_images(record: Record, kind: str = "random") -> Figure:
     return strips(record, "sizes", kind=kind)
 
 
-def figure_networks(record: Record) -> Figure:
-    """Draw the first images of Table 3: the private ones above those of the baselines and of every network."""
-    return strips(record, "networks")
-
-
 def figure_sizes(record: Record) -> Figure:
     """Draw the share of identified images (%) and the PSNR (dB) against the batch size, with 95 % intervals."""
-    images, stated = rows_of(record, "image", "sizes"), record.stated(Parameters)
-    sizes = sorted(stated.sizes)
-    runs = {kind: (kind, partial(named, kind)) for kind in KINDS}
-    chance = rows_of(record, "batches", "sizes")["chance"].astype(float).iloc[0]
-    shown = {
-        "identified": ("identified by\nanother network (%)", chance),
-        "identified_by_own": ("identified by\nthe attacked network (%)", chance),
-        "psnr": ("PSNR (dB)\n", select(images, run="mean colour")["psnr"].astype(float).mean()),
+    titles = {
+        "identified": "identified by\nanother network (%)",
+        "identified_by_own": "identified by\nthe attacked network (%)",
+        "psnr": "PSNR (dB)\n",
     }
-    return draw_sizes(
-        images, runs, shown, floor="chance, or mean colour", sizes=sizes, most=max(sizes), seed=stated.seed
-    )
+    runs = {kind: (kind, partial(named, kind)) for kind in KINDS}
+    stated = record.stated(Parameters)
+    return draw_sizes(record, "sizes", sorted(stated.sizes), stated.seed, runs, titles)
 
 
 def outcomes(record: Record) -> list[Outcome]:

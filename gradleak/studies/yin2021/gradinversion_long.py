@@ -17,20 +17,18 @@ from matplotlib.figure import Figure
 from gradleak import claims, data
 from gradleak.images import peel, restore_batches
 from gradleak.images.gradinversion.settings import SETTINGS
-from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-from gradleak.show import figures, summaries
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, median, ranged, select, summary, total
+from gradleak.show.summaries import among, cells, median, ranged, select, summary, total
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import peeled, restored_batches
 from gradleak.studies.shared.outcomes import Outcome, restored_images
-from gradleak.studies.shared.restored_batches import Case, CaseRow, OnBatches, drawn, few, scaled
-from gradleak.studies.shared.shown_batches import gain_table, quality, rows_of, strips
+from gradleak.studies.shared.restored_batches import Case, OnBatches, Rows, few, marked, scaled
+from gradleak.studies.shared.shown_batches import draw_runs, quality_table, rows_of, strips
+from gradleak.studies.yin2021.columns import COLUMNS
 
 PLACE = "Beyond section 4"
 MATCHED, PEELED, EITHER = "matched", "peeled", "peeled, else matched"
-PAIRS = ((EITHER, MATCHED), (MATCHED, "mean colour"))
 
 
 class Parameters(restored_batches.Parameters):
@@ -68,60 +66,26 @@ class Parameters(restored_batches.Parameters):
         )
 
 
-class PeeledRow(CaseRow):
-    """The result of peeling one image.
-
-    Attributes:
-        image: The number of the image.
-        status: The attack's status, as are `reason` and `matched`.
-        layers: The number of layers whose inputs were recovered.
-        opened: Whether the inputs of any layer were recovered.
-        cpu_seconds: The CPU time (s).
-    """
-
-    image: int
-    status: str
-    reason: str
-    layers: int
-    matched: str
-    opened: bool
-    cpu_seconds: float
-
-
-class AloneOnNetwork(Experiment):
-    """Images of a dataset, each alone in its batch, numbered from `first`."""
-
-    network: str
-    judge: str
-    dataset: str
-    first: int
-    batches: int
-    front: int
-
-    def drawn(self) -> Case:
-        """Return the images and their leaks."""
-        return drawn(self.network, self.judge, self.dataset, 1, self.first, self.batches, self.seed, self.device)
-
-
-class SingleImages(AloneOnNetwork):
+class SingleImages(OnBatches):
     """Images alone, matched and peeled."""
 
     part: ClassVar[str] = "one"
+    front: int
     steps: int
 
-    def run(self) -> list[CaseRow | Columns]:
+    def run(self) -> Rows:
         """Restore the images by matching, by peeling, and by peeling with matching as a fallback."""
-        case = self.drawn()
+        case = self.drawn(1)
         settings = scaled(SETTINGS["gradinversion+features"], self.steps)
         found = restore_batches(case.leaks, "recovered", settings=settings, statistics=case.statistics, seed=case.seed)
         matched = data.denormalise(found.images).cpu()[case.order]
         rows, nearest = _peeled(case, self.front)
         either = torch.where(nearest.isnan().flatten(1).any(dim=1)[:, None, None, None], matched, nearest)
-        own = zip((MATCHED, PEELED, EITHER), (matched, nearest, either), strict=True)
+        restored = {MATCHED: matched, PEELED: nearest, EITHER: either}
         return [
             *case.private(),
             *case.floors(),
-            *(row for name, images in own for row in case.measured(name, images)),
+            *(row for name, images in restored.items() for row in case.measured(name, images)),
             *rows,
         ]
 
@@ -130,51 +94,49 @@ class MatchedBatches(OnBatches):
     """Batches of several images, matched."""
 
     part: ClassVar[str] = "many"
+    size: int
     steps: int
 
-    def run(self) -> list[CaseRow]:
+    def run(self) -> Rows:
         """Restore the batches."""
-        case = self.drawn()
+        case = self.drawn(self.size)
         settings = scaled(SETTINGS["gradinversion+features"], self.steps)
         return [*case.private(), *case.floors(), *case.restored(MATCHED, settings, exact=True)]
 
 
-class PeeledImages(AloneOnNetwork):
+class PeeledImages(OnBatches):
     """Images alone, peeled on another network."""
 
     part: ClassVar[str] = "also"
+    front: int
 
-    def run(self) -> list[CaseRow | Columns]:
+    def run(self) -> Rows:
         """Peel the images."""
-        case = self.drawn()
+        case = self.drawn(1)
         rows, nearest = _peeled(case, self.front)
         return [*case.private(), *case.floors(), *case.measured(PEELED, nearest), *rows]
 
 
-def _peeled(case: Case, front: int) -> tuple[list[CaseRow | Columns], torch.Tensor]:
+def _peeled(case: Case, front: int) -> tuple[Rows, torch.Tensor]:
     """Return the rows of images and layers, and the nearest images in [0, 1], NaN where there are none."""
-    rows, nearest = list[CaseRow | Columns](), []
+    rows: Rows = []
+    nearest = []
     for number, leak, image in zip(case.numbers, case.leaks, case.truth, strict=True):
         started = time.process_time()
         found = peel(leak, prior="onehot", steps=front, seed=case.seed)
         seconds = time.process_time() - started
         nearest.append(data.denormalise(found.nearest).float().cpu())
-        reached = [layer for layer in found.layers if not layer.reason]
-        layers = peeled.layer_rows(case.model, found, image[None].double())
-        rows += [
-            PeeledRow(
-                what="peeled",
-                run=PEELED,
-                image=number,
-                status=found.status,
-                reason=found.reason,
-                layers=len(reached),
-                matched=found.matched,
-                opened=bool(reached),
-                cpu_seconds=seconds,
-            ),
-            *(layer | {"run": PEELED, "image": number} for layer in layers),
-        ]
+        layers = sum(not layer.reason for layer in found.layers)
+        result = {
+            "what": "peeled",
+            "status": found.status,
+            "reason": found.reason,
+            "layers": layers,
+            "matched": found.matched,
+            "opened": layers > 0,
+            "cpu_seconds": seconds,
+        }
+        rows += marked([result, *peeled.layer_rows(case.model, found, image[None].double())], run=PEELED, image=number)
     return rows, torch.cat(nearest)
 
 
@@ -197,22 +159,11 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the quality of the restored images; one row for each batch size B and each attack or baseline."""
-    stated, parts = record.stated(Parameters), []
-    for part, size in (("one", 1), ("many", stated.size)):
-        images = rows_of(record, "image", part).assign(B=size)
-        parts.append(summary(images, {"batch size": "B", "attack": "run"}, quality(images, size, stated.seed)))
-    return pd.concat(parts, ignore_index=True)
-
-
-def gains(record: Record) -> pd.DataFrame:
-    """Return the gains of one attack over another or over a baseline on the same images, one row for each pair."""
-    parts, stated = [], record.stated(Parameters)
-    for part, size in (("one", 1), ("many", stated.size)):
-        images = rows_of(record, "image", part)
-        if len(images):
-            parts.append(gain_table(images, PAIRS, size, stated.seed).assign(**{"batch size": f"{size}"}))
-    return pd.concat(parts)
+    """Return the quality of the restored images; one row for each batch size and each attack or baseline."""
+    stated = record.stated(Parameters)
+    parts = {"single images": ("one", 1), f"batches of {stated.size}": ("many", stated.size)}
+    groups = {name: (rows_of(record, "image", part), size) for name, (part, size) in parts.items()}
+    return quality_table(groups, stated.seed)
 
 
 def peeled_table(record: Record) -> pd.DataFrame:
@@ -231,11 +182,11 @@ def peeled_table(record: Record) -> pd.DataFrame:
         {
             "images": total("peeled"),
             "last map recovered": total("opened"),
-            "layers then": among(median("layers", ".0f"), opened=True),
+            "layers recovered in these": among(median("layers", ".0f"), opened=True),
             "images restored": total("had"),
             "PSNR of these (dB)": among(ranged(median("psnr", ".1f"), "psnr", ".1f"), had=True),
-            "CPU time (s)": among(median("cpu_seconds", ".1f"), peeled=True),
-        },
+        }
+        | {head: among(time, peeled=True) for head, time in cells(COLUMNS, "cpu_seconds", by=median).items()},
     )
 
 
@@ -245,40 +196,14 @@ def layer_table(record: Record) -> pd.DataFrame:
     return peeled.layer_table(rows) if len(rows) else pd.DataFrame(columns=["layer", *peeled.LAYERS])
 
 
-def reasons(record: Record) -> pd.DataFrame:
-    """Return the reasons why images were not peeled completely, with the number of images."""
-    frame = record.frame()
-    frame = frame[(frame["what"] == "peeled") & (frame["reason"] != "")]
-    return summary(frame, {"network": "network", "why": "reason"}, {"images": summaries.count()})
-
-
 def figure_images(record: Record, part: str = "one") -> Figure:
     """Draw the first images of a part: the private ones above those of the baselines and attacks."""
     return strips(record, part)
 
 
 def figure_quality(record: Record) -> Figure:
-    """Draw the PSNR (dB) of every image by matching and by peeling, and that of the image's mean colour.
-
-    Images are ordered by their PSNR with matching.
-    """
-    images = rows_of(record, "image", "one")
-    figure, axes = figures.panels(1, 1, height=3.2)
-    axis = axes[0][0]
-    by = {run: group.set_index("image")["psnr"].astype(float) for run, group in images.groupby("run")}
-    order = by[MATCHED].sort_values().index
-    for number, run in enumerate((MATCHED, PEELED)):
-        values = by[run].reindex(order).to_numpy()
-        places = np.arange(len(values))[np.isfinite(values)]
-        style = {"color": figures.COLOURS[number], "marker": "os"[number], "s": 22}
-        axis.scatter(places, values[np.isfinite(values)], label=run, **style)
-    floor = by["mean colour"].reindex(order).to_numpy()
-    axis.plot(floor, color=figures.TRUTH, linestyle=(0, (4, 2)), linewidth=1.4, label="mean colour")
-    axis.set_xlabel("single images, ordered by the PSNR of matching")
-    axis.set_ylabel("PSNR (dB)")
-    axis.set_xticks([])
-    figures.legend_below(figure, 3)
-    return figure
+    """Draw the PSNR (dB) of every single image for each attack, with its mean; 0 dB if peeling gives no image."""
+    return draw_runs(rows_of(record, "image", "one"), {"psnr": "PSNR (dB)"})
 
 
 def outcomes(record: Record) -> list[Outcome]:

@@ -5,7 +5,7 @@ yin2021, Figures 6 to 8, and beyond: with more classes than samples, the last la
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Self
@@ -22,26 +22,28 @@ from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import mean, select, summary
+from gradleak.show.summaries import cells, mean
 from gradleak.studies import Experiment, setting
-from gradleak.studies.shared.deep_networks import SMALL, made, pooled
+from gradleak.studies.shared.deep_networks import SMALL, made
 from gradleak.studies.shared.last_layers import MEAN, STD
 from gradleak.studies.shared.outcomes import Outcome, restored_images
 from gradleak.studies.shared.restored_batches import (
     FLOORS,
+    KINDS,
     Case,
-    CaseRow,
+    Rows,
     Scene,
+    check_sizes,
     chosen,
     gained,
-    gradient_norms,
     marked,
+    of_both_kinds,
     scaled,
 )
-from gradleak.studies.shared.shown_batches import draw_sizes, gain_table, hundredths, quality, restored, rows_of, strips
+from gradleak.studies.shared.shown_batches import draw_sizes, quality_table, restored, rows_of, strips
+from gradleak.studies.yin2021.columns import COLUMNS
 
 PLACE = "Figures 6 to 8, and beyond"
-KINDS = ("random", "vulnerable")
 # The attack with the batch norm statistics of each batch, and the same with the feature and error of every sample.
 ATTACKS: dict[str, GradInversion] = {
     "batch alone": SETTINGS["gradinversion+pyramid"],
@@ -71,9 +73,8 @@ class Parameters(studies.Parameters):
 
     @model_validator(mode="after")
     def _divided(self) -> Self:
-        for sizes, whole in ((self.sizes, max(self.sizes)), (self.picture_sizes, self.pictures)):
-            if any(size < 1 or whole % size for size in sizes):
-                raise ValueError(f"every batch size must divide the {whole} images; got {sizes}")
+        check_sizes(self.sizes, max(self.sizes))
+        check_sizes(self.picture_sizes, self.pictures)
         return self
 
     def experiments(self) -> Iterator[Experiment]:
@@ -103,23 +104,22 @@ class SmallImages(Experiment):
     groups: int
     steps: int
 
-    def run(self) -> list[CaseRow]:
+    def run(self) -> Rows:
         """Restore random images and vulnerable ones, and compare attacks and batch sizes."""
-        scene, most = Scene(SMALL, SMALL, self.dataset, self.seed, self.device), max(self.sizes)
         # Another network identifies images, because the attack matches the attacked network's features.
-        other = made(SMALL, self.dataset, self.seed + 1)
-        scene.judges["identified"] = other, pooled(other, scene.private.images)
-        rows: list[CaseRow] = []
-        for kind in KINDS:
-            lengths = gradient_norms(scene.model, scene.private) if kind == "vulnerable" else None
-            places = chosen(scene.private, most, self.groups, self.seed, lengths)
-            rows += marked(_restored(scene, places, self.sizes, self.steps, kind), kind=kind)
+        model, judge = (made(SMALL, self.dataset, self.seed + n) for n in (0, 1))
+        scene = Scene(data.load(self.dataset, "test"), model, judge, self.seed, self.device)
+        most = max(self.sizes)
+        rows = {
+            kind: _restored(scene, places, self.sizes, self.steps, kind)
+            for kind, places in of_both_kinds(scene, most, self.groups)
+        }
+        every = [row for own in rows.values() for row in own]
         # Each kind of image has its own baselines, so the mean colour is compared with random images only.
-        random = [row for row in rows if row.kind == KINDS[0]]
         return [
-            *rows,
-            *gained(rows, pairs(self.sizes), most, self.seed),
-            *gained(random, colour_pairs(self.sizes), most, self.seed),
+            *every,
+            *gained(every, pairs(self.sizes), most, self.seed),
+            *gained(rows[KINDS[0]], colour_pairs(self.sizes), most, self.seed),
         ]
 
 
@@ -136,17 +136,23 @@ class ImageNetPictures(Experiment):
         """Return the dataset of the pictures, and the training set of the network that identifies them."""
         return [PICTURES, SHRUNK]
 
-    def run(self) -> list[CaseRow]:
+    def run(self) -> Rows:
         """Restore the pictures, and compare the attacks."""
-        scene = Pictures(self.side, self.seed, self.device)
-        places = chosen(scene.private, self.pictures, 1, self.seed)
-        rows = marked(_restored(scene, places, self.sizes, self.steps, KINDS[0]), kind=KINDS[0])
-        return [*rows, *gained(rows, picture_pairs(self.sizes), self.pictures, self.seed)]
+        whole = data.load(PICTURES, "test")
+        private = replace(whole, images=F.interpolate(whole.images, size=(self.side, self.side), mode="area"))
+        # A small network identifies the pictures at a reduced size.
+        model = Adapted(as_imagenet, models.plain_lite0()).eval()
+        judge = Adapted(reduced, made(SMALL, SHRUNK, self.seed)).eval()
+        scene = Scene(private, model, judge, self.seed, self.device)
+        places = chosen(private, self.pictures, 1, self.seed)
+        rows = _restored(scene, places, self.sizes, self.steps, KINDS[0])
+        pairs = [(named(KINDS[0], size, FEATURES), named(KINDS[0], size, ALONE)) for size in self.sizes]
+        return [*rows, *gained(rows, pairs + colour_pairs(self.sizes), self.pictures, self.seed)]
 
 
-def _restored(scene: Scene, places: Tensor, sizes: list[int], steps: int, kind: str) -> list[CaseRow]:
+def _restored(scene: Scene, places: Tensor, sizes: list[int], steps: int, kind: str) -> Rows:
     """Return the rows of the same images in batches of every size, by every attack; baselines only once."""
-    rows: list[CaseRow] = []
+    rows: Rows = []
     for size in sizes:
         case = Case(scene, places.reshape(-1, size))
         found = [] if rows else [*case.private(), *case.floors()]
@@ -157,48 +163,31 @@ def _restored(scene: Scene, places: Tensor, sizes: list[int], steps: int, kind: 
         if case.known.there.any():
             more = case.restored(named(kind, size, FEATURES), features, exact=True)
         found += [*plain, *more]
-        rows += marked(found, first=0, batch_size=size, labels=float(case.counted.mean()))
+        rows += marked(found, first=0, batch_size=size, labels=float(case.counted.mean()), kind=kind)
     return rows
 
 
-class Pictures(Scene):
-    """ImageNet pictures, EfficientNet-Lite0, and a small network that identifies the pictures at a reduced size."""
+class Adapted(nn.Module):
+    """A network whose inputs are changed first."""
 
-    def __init__(self, side: int, seed: int, device: str) -> None:
-        self.seed, self.device = seed, device
-        whole = data.load(PICTURES, "test")
-        self.private = replace(whole, images=F.interpolate(whole.images, size=(side, side), mode="area"))
-        self.model: nn.Module = Shown(models.plain_lite0()).eval()
-        small = Small(made(SMALL, SHRUNK, seed)).eval()
-        judges = {"identified": small, "identified_by_own": self.model}
-        self.judges = {name: (judge, pooled(judge, self.private.images)) for name, judge in judges.items()}
-        self.model.to(device)
-
-
-class Shown(nn.Module):
-    """EfficientNet-Lite0 for inputs that were normalised by `data.normalise`."""
-
-    def __init__(self, body: nn.Module) -> None:
+    def __init__(self, change: Callable[[Tensor], Tensor], body: nn.Module) -> None:
         super().__init__()
-        self.body = body
+        self.change, self.body = change, body
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (B, C)."""
-        out: Tensor = self.body((data.denormalise(x) - MEAN) / STD)
+        out: Tensor = self.body(self.change(x))
         return out
 
 
-class Small(nn.Module):
-    """A network for images of 32 pixels that reduces larger images to this size."""
+def as_imagenet(x: Tensor) -> Tensor:
+    """Normalise inputs that `data.normalise` made as networks for ImageNet expect them."""
+    return (data.denormalise(x) - MEAN) / STD
 
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.body = body
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, C)."""
-        out: Tensor = self.body(F.interpolate(x, size=(32, 32), mode="area"))
-        return out
+def reduced(x: Tensor) -> Tensor:
+    """Reduce images to 32 pixels a side."""
+    return F.interpolate(x, size=(32, 32), mode="area")
 
 
 def named(kind: str, size: int, attack: str) -> str:
@@ -226,12 +215,6 @@ def colour_pairs(sizes: list[int]) -> list[tuple[str, str]]:
     return [(named(KINDS[0], size, FEATURES), "mean colour") for size in sorted(sizes)]
 
 
-def picture_pairs(sizes: list[int]) -> list[tuple[str, str]]:
-    """Return the pairs of runs on pictures: with and without features, and features with the mean colour."""
-    random = KINDS[0]
-    return [*((named(random, size, FEATURES), named(random, size, ALONE)) for size in sizes), *colour_pairs(sizes)]
-
-
 def headline(record: Record) -> Headline:
     """Return the finding: with many classes, large batches do not protect an image."""
     known = claims.judgements(record)
@@ -252,36 +235,25 @@ def headline(record: Record) -> Headline:
     )
 
 
-def table(record: Record, part: str = "batches") -> pd.DataFrame:
-    """Return the quality of the restored images of a part.
+def table(record: Record) -> pd.DataFrame:
+    """Return the quality of the restored images, small ones and pictures of ImageNet.
 
     One row for each kind of image, batch size B and attack, and for each baseline. The last column is the share of
-    images whose feature was recovered (%).
+    images whose feature was recovered.
     """
-    images, stated = rows_of(record, "image", part), record.stated(Parameters)
-    runs = [run.removeprefix(f"{kind}, ") for kind, run in zip(images["kind"], images["run"], strict=True)]
-    return summary(
-        images.assign(shown=runs),
-        {"kind of image": "kind", "batch size and attack, or floor": "shown"},
-        quality(images, _most(stated, part), stated.seed)
-        | {"features found (%)": restored(mean("known_feature", hundredths))},
-    )
-
-
-def _most(stated: Parameters, part: str) -> int:
-    """Return the number of images in each group that the bootstrap resamples."""
-    return max(stated.sizes) if part == "batches" else stated.pictures
-
-
-def gains(record: Record, part: str = "batches") -> pd.DataFrame:
-    """Return the mean differences between pairs of runs over all images of a part, one row for each pair."""
-    images, stated = rows_of(record, "image", part), record.stated(Parameters)
-    groups = _most(stated, part), stated.seed
-    if part == "pictures":
-        return gain_table(images, picture_pairs(stated.picture_sizes), *groups)
-    random = images[images["kind"] == KINDS[0]]
-    compared = (images, pairs(stated.sizes)), (random, colour_pairs(stated.sizes))
-    return pd.concat([gain_table(*both, *groups) for both in compared], ignore_index=True)
+    stated = record.stated(Parameters)
+    parts = {
+        data.title(stated.dataset): ("batches", max(stated.sizes)),
+        "ImageNet pictures": ("pictures", stated.pictures),
+    }
+    groups = {}
+    for name, (part, most) in parts.items():
+        images = rows_of(record, "image", part)
+        # Each kind of image has its own baselines.
+        runs = images["run"].where(~images["run"].isin(FLOORS), images["kind"] + ", " + images["run"])
+        groups[name] = images.assign(run=runs), most
+    found = cells(COLUMNS, "known_feature", by=lambda column, text: restored(mean(column, text)))
+    return quality_table(groups, stated.seed, found)
 
 
 def figure_images(record: Record, part: str = "batches", kind: str = KINDS[0]) -> Figure:
@@ -291,31 +263,10 @@ def figure_images(record: Record, part: str = "batches", kind: str = KINDS[0]) -
 
 def figure_sizes(record: Record) -> Figure:
     """Draw the share of identified images (%) and the PSNR (dB) against the batch size, a line per kind and attack."""
-    images, stated = rows_of(record, "image", "batches"), record.stated(Parameters)
-    most, sizes = _most(stated, "batches"), sorted(stated.sizes)
     runs = {f"{kind}, {attack}": (kind, partial(named, kind, attack=attack)) for attack in ATTACKS for kind in KINDS}
-    chance = rows_of(record, "batches", "batches")["chance"].astype(float).iloc[0]
-    colour = select(images, run="mean colour", kind=KINDS[0])["psnr"].astype(float).mean()
-    shown = {"identified": ("identified by another network (%)", chance), "psnr": ("PSNR (dB)", colour)}
-    return draw_sizes(images, runs, shown, floor="chance, or mean colour", sizes=sizes, most=most, seed=stated.seed)
-
-
-def sharing(record: Record) -> pd.DataFrame:
-    """Return the number of batches in which every sample's feature was recovered; one row for each batch size B."""
-    images = rows_of(record, "image", "batches")
-    images = images[~images["run"].isin(FLOORS)].drop_duplicates(["kind", "batch_size", "image"])
-    lines = []
-    for (kind, size), group in images.groupby(["kind", "batch_size"], sort=False):
-        side = int(group["batch_size"].iloc[0])
-        batches = group.sort_values("image")["known_feature"].astype(float).to_numpy().reshape(-1, side)
-        lines.append(
-            {
-                "kind of image": kind,
-                "batch size": f"{size:.0f}",
-                "batches with all features": f"{batches.all(axis=1).sum()} of {len(batches)}",
-            }
-        )
-    return pd.DataFrame(lines)
+    titles = {"identified": "identified by another network (%)", "psnr": "PSNR (dB)"}
+    stated = record.stated(Parameters)
+    return draw_sizes(record, "batches", sorted(stated.sizes), stated.seed, runs, titles)
 
 
 def outcomes(record: Record) -> list[Outcome]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import pytest
 
 from gradleak import studies
 from gradleak.errors import InputError
 from gradleak.runs import records
 from gradleak.runs.records import Record
-from gradleak.show import figures
-from gradleak.studies.shared.restored_batches import FLOORS
+from gradleak.studies.shared.restored_batches import LATENT, OF_ANOTHER
 from gradleak.studies.shared.shown_batches import rows_of
 from gradleak.studies.yin2021 import gradinversion_baselines as study
 
@@ -20,7 +18,7 @@ CHOSEN = {"steps": 24}
 
 def test_every_row_has_every_image(record: Record) -> None:
     images = rows_of(record, "image", "rows")
-    names = {*FLOORS, study.GREY, *study.RUNS, *(name + study.OF_ANOTHER for name in study.CONTROLS)}
+    names = {"unrelated", *(run for pair in study.PAIRS for run in pair)}
     assert set(images["run"]) == names
     assert images.groupby("run")["image"].apply(sorted).tolist() == [[0, 1, 2, 3]] * len(names)
 
@@ -33,7 +31,7 @@ def test_attacks_see_something_and_a_control_is_another_batch(record: Record) ->
         assert means[name] > means["noise"] + 1
         assert means[name] > means[study.DEEP] + 1
     strips = {row["run"]: row["picture"] for row in rows_of(record, "picture", "rows").to_dict("records")}
-    assert strips[study.LATENT] != strips[study.LATENT + study.OF_ANOTHER]
+    assert strips[LATENT] != strips[LATENT + OF_ANOTHER]
     assert len({*strips.values()}) == len(strips)
 
 
@@ -49,29 +47,11 @@ def test_gains_are_differences_image_by_image(record: Record) -> None:
         assert row["batches"] == 2
 
 
-def test_tables_and_figures(record: Record) -> None:
+def test_table(record: Record) -> None:
     table = study.table(record)
-    assert len(table) == len(FLOORS) + 1 + len(study.RUNS) + len(study.CONTROLS)
+    assert len(table) == 3 + 1 + 8 + 3
     assert table["paper: FFT2D / PSNR / LPIPS"].ne("–").sum() == 7
-    gains = study.gains(record)
-    # Names with a comma are shown in quotation marks.
-    compared = gains["compared"].str.replace("[“”]", "", regex=True)
-    assert list(compared) == [f"{first} against {second}" for first, second in study.PAIRS]
-    over_noise = gains[compared == f"{study.LATENT} against noise"]["decided at 95 %"].item()
-    assert over_noise == "–" or set(over_noise.split()) <= {
-        "PSNR",
-        "SSIM",
-        "LPIPS",
-        "IIP",
-        "better",
-        "better,",
-        "worse",
-    }
-    assert len(study.not_run()) == 2
     assert records.about(record) == "2 batches of 2, 24 steps, photos, small-cnn"
-    for figure in (study.figure_images(record), study.figure_quality(record)):
-        assert figures.gray_table(figure).std() > 0.02
-        plt.close(figure)
 
 
 def test_more_batches_are_more_trials_of_as_many() -> None:
@@ -83,7 +63,3 @@ def test_more_batches_are_more_trials_of_as_many() -> None:
 def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(InputError, match=r"got 2 and 5: take together from .5., or batches a multiple of 2"):
         studies.parameters(STUDY, "quick", {"batches": 5})
-    with pytest.raises(InputError, match="unknown network 'resnet'"):
-        studies.parameters(STUDY, "quick", {"judge": "resnet"})
-    with pytest.raises(InputError, match="the dataset is 'photos'"):
-        studies.parameters(STUDY, "quick", {"network": "cifar10-resnet20"})
