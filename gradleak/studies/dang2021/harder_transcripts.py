@@ -162,10 +162,12 @@ class Parameters(studies.Parameters):
             yield ReadAlike.of(self, form=alike, utterances=alike.batches, trained=0)
         for local in self.local:
             yield ReadLocalSteps.of(self, form=local, utterances=local.utterances, trained=0)
-        behind = {ReadBehindDefense: self.defenses, ReadRelease: self.releases, ReadWithoutLayers: self.withheld}
-        for kind, forms in behind.items():
-            for trained, form in itertools.product(self.stages, forms):
-                yield kind.of(self, form=form, utterances=self.defended, trained=trained)
+        for trained, defense in itertools.product(self.stages, self.defenses):
+            yield ReadBehindDefense.of(self, form=defense, utterances=self.defended, trained=trained)
+        for trained, release in itertools.product(self.stages, self.releases):
+            yield ReadRelease.of(self, form=release, utterances=self.defended, trained=trained)
+        for trained, layers in itertools.product(self.stages, self.withheld):
+            yield ReadWithoutLayers.of(self, form=layers, utterances=self.defended, trained=trained)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
@@ -181,7 +183,7 @@ class ReadLastLayer(OnUtterances):
     def run(self) -> Iterator[Columns]:
         """Read each utterance."""
         for tokens in running(self.source, self.form.tokens, self.utterances):
-            found, seconds = timed(read_output, self.observed([tokens], self.form.size, only=LAST))
+            found, seconds = timed(read_output, self.leak_of([tokens], self.form.size, only=LAST))
             worst, other = found.misses
             yield compared("last layer", [found.tokens], [found.status], [tokens], seconds) | {
                 "distinct": len(set(tokens)),
@@ -201,7 +203,7 @@ class ReadAlike(OnUtterances):
         """Read each batch."""
         for said in beginning_alike(self.source, self.form.size, self.utterances):
             tokens = tokens_of(self.source, said)
-            leak = self.observed(tokens, only=[*FIRST, NEXT])
+            leak = self.leak_of(tokens, only=[*FIRST, NEXT])
             yield from read_by({"closed form": read_transcripts, "root": read_sharing}, leak, tokens)
 
 
@@ -215,7 +217,7 @@ class ReadLocalSteps(OnUtterances):
         """Read each utterance."""
         steps = self.form.steps
         for tokens in self.tokens():
-            leak = self.observed([tokens] * steps, only=[*FIRST, NEXT], local_steps=steps, rate=RATE)
+            leak = self.leak_of([tokens] * steps, only=[*FIRST, NEXT], local_steps=steps, rate=RATE)
             yield from read_by({"closed form": read_transcripts, "nearest words": read_defended}, leak, [tokens])
 
 
@@ -229,7 +231,7 @@ class ReadBehindDefense(OnUtterances):
         """Defend and read each utterance."""
         defense = client_defense(self.form.defense, self.form.level, torch.Generator().manual_seed(self.seed))
         for tokens in self.tokens():
-            clean = self.observed([tokens], only=FIRST)
+            clean = self.leak_of([tokens], only=FIRST)
             yield from read_behind(clean, defense(clean.gradients), tokens)
 
 
@@ -243,7 +245,7 @@ class ReadRelease(OnUtterances):
         """Release and read each utterance."""
         generator = torch.Generator().manual_seed(self.seed)
         for tokens in self.tokens():
-            whole = self.observed([tokens])
+            whole = self.leak_of([tokens])
             clean = replace(whole, gradients={name: whole.gradients[name] for name in FIRST})
             norm = math.sqrt(sum(float(value.double().square().sum()) for value in whole.gradients.values()))
             for row in read_behind(clean, released(whole.gradients, self.form, generator), tokens):
@@ -259,7 +261,7 @@ class ReadWithoutLayers(OnUtterances):
     def run(self) -> Iterator[Columns]:
         """Read each utterance from the layers that are sent."""
         for tokens in self.tokens():
-            whole = self.observed([tokens])
+            whole = self.leak_of([tokens])
             # `startswith` takes a tuple of prefixes, and is false for an empty tuple.
             kept = {name: value for name, value in whole.gradients.items() if not name.startswith(LAYERS[self.form])}
             leak = replace(whole, gradients=kept)
@@ -489,11 +491,11 @@ def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
     rows = record.frame()
     exact = share_of("exact", "transcripts read exactly", "utterances")
-    usual = {"network": RECOGNISERS["small"], "batch": 1, "defense": "none", "client": "float32"}
+    usual: dict[str, Any] = {"network": RECOGNISERS["small"], "batch": 1, "defense": "none", "client": "float32"}
     settings = [usual | SETTINGS[part](form) for part, form in zip(rows["part"], rows["form"], strict=True)]
+    axes: dict[str, Any] = {axis: [one[axis] for one in settings] for axis in usual}
     return collected(
         record, rows, "text", exact, cosine=rows["utility"],
         attack="transcript, " + rows["reader"].replace("–", "no layer to read"),
-        training=stages(rows["trained"]), data=rows["source"],
-        **{axis: [one[axis] for one in settings] for axis in usual},
+        training=stages(rows["trained"]), data=rows["source"], **axes,
     )  # fmt: skip

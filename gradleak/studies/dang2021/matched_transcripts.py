@@ -161,7 +161,7 @@ class MatchOneUtterance(ReadOrMatch):
     def run(self) -> Iterator[Columns]:
         """Search, and compare the results; the last row holds the gains by the bag and by further starts."""
         (tokens,) = tokens_of(self.source, [short(self.source, self.utterances)[self.number]])
-        leak = self.observed([tokens], only=[*FIRST, *LAST])
+        leak = self.leak_of([tokens], only=[*FIRST, *LAST])
         search = replace(SEARCHES[self.search], steps=self.steps)
         exact = {}
         for bag, starts in (("without", 1), ("with", self.starts)):
@@ -192,7 +192,7 @@ class ReadInClosedForm(ReadOrMatch):
         """Read each utterance."""
         end = text.vocabulary(self.source).end
         for tokens in tokens_of(self.source, text.texts(self.source, "test")[: self.utterances]):
-            leak = self.observed([tokens], only=[*FIRST, LAST[0]])
+            leak = self.leak_of([tokens], only=[*FIRST, LAST[0]])
             found, seconds = timed(read_transcripts, leak)
             # The closed form omits the end mark.
             read = [*found.tokens[0], end] if len(found.tokens) == 1 else []
@@ -209,7 +209,7 @@ class ReadLastLayer(ReadOrMatch):
     def run(self) -> list[Columns]:
         """Read the utterance."""
         tokens = tokens_long(self.source, self.length, self.number)
-        found, seconds = timed(read_recovered, self.observed([tokens], only=LAST))
+        found, seconds = timed(read_recovered, self.leak_of([tokens], only=LAST))
         judged = certified([found.tokens], [tokens], [found.status])
         return [self.compared(found.tokens, tokens, seconds) | judged | {"steps_found": found.steps}]
 

@@ -100,7 +100,7 @@ class ReadTranscripts(OnRecogniser):
     def read(self, number: int, tokens: Sequence[list[int]]) -> Columns:
         """Observe a batch of utterances, read their transcripts, and compare these with the truth."""
         model, words = self.recogniser(self.size), text.vocabulary(self.source)
-        leak = self.observed(tokens, self.size, only=[*FIRST, *NEXT[len(model.cells) > 1]])
+        leak = self.leak_of(tokens, self.size, only=[*FIRST, *NEXT[len(model.cells) > 1]])
         found, seconds = timed(read_transcripts, leak, vocabulary=words)
         truth = [one[:-1] for one in tokens]
         length = sum(map(len, tokens))
@@ -172,7 +172,7 @@ class StepByStep(ReadTranscripts):
     def run(self) -> Iterator[Columns]:
         """Read the utterance, and measure the distances."""
         words, every = text.vocabulary(self.source), text.texts(self.source, "test")
-        leak = self.observed(tokens_of(self.source, [every[int(SHOWN * len(every))]]), self.size, only=FIRST)
+        leak = self.leak_of(tokens_of(self.source, [every[int(SHOWN * len(every))]]), self.size, only=FIRST)
         (read,) = read_transcripts(leak).tokens
         for step, (token, misses) in enumerate(zip([*read, None], step_misses(leak, read), strict=True)):
             rest = misses if token is None else torch.cat([misses[:token], misses[token + 1 :]])

@@ -61,7 +61,7 @@ class OnRecogniser(Experiment):
         """Return the recogniser."""
         return _recogniser(size, self.source, self.trained, self.seed)
 
-    def observed(self, tokens: Sequence[Sequence[int]], size: str = "small", **sent: Any) -> Leak:
+    def leak_of(self, tokens: Sequence[Sequence[int]], size: str = "small", **sent: Any) -> Leak:
         """Return what a client sends that trains on utterances with these tokens, in artificial speech.
 
         Args:
