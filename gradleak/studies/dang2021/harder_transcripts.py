@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 import torch
@@ -19,33 +18,37 @@ from pydantic import Field
 
 from gradleak import claims, defenses, studies
 from gradleak.data import text
-from gradleak.data.speech import pseudo_speech
 from gradleak.defenses import utility
 from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
 from gradleak.leak import Gradients, Leak
-from gradleak.models.recogniser import END, SIZES, START
+from gradleak.models.recogniser import END, START
 from gradleak.runs.forms import Form, Whole
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-from gradleak.sequences import Transcripts, observe_speech, read_defended, read_output, read_sharing, read_transcripts
+from gradleak.sequences import Transcripts, read_defended, read_output, read_sharing, read_transcripts
 from gradleak.sequences.observed import FIRST
 from gradleak.show.drawn import drawn, proportions
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, greatest, least, mean, median, only, summary, total
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import among, cells, mean, median, only, summary, total
+from gradleak.studies import Experiment, setting
+from gradleak.studies.dang2021.columns import COLUMNS
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
 from gradleak.studies.shared.private_noise import draw_noise, private_level
 from gradleak.studies.shared.proportions import successes, successes_with_interval, wilson_interval
 from gradleak.studies.shared.recognisers import (
+    LAST,
     RATE,
     OnUtterances,
+    Positive,
+    Size,
     Source,
-    attacked_texts,
     stage_of,
     tokens_of,
     with_stage,
 )
 from gradleak.studies.shared.sentence_clients import ClientDefense, client_defense
+from gradleak.studies.shared.transcript_errors import certified, timed
 from gradleak.wording import counted
 
 PLACE = "Beyond section 4"
@@ -61,9 +64,13 @@ SHOWN = {
     "grad-drop": "smallest {:.0%} dropped",
     "sign": "sign",
 }
-# The only gradients that the attack on the last layer uses.
-LAST = ("head.weight", "head.bias")
-# Prefixes of the parameter names of layers whose gradient may be withheld, and the names of these cases in tables.
+# The attacks behind defences, by their names in rows.
+READERS = {
+    "nearest words": "nearest words",
+    "length told": "nearest words, length given",
+    "closed form": "closed form",
+}
+# Prefixes of the parameter names of layers whose gradient may be withheld.
 LAYERS = {
     "none": (),
     "embedding": ("embedding.",),
@@ -71,53 +78,29 @@ LAYERS = {
     "decoder": ("cells.",),
     "decoder and head": ("cells.", "head."),
 }
-WITHHELD = {
-    "none": "all layers",
-    "embedding": "all but the embedding",
-    "head": "all but the last layer",
-    "decoder": "all but the decoder's recurrent layers",
-    "decoder and head": "all but the decoder's recurrent layers and the last layer",
-}
 
 
 class Alone(Form):
     """A recogniser and its utterances, written "size/training steps/tokens/utterances"."""
 
-    size: str
+    size: Size
     trained: Whole
-    tokens: Whole
-    utterances: Whole
-
-    def check(self) -> None:
-        """Raise an error if there is no such recogniser or no utterance."""
-        if self.size not in SIZES or self.tokens < 2 or self.utterances < 1:
-            raise InputError(
-                f"a recogniser is one of {', '.join(SIZES)}, and there must be at least 2 tokens and 1 utterance"
-            )
+    tokens: Whole = Field(ge=2)
+    utterances: Positive
 
 
 class Alike(Form):
     """The number of utterances per batch, of which exactly two begin with the same word, and the number of batches."""
 
-    size: Whole
-    batches: Whole
-
-    def check(self) -> None:
-        """Raise an error if a batch has fewer than two utterances."""
-        if self.size < 2 or self.batches < 1:
-            raise InputError("a batch needs at least 2 utterances, and there must be at least 1 batch")
+    size: Whole = Field(ge=2)
+    batches: Positive
 
 
 class Local(Form):
     """The number of local steps on one utterance, and the number of utterances."""
 
-    steps: Whole
-    utterances: Whole
-
-    def check(self) -> None:
-        """Raise an error if there is no step or no utterance."""
-        if min(self.steps, self.utterances) < 1:
-            raise InputError("there must be at least 1 local step and at least 1 utterance")
+    steps: Positive
+    utterances: Positive
 
 
 class Release(Form):
@@ -154,7 +137,7 @@ class Parameters(studies.Parameters):
         validate_default=True,
     )
     withheld: list[Literal["none", "embedding", "head", "decoder", "decoder and head"]] = setting(
-        paper=list(WITHHELD), smallest=["head"]
+        paper=list(LAYERS), smallest=["head"]
     )
 
     def experiments(self) -> Iterator[Experiment]:
@@ -177,84 +160,23 @@ class Parameters(studies.Parameters):
         return f"{counted(self.defended, 'utterance')} per defence, {text.TITLES[self.source]}, made-up speech"
 
 
-class Reading(Row):
-    """The result of reading an utterance or a batch.
-
-    Attributes:
-        reader: The method.
-        exact: Whether all transcripts are right.
-        unique: Whether the method certified its result as unique.
-        wrongly_sure: Whether it did so although the result is wrong.
-        failed: Whether the method reported failure.
-        length: The true number of tokens.
-        seconds: The CPU time (s).
-    """
-
-    reader: str
-    exact: bool
-    unique: bool
-    wrongly_sure: bool
-    failed: bool
-    length: int
-    seconds: float
-
-
-class LastLayerReading(Reading):
-    """The result of reading the last layer.
-
-    Attributes:
-        distinct: The number of distinct tokens.
-        steps_found: The number of steps found.
-        worst: The relative distance from the span of the worst word of the transcript.
-        other: The same of the nearest other word.
-    """
-
-    distinct: int
-    steps_found: int
-    worst: float
-    other: float
-
-
-class DefendedReading(Reading):
-    """The result behind a defence; `utility` is the cosine of the sent gradient with the clean one."""
-
-    utility: float
-
-
-class ReleaseReading(DefendedReading):
-    """The result for a release of DP-SGD; `norm` is the norm of the whole gradient before clipping."""
-
-    norm: float
-
-
-class PartReading(Reading):
-    """The result if layers are missing; `bag` is whether the set of words is right."""
-
-    bag: bool
-
-
 class ReadLastLayer(OnUtterances):
     """Utterances that are read from the gradient of the last layer only."""
 
     part: ClassVar[str] = "last layer"
     form: Alone
 
-    def run(self) -> Iterator[LastLayerReading]:
+    def run(self) -> Iterator[Columns]:
         """Read each utterance."""
-        words = text.vocabulary(self.source)
         for tokens in running(self.source, self.form.tokens, self.utterances):
-            sound = pseudo_speech(words.decode(tokens))
-            leak = observe_speech(self.recogniser(self.form.size), [sound], [tokens], only=LAST)
-            started = time.process_time()
-            found = read_output(leak)
-            seconds = time.process_time() - started
-            yield LastLayerReading.of(
-                compared("last layer", [found.tokens], [found.status], [tokens], seconds),
-                distinct=len(set(tokens)),
-                steps_found=found.steps,
-                worst=found.misses[0],
-                other=min(found.misses[1], 1.0),
-            )
+            found, seconds = timed(read_output, self.leak_of([tokens], self.form.size, only=LAST))
+            worst, other = found.misses
+            yield compared("last layer", [found.tokens], [found.status], [tokens], seconds) | {
+                "distinct": len(set(tokens)),
+                "steps_found": found.steps,
+                "worst": worst,
+                "other": min(other, 1.0),
+            }
 
 
 class ReadAlike(OnUtterances):
@@ -263,12 +185,11 @@ class ReadAlike(OnUtterances):
     part: ClassVar[str] = "alike"
     form: Alike
 
-    def run(self) -> Iterator[Reading]:
+    def run(self) -> Iterator[Columns]:
         """Read each batch."""
         for said in beginning_alike(self.source, self.form.size, self.utterances):
             tokens = tokens_of(self.source, said)
-            sounds = [pseudo_speech(one) for one in said]
-            leak = observe_speech(self.recogniser(), sounds, tokens, only=[*FIRST, NEXT])
+            leak = self.leak_of(tokens, only=[*FIRST, NEXT])
             yield from read_by({"closed form": read_transcripts, "root": read_sharing}, leak, tokens)
 
 
@@ -278,19 +199,11 @@ class ReadLocalSteps(OnUtterances):
     part: ClassVar[str] = "local"
     form: Local
 
-    def run(self) -> Iterator[Reading]:
+    def run(self) -> Iterator[Columns]:
         """Read each utterance."""
         steps = self.form.steps
-        for said in attacked_texts(self.source, self.utterances):
-            (tokens,) = tokens_of(self.source, [said])
-            leak = observe_speech(
-                self.recogniser(),
-                [pseudo_speech(said)] * steps,
-                [tokens] * steps,
-                only=[*FIRST, NEXT],
-                local_steps=steps,
-                rate=RATE,
-            )
+        for tokens in self.tokens():
+            leak = self.leak_of([tokens] * steps, only=[*FIRST, NEXT], local_steps=steps, rate=RATE)
             yield from read_by({"closed form": read_transcripts, "nearest words": read_defended}, leak, [tokens])
 
 
@@ -300,12 +213,11 @@ class ReadBehindDefense(OnUtterances):
     part: ClassVar[str] = "defended"
     form: ClientDefense
 
-    def run(self) -> Iterator[DefendedReading]:
+    def run(self) -> Iterator[Columns]:
         """Defend and read each utterance."""
         defense = client_defense(self.form.defense, self.form.level, torch.Generator().manual_seed(self.seed))
-        for said in attacked_texts(self.source, self.utterances):
-            (tokens,) = tokens_of(self.source, [said])
-            clean = observe_speech(self.recogniser(), [pseudo_speech(said)], [tokens], only=FIRST)
+        for tokens in self.tokens():
+            clean = self.leak_of([tokens], only=FIRST)
             yield from read_behind(clean, defense(clean.gradients), tokens)
 
 
@@ -315,16 +227,15 @@ class ReadRelease(OnUtterances):
     part: ClassVar[str] = "released"
     form: Release
 
-    def run(self) -> Iterator[ReleaseReading]:
+    def run(self) -> Iterator[Columns]:
         """Release and read each utterance."""
         generator = torch.Generator().manual_seed(self.seed)
-        for said in attacked_texts(self.source, self.utterances):
-            (tokens,) = tokens_of(self.source, [said])
-            whole = observe_speech(self.recogniser(), [pseudo_speech(said)], [tokens])
+        for tokens in self.tokens():
+            whole = self.leak_of([tokens])
             clean = replace(whole, gradients={name: whole.gradients[name] for name in FIRST})
             norm = math.sqrt(sum(float(value.double().square().sum()) for value in whole.gradients.values()))
-            for reading in read_behind(clean, released(whole.gradients, self.form, generator), tokens):
-                yield ReleaseReading.of(reading, norm=norm)
+            for row in read_behind(clean, released(whole.gradients, self.form, generator), tokens):
+                yield row | {"norm": norm}
 
 
 class ReadWithoutLayers(OnUtterances):
@@ -333,21 +244,16 @@ class ReadWithoutLayers(OnUtterances):
     part: ClassVar[str] = "withheld"
     form: str
 
-    def run(self) -> Iterator[PartReading]:
+    def run(self) -> Iterator[Columns]:
         """Read each utterance from the layers that are sent."""
-        for said in attacked_texts(self.source, self.utterances):
-            (tokens,) = tokens_of(self.source, [said])
-            whole = observe_speech(self.recogniser(), [pseudo_speech(said)], [tokens])
+        for tokens in self.tokens():
+            whole = self.leak_of([tokens])
             # `startswith` takes a tuple of prefixes, and is false for an empty tuple.
             kept = {name: value for name, value in whole.gradients.items() if not name.startswith(LAYERS[self.form])}
             leak = replace(whole, gradients=kept)
-            started = time.process_time()
-            read, status = read_in_order(leak)
-            seconds = time.process_time() - started
-            yield PartReading.of(
-                compared(reader_of_order(leak), [read], [status], [tokens[:-1]], seconds),
-                bag=bag_of_words(leak) == set(tokens[:-1]),
-            )
+            (reader, read, status), seconds = timed(read_in_order, leak)
+            row = compared(reader, [read], [status], [tokens[:-1]], seconds)
+            yield row | {"bag_exact": bag_of_words(leak) == set(tokens[:-1])}
 
 
 def running(source: str, length: int, count: int) -> list[list[int]]:
@@ -392,23 +298,15 @@ def released(gradients: Gradients, release: Release, generator: torch.Generator)
     return noisy({name: clipped[name] for name in FIRST})
 
 
-def reader_of_order(leak: Leak) -> str:
-    """Return the layer whose gradient gives the order of words: the decoder's first, else the last, else none."""
+def read_in_order(leak: Leak) -> tuple[str, list[int], str]:
+    """Return the layer whose gradient gives the order of the words, the transcript read from it, and its status."""
     if set(FIRST) <= set(leak.gradients):
-        return "the decoder's first layer"
-    return "the last layer" if set(LAST) <= set(leak.gradients) else "–"
-
-
-def read_in_order(leak: Leak) -> tuple[list[int], str]:
-    """Return the transcript that is read from the sent layers, and its status; empty if no layer gives the order."""
-    reader = reader_of_order(leak)
-    if reader == "the decoder's first layer":
         found = read_transcripts(leak)
-        return found.tokens[0], found.status[0]
-    if reader == "the last layer":
+        return "the decoder's first layer", found.tokens[0], found.status[0]
+    if set(LAST) <= set(leak.gradients):
         alone = read_output(leak)
-        return alone.tokens[:-1], alone.status
-    return [], "failed"
+        return "the last layer", alone.tokens[:-1], alone.status
+    return "–", [], "failed"
 
 
 def bag_of_words(leak: Leak) -> set[int]:
@@ -425,7 +323,7 @@ def bag_of_words(leak: Leak) -> set[int]:
 Reader = Callable[[Leak], Transcripts]
 
 
-def read_behind(clean: Leak, sent: Gradients, tokens: Sequence[int]) -> list[DefendedReading]:
+def read_behind(clean: Leak, sent: Gradients, tokens: list[int]) -> Iterator[Columns]:
     """Read a sent gradient in closed form, and by the nearest words with and without knowledge of the length."""
     leak = Leak(clean.model, sent, clean.head, clean.batch_size)
     readers: dict[str, Reader] = {
@@ -434,61 +332,31 @@ def read_behind(clean: Leak, sent: Gradients, tokens: Sequence[int]) -> list[Def
         "length told": lambda leak: read_defended(leak, steps=len(tokens)),
     }
     left = utility(clean.gradients, sent)
-    return [DefendedReading.of(reading, utility=left) for reading in read_by(readers, leak, [tokens])]
+    return (row | {"utility": left} for row in read_by(readers, leak, [tokens]))
 
 
-def read_by(readers: Mapping[str, Reader], leak: Leak, tokens: Sequence[Sequence[int]]) -> Iterator[Reading]:
+def read_by(readers: Mapping[str, Reader], leak: Leak, tokens: Sequence[list[int]]) -> Iterator[Columns]:
     """Read a leak by each method, and compare the result with the true tokens without end marks."""
     for name, reader in readers.items():
-        started = time.process_time()
-        found = reader(leak)
-        seconds = time.process_time() - started
+        found, seconds = timed(reader, leak)
         yield compared(name, found.tokens, found.status, [one[:-1] for one in tokens], seconds)
 
 
 def compared(
-    reader: str, read: Sequence[list[int]], said: Sequence[str], truth: Sequence[Sequence[int]], seconds: float
-) -> Reading:
-    """Compare transcripts with the truth.
+    reader: str, read: Sequence[list[int]], status: Sequence[str], truth: Sequence[list[int]], seconds: float
+) -> Columns:
+    """Compare transcripts, each with its status, with the true ones.
 
     Args:
         reader: The method.
         read: The transcripts.
-        said: The status of each transcript.
+        status: The status of each transcript.
         truth: The true transcripts.
         seconds: The CPU time (s).
     """
-    exact = sorted(read) == sorted(list(one) for one in truth)
-    unique = bool(said) and all(status == "unique" for status in said)
-    return Reading(
-        reader=reader,
-        exact=exact,
-        unique=unique,
-        wrongly_sure=unique and not exact,
-        failed="failed" in said or not said,
-        length=sum(map(len, truth)),
-        seconds=seconds,
-    )
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.2g}" if value >= 0.001 else "0"
-
-
-MEASURES = {
-    "transcripts exact": successes_with_interval("exact"),
-    "called unique": total("unique", ".0f"),
-    "of these wrong": total("wrongly_sure", ".0f"),
-    "CPU time (s)": median("seconds", _seconds),
-}
-# The columns for defences: the cosine of the sent gradient with the clean one, and each method's exact transcripts.
-BEHIND = {
-    "cosine": mean("utility", ".4f"),
-    "closed form": among(successes("exact"), reader="closed form"),
-    "nearest words": among(successes("exact"), reader="nearest words"),
-    "reported as failed": among(total("failed", ".0f"), reader="nearest words"),
-    "length given": among(successes("exact"), reader="length told"),
-}
+    failed = "failed" in status or not status
+    length = sum(map(len, truth))
+    return {"reader": reader, "failed": failed, "length": length, "seconds": seconds, **certified(read, truth, status)}
 
 
 def headline(record: Record) -> Headline:
@@ -511,84 +379,62 @@ def headline(record: Record) -> Headline:
     )
 
 
-def alone_table(record: Record) -> pd.DataFrame:
-    """Return the results of reading the last layer; one row for each recogniser, stage and number of tokens.
-
-    The last two columns are relative distances from the span: of the worst word of a transcript, and of the nearest
-    other.
-    """
-    rows = with_stage(record.rows(ReadLastLayer))
-    forms = [Alone.of(form) for form in rows["form"]]
+def table(record: Record) -> pd.DataFrame:
+    """Return the results from clean gradients, a row for each case, recogniser, stage of training and attack."""
+    alone, alike, local = (record.rows(kind) for kind in (ReadLastLayer, ReadAlike, ReadLocalSteps))
+    cases = [
+        alone.assign(case="last layer alone", size=[Alone.of(form).size for form in alone["form"]]),
+        alike.assign(case=[f"{Alike.of(form).size} utterances, two begin alike" for form in alike["form"]]),
+        local.assign(case=[f"{Local.of(form).steps} local steps" for form in local["form"]]),
+    ]
     return summary(
-        rows.assign(size=[form.size for form in forms], tokens=[form.tokens for form in forms]),
-        {"recogniser": "size", "stage": "stage", "tokens": "tokens"},
-        MEASURES
-        | {
-            "largest distance, words read": greatest("worst", ".0e"),
-            "smallest distance, other words": least("other", ".0e"),
-        },
+        with_stage(pd.concat(cases).fillna({"size": "small"})),
+        {"case": "case", "recogniser": "size", "stage": "stage", "attack": "reader"},
+        {"transcripts exact": successes_with_interval("exact")}
+        | cells(COLUMNS, "unique", "wrongly_sure", by=total)
+        | cells(COLUMNS, "seconds", by=median),
     )
 
 
-def alike_table(record: Record) -> pd.DataFrame:
-    """Return the results for batches in which two utterances begin alike; one row for each batch size and method."""
-    lines = summary(record.rows(ReadAlike), {"utterances": "form", "attack": "reader"}, MEASURES)
-    return lines.assign(utterances=[str(Alike.of(form).size) for form in lines["utterances"]])
-
-
-def local_table(record: Record) -> pd.DataFrame:
-    """Return the results for single utterances after local steps; one row for each number of steps and method."""
-    lines = summary(record.rows(ReadLocalSteps), {"local steps": "form", "attack": "reader"}, MEASURES)
-    return lines.assign(**{"local steps": [str(Local.of(form).steps) for form in lines["local steps"]]})
-
-
 def defense_table(record: Record) -> pd.DataFrame:
-    """Return the number of exact transcripts behind defences; one row for each stage of training and defence.
-
-    Columns: the cosine of the sent gradient with the clean one, then each method. "reported as failed" counts the
-    transcripts that the method of nearest words reports as failed; "length given" is this method with the true length.
-    """
-    rows = with_stage(record.rows(ReadBehindDefense))
-    lines = summary(rows, {"stage": "stage", "defence": "form"}, BEHIND)
-    return lines.assign(defence=lines["defence"].map(_named))
+    """Return the number of exact transcripts behind defences, a row for each stage of training and defence."""
+    rows = with_stage(pd.concat([record.rows(ReadBehindDefense), record.rows(ReadRelease)]))
+    return summary(
+        rows.assign(defence=rows["form"].map(_named)),
+        {"stage": "stage", "defence": "defence"},
+        cells(COLUMNS, "utility", by=mean)
+        | {head: among(successes("exact"), reader=reader) for reader, head in READERS.items()}
+        | {"nearest words, reported as failed": among(total("failed"), reader="nearest words")},
+    )
 
 
 def _named(form: str) -> str:
+    """Return the name of a defence, or of a release of DP-SGD."""
+    if form[0].isdigit():
+        noise = Release.of(form).noise
+        return f"DP-SGD, noise {noise:g}, ε {private_level(noise)}"
     one = ClientDefense.of(form)
     return SHOWN[one.defense].format(one.level)
 
 
-def release_table(record: Record) -> pd.DataFrame:
-    """Return the number of exact transcripts from DP-SGD's releases; one row for each stage and level of noise."""
-    rows = with_stage(record.rows(ReadRelease))
-    epsilon = only("form", lambda form: private_level(Release.of(form).noise))
-    lines = summary(rows, {"stage": "stage", "noise": "form"}, {"ε": epsilon} | BEHIND)
-    return lines.assign(noise=[f"{Release.of(form).noise:g}" for form in lines["noise"]])
-
-
 def withheld_table(record: Record) -> pd.DataFrame:
-    """Return the results if layers are not sent; one row for each stage of training and set of sent layers."""
-    lines = summary(
+    """Return the results if layers are not sent, a row for each stage of training and set of missing layers."""
+    return summary(
         with_stage(record.rows(ReadWithoutLayers)),
-        {"stage": "stage", "sent": "form"},
-        {"read from": only("reader"), **MEASURES, "bag exact": successes_with_interval("bag")},
+        {"stage": "stage", "not sent": "form"},
+        {"read from": only("reader")}
+        | {"transcripts exact": successes_with_interval("exact"), "bags exact": successes_with_interval("bag_exact")}
+        | cells(COLUMNS, "unique", by=total),
     )
-    return lines.assign(sent=lines["sent"].map(WITHHELD))
 
 
 def figure_defenses(record: Record) -> Figure:
     """Draw the share of exact transcripts behind each defence, with its 95 % interval, a panel per stage."""
     frame = record.rows(ReadBehindDefense)
-    readers = {
-        "nearest words": "nearest words, length unknown",
-        "length told": "nearest words, length given",
-        "closed form": "closed form",
-    }
-    named = frame.assign(defence=frame["form"].map(_named), attack=frame["reader"].map(readers))
-    shown = list(readers.values())
+    attacks = proportions("exact", "defence", by="attack", interval=wilson_interval, aside=0.2, order=READERS.values())
     return drawn(
-        named,
-        proportions("exact", "defence", by="attack", interval=wilson_interval, aside=0.2, order=shown),
+        frame.assign(defence=frame["form"].map(_named), attack=frame["reader"].map(READERS)),
+        attacks,
         panels="trained",
         title=stage_of,
         height=1.0 + 0.4 * frame["form"].nunique(),
@@ -600,13 +446,12 @@ def figure_defenses(record: Record) -> Figure:
 
 def figure_frontier(record: Record) -> Figure:
     """Draw the share of exact transcripts against the noise of a release and its ε, a line per stage and method."""
-    readers = {"nearest words": "length unknown", "length told": "length given"}
     frame = record.rows(ReadRelease)
-    frame = frame[frame["reader"].isin(list(readers))]
+    frame = frame[frame["reader"] != "closed form"]
     return draw_noise(
         frame.assign(
             noise=[Release.of(form).noise for form in frame["form"]],
-            line=frame["trained"].map(stage_of) + ", " + frame["reader"].map(readers),
+            line=frame["trained"].map(stage_of) + ", " + frame["reader"].map(READERS),
         ),
         "exact",
         legend=2,
@@ -614,30 +459,29 @@ def figure_frontier(record: Record) -> Figure:
     )
 
 
+# What an experiment's form says about the setting of its outcomes, by part.
+SETTINGS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "last layer": lambda form: {
+        "network": RECOGNISERS[Alone.of(form).size],
+        "defense": "withheld/all but the last layer",
+    },
+    "alike": lambda form: {"batch": Alike.of(form).size},
+    "local": lambda form: {"client": f"{Local.of(form).steps} local steps"},
+    "defended": lambda form: {"defense": form.replace("noise/", "noise-share/")},
+    "released": lambda form: {"defense": f"release/{form}"},
+    "withheld": lambda form: {"defense": "none" if form == "none" else f"withheld/{form}"},
+}
+
+
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
     rows = record.frame()
     exact = share_of("exact", "transcripts read exactly", "utterances")
-    settings = [_setting(part, form) for part, form in zip(rows["part"], rows["form"], strict=True)]
-    networks, sizes, behind, clients = zip(*settings, strict=True)
+    usual: dict[str, Any] = {"network": RECOGNISERS["small"], "batch": 1, "defense": "none", "client": "float32"}
+    settings = [usual | SETTINGS[part](form) for part, form in zip(rows["part"], rows["form"], strict=True)]
+    axes: dict[str, Any] = {axis: [one[axis] for one in settings] for axis in usual}
     return collected(
         record, rows, "text", exact, cosine=rows["utility"],
-        attack="transcript, " + rows["reader"].replace("–", "no layer to read"), network=networks,
-        training=stages(rows["trained"]), data=rows["source"], batch=sizes, defense=behind, client=clients,
+        attack="transcript, " + rows["reader"].replace("–", "no layer to read"),
+        training=stages(rows["trained"]), data=rows["source"], **axes,
     )  # fmt: skip
-
-
-def _setting(part: str, form: str) -> tuple[str, int, str, str]:
-    """Return the network, batch size, defence and client of a row."""
-    network = RECOGNISERS["small"]
-    if part == "last layer":
-        return RECOGNISERS[Alone.of(form).size], 1, "withheld/all but the last layer", "float32"
-    if part == "alike":
-        return network, Alike.of(form).size, "none", "float32"
-    if part == "local":
-        return network, 1, "none", f"{Local.of(form).steps} local steps"
-    if part == "defended":
-        return network, 1, form.replace("noise/", "noise-share/"), "float32"
-    if part == "released":
-        return network, 1, f"release/{form}", "float32"
-    return network, 1, "none" if form == "none" else f"withheld/{form}", "float32"

@@ -5,10 +5,9 @@ dang2021, section 4: Table 5 and Figure 2; Table 2's baseline.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -16,31 +15,37 @@ from matplotlib.figure import Figure
 
 from gradleak import claims, studies
 from gradleak.data import text
-from gradleak.data.speech import pseudo_speech
 from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
 from gradleak.runs.forms import Form, Whole
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.sequences.matching import OURS, PRINTED, match_transcript
-from gradleak.sequences.observed import observe_speech
+from gradleak.sequences.observed import FIRST
 from gradleak.sequences.recovered import read_recovered
 from gradleak.sequences.transcripts import read_transcripts
 from gradleak.show import figures
-from gradleak.show.drawn import arranged, drawn, lines, panel, places, proportions
+from gradleak.show.drawn import drawn, lines, places, proportions
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import mean, median, select, summary, total
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import cells, mean, median, select, summary
+from gradleak.studies import Experiment, setting
+from gradleak.studies.dang2021.columns import COLUMNS
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
-from gradleak.studies.shared.proportions import successes, successes_with_interval, wilson_interval
-from gradleak.studies.shared.recognisers import OnRecogniser, Source, attacked_texts, stage_of, tokens_of
-from gradleak.studies.shared.transcript_errors import word_error_rate
+from gradleak.studies.shared.proportions import successes_with_interval, wilson_interval
+from gradleak.studies.shared.recognisers import (
+    LAST,
+    OnRecogniser,
+    Positive,
+    Source,
+    attacked_texts,
+    stage_of,
+    tokens_of,
+)
+from gradleak.studies.shared.transcript_errors import certified, timed, word_error_rate
 
 PLACE = "Section 4, Table 5, Figure 2; Table 2"
 SEARCHES = {"printed": PRINTED, "softmax": OURS}
 TITLES = {"printed": "as printed", "softmax": "labels by softmax"}
-# The parameters whose gradients are matched or read; all others are ignored.
-DECODER = ("cells.0.weight_ih", "cells.0.weight_hh", "cells.0.bias_ih")
-LAST = ("head.weight", "head.bias")
 
 
 class SearchedTexts(Form):
@@ -49,37 +54,22 @@ class SearchedTexts(Form):
     source: Source
     search: Literal["printed", "softmax"]
     trained: Whole
-    starts: Whole
-    utterances: Whole
-
-    def check(self) -> None:
-        """Raise an error if there is no start or no utterance."""
-        if min(self.starts, self.utterances) < 1:
-            raise InputError("starts and utterances must be at least 1")
+    starts: Positive
+    utterances: Positive
 
 
 class Stage(Form):
     """A recogniser of our own sentences, written "training steps/utterances"."""
 
     trained: Whole
-    utterances: Whole
-
-    def check(self) -> None:
-        """Raise an error if there is no utterance."""
-        if self.utterances < 1:
-            raise InputError("utterances must be at least 1")
+    utterances: Positive
 
 
 class Length(Form):
     """Utterances of a fixed length, written "tokens/utterances"."""
 
-    tokens: Whole
-    utterances: Whole
-
-    def check(self) -> None:
-        """Raise an error if there is no token or no utterance."""
-        if min(self.tokens, self.utterances) < 1:
-            raise InputError("tokens and utterances must be at least 1")
+    tokens: Positive
+    utterances: Positive
 
 
 class Parameters(studies.Parameters):
@@ -123,77 +113,19 @@ class Parameters(studies.Parameters):
         return f"up to {most} utterances per search, {sources}, made-up speech"
 
 
-class BagMeasures(Row):
-    """Precision, recall and F1 of a bag of words, and whether it is exactly right."""
-
-    precision: float
-    recall: float
-    f1: float
-    bag_exact: bool
-
-
-class ReadUtterance(BagMeasures):
-    """The errors of a transcript.
-
-    Attributes:
-        length: The true number of tokens.
-        exact: Whether the transcript is right.
-        word_errors: The word error rate.
-        seconds: The CPU time (s).
-    """
-
-    length: int
-    exact: bool
-    word_errors: float
-    seconds: float
-
-
-class Matched(ReadUtterance):
-    """The result of matching, with or without the bag of words, by the best of several starts.
-
-    Attributes:
-        bag: "with" or "without" the bag.
-        best_of: The number of starts.
-        variables: The number of unknowns.
-        distance: The relative distance of the matched gradients from the observed ones.
-    """
-
-    bag: str
-    best_of: int
-    variables: int
-    distance: float
-
-
-class Gains(Row):
-    """The gain in exact transcripts by the bag of words, and by all starts instead of one."""
-
-    bag: str
-    best_of: int
-    bag_gains: float
-    starts_gain: float
-
-
-class ReadFromLastLayer(ReadUtterance):
-    """The result of reading the last layer's gradient, and the number of steps found."""
-
-    steps_found: int
-    unique: bool
-    wrongly_sure: bool
-
-
 class ReadOrMatch(OnRecogniser):
     """Utterances whose transcripts are read or searched for."""
 
-    def compared(self, read: Sequence[int], tokens: Sequence[int], seconds: float) -> ReadUtterance:
+    def compared(self, read: Sequence[int], tokens: Sequence[int], seconds: float) -> Columns:
         """Compare a transcript with the truth, in order and as a bag of words."""
         words = text.vocabulary(self.source)
-        return ReadUtterance.of(
-            compared_bags(set(read), set(tokens)),
-            length=len(tokens),
-            exact=list(read) == list(tokens),
-            word_errors=word_error_rate(words.decode(read), words.decode(tokens)),
-            seconds=seconds,
-        )
+        return {
+            "length": len(tokens),
+            "exact": list(read) == list(tokens),
+            "word_errors": word_error_rate(words.decode(read), words.decode(tokens)),
+            "seconds": seconds,
+            **compared_bags(set(read), set(tokens)),
+        }
 
 
 class MatchOneUtterance(ReadOrMatch):
@@ -214,36 +146,28 @@ class MatchOneUtterance(ReadOrMatch):
     utterances: int
     number: int
 
-    def run(self) -> Iterator[Matched | Gains]:
-        """Search, and compare the results."""
-        model, said = self.recogniser(), short(self.source, self.utterances)[self.number]
-        (tokens,) = tokens_of(self.source, [said])
-        leak = observe_speech(model, [pseudo_speech(said)], [tokens], only=[*DECODER, *LAST])
+    def run(self) -> Iterator[Columns]:
+        """Search, and compare the results; the last row holds the gains by the bag and by further starts."""
+        (tokens,) = tokens_of(self.source, [short(self.source, self.utterances)[self.number]])
+        leak = self.leak_of([tokens], only=[*FIRST, *LAST])
         search = replace(SEARCHES[self.search], steps=self.steps)
         exact = {}
         for bag, starts in (("without", 1), ("with", self.starts)):
             words: Literal["revealed"] | None = "revealed" if bag == "with" else None
-            started = time.process_time()
-            found = match_transcript(leak, search, bag=words, starts=starts, seed=self.seed)
-            seconds = time.process_time() - started
+            found, seconds = timed(match_transcript, leak, search, bag=words, starts=starts, seed=self.seed)
             # The first start is the result of a single run, and takes this share of the time.
             tries = {1: found.attempts[0], starts: found.tokens}
             for best_of, read in tries.items():
-                compared = self.compared(read, tokens, seconds * best_of / starts)
-                exact[bag, best_of] = float(compared.exact)
-                yield Matched.of(
-                    compared,
-                    bag=bag,
-                    best_of=best_of,
-                    variables=found.variables,
-                    distance=float(found.distances[:best_of].min()),
-                )
-        yield Gains(
-            bag="",
-            best_of=0,
-            bag_gains=exact["with", 1] - exact["without", 1],
-            starts_gain=exact["with", self.starts] - exact["with", 1],
-        )
+                row = self.compared(read, tokens, seconds * best_of / starts)
+                exact[bag, best_of] = float(read == tokens)
+                distance = float(found.distances[:best_of].min())
+                yield row | {"bag": bag, "best_of": best_of, "variables": found.variables, "distance": distance}
+        yield {
+            "bag": "",
+            "best_of": 0,
+            "bag_gains": exact["with", 1] - exact["without", 1],
+            "starts_gain": exact["with", self.starts] - exact["with", 1],
+        }
 
 
 class ReadInClosedForm(ReadOrMatch):
@@ -252,19 +176,15 @@ class ReadInClosedForm(ReadOrMatch):
     part: ClassVar[str] = "stages"
     utterances: int
 
-    def run(self) -> Iterator[ReadUtterance]:
+    def run(self) -> Iterator[Columns]:
         """Read each utterance."""
         end = text.vocabulary(self.source).end
-        for said in text.texts(self.source, "test")[: self.utterances]:
-            (tokens,) = tokens_of(self.source, [said])
-            leak = observe_speech(self.recogniser(), [pseudo_speech(said)], [tokens], only=[*DECODER, LAST[0]])
-            started = time.process_time()
-            found = read_transcripts(leak)
-            seconds = time.process_time() - started
+        for tokens in tokens_of(self.source, text.texts(self.source, "test")[: self.utterances]):
+            leak = self.leak_of([tokens], only=[*FIRST, LAST[0]])
+            found, seconds = timed(read_transcripts, leak)
             # The closed form omits the end mark.
             read = [*found.tokens[0], end] if len(found.tokens) == 1 else []
-            bag = compared_bags(rlg(leak.weight_gradient), set(tokens))
-            yield ReadUtterance.of(self.compared(read, tokens, seconds), bag)
+            yield self.compared(read, tokens, seconds) | compared_bags(rlg(leak.weight_gradient), set(tokens))
 
 
 class ReadLastLayer(ReadOrMatch):
@@ -274,18 +194,12 @@ class ReadLastLayer(ReadOrMatch):
     number: int
     length: int
 
-    def run(self) -> list[ReadFromLastLayer]:
+    def run(self) -> list[Columns]:
         """Read the utterance."""
         tokens = tokens_long(self.source, self.length, self.number)
-        said = text.vocabulary(self.source).decode(tokens)
-        leak = observe_speech(self.recogniser(), [pseudo_speech(said)], [tokens], only=LAST)
-        started = time.process_time()
-        found = read_recovered(leak)
-        seconds = time.process_time() - started
-        compared = self.compared(found.tokens, tokens, seconds)
-        unique = found.status == "unique"
-        wrongly_sure = unique and not compared.exact
-        return [ReadFromLastLayer.of(compared, steps_found=found.steps, unique=unique, wrongly_sure=wrongly_sure)]
+        found, seconds = timed(read_recovered, self.leak_of([tokens], only=LAST))
+        judged = certified([found.tokens], [tokens], [found.status])
+        return [self.compared(found.tokens, tokens, seconds) | judged | {"steps_found": found.steps}]
 
 
 def short(source: str, count: int) -> list[str]:
@@ -308,15 +222,15 @@ def tokens_long(source: str, length: int, number: int) -> list[int]:
     return [*chosen[: length - 1], text.vocabulary(source).end]
 
 
-def compared_bags(found: set[int], truth: set[int]) -> BagMeasures:
+def compared_bags(found: set[int], truth: set[int]) -> Columns:
     """Compare a bag of words with the true one."""
     both = len(found & truth)
-    return BagMeasures(
-        precision=both / len(found) if found else 0.0,
-        recall=both / len(truth),
-        f1=2 * both / (len(found) + len(truth)),
-        bag_exact=found == truth,
-    )
+    return {
+        "precision": both / len(found) if found else 0.0,
+        "recall": both / len(truth),
+        "f1": 2 * both / (len(found) + len(truth)),
+        "bag_exact": found == truth,
+    }
 
 
 def _searches(record: Record) -> pd.DataFrame:
@@ -346,59 +260,24 @@ def headline(record: Record) -> Headline:
 def table(record: Record) -> pd.DataFrame:
     """Return Table 5: the results of matching on an untrained recogniser.
 
-    One row for each text, search, use of the bag and number of starts. Columns: the number of unknowns, exact
-    transcripts, the word error rate, the relative distance of gradients, and the CPU time (s).
+    One row for each text, search, use of the bag and number of starts.
     """
     return summary(
         select(_searches(record), trained=0),
         {"texts": "texts", "search": "way", "bag": "bag", "runs": "best_of"},
-        {
-            "unknowns": mean("variables", ",.0f"),
-            "transcripts exact": successes_with_interval("exact"),
-            "word error rate": mean("word_errors", ".3f"),
-            "distance (share of the norm)": median("distance", _one_digit),
-            "CPU time (s)": median("seconds", ".2g"),
-        },
+        cells(COLUMNS, "variables", by=mean)
+        | {"transcripts exact": successes_with_interval("exact")}
+        | cells(COLUMNS, "word_errors", by=mean)
+        | cells(COLUMNS, "distance", "seconds", by=median),
     )
-
-
-def _one_digit(value: float) -> str:
-    return f"{value:.1g}" if value < 10 else f"{value:.0f}"
 
 
 def bag_table(record: Record) -> pd.DataFrame:
-    """Return Table 2's baseline: the bag of words from matching without the bag, beside that of RLG in closed form."""
-    matched = select(_searches(record), bag="without", trained=0)
-    stages = record.rows(ReadInClosedForm)
-    stages = stages[stages["trained"] == stages["trained"].min()].astype({"bag_exact": bool})
-    parts = [
-        matched.assign(attack="matching, " + matched["way"]),
-        stages.assign(attack="RLG, ours", texts=text.TITLES["sentences"]),
-    ]
+    """Return Table 2's baseline: the bag of words from matching without the bag, a row for each search and text."""
     return summary(
-        pd.concat(parts),
-        {"attack": "attack", "texts": "texts"},
-        {
-            "precision": mean("precision", ".3f"),
-            "recall": mean("recall", ".3f"),
-            "F1": mean("f1", ".3f"),
-            "bags exact": successes_with_interval("bag_exact"),
-        },
-    )
-
-
-def last_table(record: Record) -> pd.DataFrame:
-    """Return transcripts from the last layer's gradient only, a row for each number of tokens."""
-    return summary(
-        record.rows(ReadLastLayer).astype({"length": int}),
-        {"tokens": "length"},
-        {
-            "transcripts exact": successes("exact"),
-            "steps found": mean("steps_found", ".1f"),
-            "called unique": total("unique", ".0f"),
-            "of these wrong": total("wrongly_sure", ".0f"),
-            "CPU time (s)": median("seconds", ".2g"),
-        },
+        select(_searches(record), bag="without", trained=0),
+        {"search": "way", "texts": "texts"},
+        cells(COLUMNS, "precision", "recall", "f1", by=mean) | {"bags exact": successes_with_interval("bag_exact")},
     )
 
 
@@ -421,26 +300,20 @@ def figure_ways(record: Record) -> Figure:
     )
 
 
-def curves(record: Record) -> dict[str, pd.Series[Any]]:
-    """Return the five curves of Figure 2, each by steps of training."""
+def figure_stages(record: Record) -> Figure:
+    """Draw Figure 2: the quality of bags and transcripts against the steps of training."""
     stages = record.rows(ReadInClosedForm).astype({"exact": float, "bag_exact": float}).groupby("trained")
-    frame = _searches(record).astype({"exact": float})
-    one = frame[(frame["source"] == "sentences") & (frame["search"] == "softmax")]
-    alone = one[(one["bag"] == "with") & (one["best_of"] == 1)].groupby("trained")
-    return {
+    matched = select(_searches(record), source="sentences", search="softmax", bag="with", best_of=1)
+    alone = matched.astype({"exact": float}).groupby("trained")
+    curves = {
         "bag, F1": stages["f1"].mean(),
         "bag, exact": stages["bag_exact"].mean(),
         "transcript, exact, closed form": stages["exact"].mean(),
         "transcript, exact, matching": alone["exact"].mean(),
         "transcript, word errors, matching": alone["word_errors"].mean(),
     }
-
-
-def figure_stages(record: Record) -> Figure:
-    """Draw Figure 2: the quality of bags and transcripts against the steps of training."""
-    shown = pd.concat(curves(record), names=["curve", "trained"]).rename("share").reset_index()
     return drawn(
-        shown,
+        pd.concat(curves, names=["curve", "trained"]).rename("share").reset_index(),
         lines("trained", "share", by="curve", aside=0.04),
         places("trained", stage_of),
         height=3.2,
@@ -451,31 +324,14 @@ def figure_stages(record: Record) -> Figure:
     )
 
 
-def figure_last(record: Record) -> Figure:
-    """Draw the share of exact transcripts from the last layer, and the CPU time (s), against the number of tokens."""
-    rows = record.rows(ReadLastLayer)
-    seconds = lines("length", "seconds", middle="median", color=figures.COLOURS[1])
-    panels = [
-        panel(rows, lines("length", "exact"), xlabel="tokens", ylabel="share of transcripts exact", ylim=(-0.05, 1.05)),
-        panel(rows, seconds, xlabel="tokens", ylabel="CPU time (s)", ylim=(0, None)),
-    ]
-    return arranged(panels, 2, height=2.6, sharey=False)
-
-
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
     rows = record.frame()
     rows = rows[rows["exact"].notna()]
     exact = share_of("exact", "transcripts read exactly", "utterances")
-    names = {
-        "matching": [
-            f"transcript by matching, {search} search, {bag} the bag of words"
-            for search, bag in zip(rows["search"], rows["bag"], strict=True)
-        ],
-        "stages": ["transcript, closed form"] * len(rows),
-        "last layer": ["transcript, last layer"] * len(rows),
-    }
+    matching = "transcript by matching, " + rows["search"] + " search, " + rows["bag"] + " the bag of words"
+    others = rows["part"].map({"stages": "transcript, closed form", "last layer": "transcript, last layer"})
     return collected(
-        record, rows, "text", exact, attack=[names[part][index] for index, part in enumerate(rows["part"])],
-        network=RECOGNISERS["small"], training=stages(rows["trained"]), data=rows["source"],
+        record, rows, "text", exact, attack=others.fillna(matching), network=RECOGNISERS["small"],
+        training=stages(rows["trained"]), data=rows["source"],
     )  # fmt: skip

@@ -5,21 +5,21 @@ Beyond dang2021, section 3: whether the result of an attack depends on the sound
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import ClassVar
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from pydantic import Field
 from torch import Tensor
 
 from gradleak import claims, studies
 from gradleak.data import text
 from gradleak.data.audio import can_speak, spoken_digits, synthesised
 from gradleak.data.speech import pseudo_speech
-from gradleak.errors import InputError
 from gradleak.runs.forms import Form, Whole
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.sequences.transcripts import read_transcripts
@@ -27,11 +27,13 @@ from gradleak.sequences.words import reveal_words
 from gradleak.show import figures
 from gradleak.show.drawn import drawn, points
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import NOTHING, greatest, joined, least, median, summary, total
-from gradleak.studies import Experiment, Row, setting
+from gradleak.show.summaries import cells, greatest, joined, least, median, summary, total
+from gradleak.studies import Experiment, setting
+from gradleak.studies.dang2021.columns import COLUMNS
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
 from gradleak.studies.shared.proportions import successes
 from gradleak.studies.shared.recognisers import OnUtterances, Source, attacked_texts, stage_of, tokens_of, with_stage
+from gradleak.studies.shared.transcript_errors import certified, distances, timed
 
 PLACE = "Beyond section 3"
 CHUNK = 25  # utterances per experiment
@@ -43,13 +45,8 @@ class Voice(Form):
     """A voice of espeak-ng, written "name/words per minute/pitch"."""
 
     name: str
-    rate: Whole
-    pitch: Whole
-
-    def check(self) -> None:
-        """Raise an error if rate or pitch is out of range."""
-        if not 80 <= self.rate <= 450 or self.pitch > 99:
-            raise InputError("words per minute must be 80 to 450, and the pitch 0 to 99")
+    rate: Whole = Field(ge=80, le=450)
+    pitch: Whole = Field(le=99)
 
 
 class Parameters(studies.Parameters):
@@ -89,68 +86,28 @@ class Parameters(studies.Parameters):
         return f"{self.utterances} synthesised utterances{digits}, {text.TITLES[self.source]}"
 
 
-class ReadSpeech(Row):
-    """The result of reading one utterance.
-
-    Attributes:
-        number: The number of the utterance.
-        voice: The voice.
-        frames: The number of frames of the sound.
-        length: The true number of tokens.
-        length_error: The error of the recovered number of tokens.
-        bag: Whether the bag of words is right.
-        exact: Whether the transcript is right.
-        unique: Whether the method certified its transcript as unique.
-        wrongly_sure: Whether it did so although the transcript is wrong.
-        worst: The relative distance from the span of the worst word of the transcript.
-        other: The same of the nearest other word.
-        seconds: The CPU time (s).
-    """
-
-    number: int
-    voice: str
-    frames: int
-    length: int
-    length_error: int
-    bag: bool
-    exact: bool
-    unique: bool
-    wrongly_sure: bool
-    worst: float
-    other: float
-    seconds: float
-
-
 class HearSpeech(OnUtterances):
     """Utterances of one kind of speech, numbered from `first`."""
 
     first: int
 
-    def heard(self, said: str, voice: str, number: int) -> ReadSpeech:
+    def heard(self, said: str, voice: str, number: int) -> Columns:
         """Observe one utterance, read its bag and its transcript, and compare them with the truth."""
         sound = sound_of(said, voice, number)
         (tokens,) = tokens_of(self.source, [said])
         leak = observe_speech(self.recogniser(), [sound], [tokens], only=[*FIRST, "head.weight"])
-        started = time.process_time()
-        bag = reveal_words(leak)
-        found = read_transcripts(leak)
-        seconds = time.process_time() - started
-        exact = found.tokens == [tokens[:-1]]
-        unique = found.status == ["unique"]
-        return ReadSpeech(
-            number=number,
-            voice=voice,
-            frames=len(sound),
-            length=len(tokens),
-            length_error=abs(bag.count - len(tokens)),
-            bag=bag.tokens == [sorted(set(tokens))],
-            exact=exact,
-            unique=unique,
-            wrongly_sure=unique and not exact,
-            worst=max((miss for miss, _ in found.misses), default=1.0),
-            other=min((other for _, other in found.misses), default=0.0),
-            seconds=seconds,
-        )
+        (bag, found), seconds = timed(lambda: (reveal_words(leak), read_transcripts(leak)))
+        return {
+            "number": number,
+            "voice": voice,
+            "frames": len(sound),
+            "length": len(tokens),
+            "length_error": abs(bag.count - len(tokens)),
+            "bag_exact": bag.tokens == [sorted(set(tokens))],
+            "seconds": seconds,
+            **certified(found.tokens, [tokens[:-1]], found.status),
+            **distances(found),
+        }
 
 
 class SynthesisedTexts(HearSpeech):
@@ -159,7 +116,7 @@ class SynthesisedTexts(HearSpeech):
     part: ClassVar[str] = SYNTHESISED
     voices: list[str]
 
-    def run(self) -> Iterator[ReadSpeech]:
+    def run(self) -> Iterator[Columns]:
         """Read each text."""
         every = list(enumerate(attacked_texts(self.source, self.utterances)))
         for number, said in every[self.first : self.first + CHUNK]:
@@ -171,7 +128,7 @@ class RecordedDigits(HearSpeech):
 
     part: ClassVar[str] = RECORDED
 
-    def run(self) -> Iterator[ReadSpeech]:
+    def run(self) -> Iterator[Columns]:
         """Read each string."""
         for number in range(self.utterances)[self.first : self.first + CHUNK]:
             yield self.heard(digits_of(number, self.seed), RECORDED, number)
@@ -198,10 +155,6 @@ def _with_kind(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(kind=[voice if voice in (MADE_UP, RECORDED) else SYNTHESISED for voice in rows["voice"]])
 
 
-def _voices(rows: pd.DataFrame) -> str:
-    return f"{rows['voice'].nunique()}" if rows["kind"].iloc[0] == SYNTHESISED else NOTHING
-
-
 def headline(record: Record) -> Headline:
     """Return the finding: the sound of an utterance does not protect its words."""
     known = claims.judgements(record)
@@ -219,27 +172,15 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the results for each kind of speech and stage of training.
-
-    Columns: the number of voices, the range of frames, the largest error of the length, exact bags and transcripts,
-    certified transcripts and wrong ones among these, and the median CPU time (s).
-    """
-    lines = summary(
+    """Return the results for each kind of speech and stage of training."""
+    return summary(
         _with_kind(with_stage(record.frame())),
         {"speech": "kind", "stage": "stage"},
-        {
-            "voices": _voices,
-            "frames of 10 ms": joined(" to ", least("frames", ".0f"), greatest("frames", ".0f")),
-            "largest length error": greatest("length_error", ".0f"),
-            "bags exact": successes("bag"),
-            "transcripts exact": successes("exact"),
-            "called unique": total("unique", ".0f"),
-            "of these wrong": total("wrongly_sure", ".0f"),
-            "CPU time (s)": median("seconds", ".2g"),
-        },
+        {COLUMNS["frames"].head: joined(" to ", *(end("frames", ".0f") for end in (least, greatest)))}
+        | {"bags exact": successes("bag_exact"), "transcripts exact": successes("exact")}
+        | cells(COLUMNS, "unique", "wrongly_sure", by=total)
+        | cells(COLUMNS, "seconds", by=median),
     )
-    named = [f"{kind} digits" if kind == RECORDED else f"{kind} sentences" for kind in lines["speech"]]
-    return lines.assign(speech=named)
 
 
 def figure_sounds(sounds: dict[str, Tensor]) -> Figure:

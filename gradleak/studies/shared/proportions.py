@@ -12,7 +12,7 @@ from gradleak.show.summaries import Measure
 
 def successes(column: str) -> Measure:
     """Measure in how many rows a column is true."""
-    return lambda rows: _successes(rows[column])
+    return lambda rows: f"{rows[column].sum():.0f} of {len(rows)}"
 
 
 def successes_with_interval(column: str) -> Measure:
@@ -20,13 +20,9 @@ def successes_with_interval(column: str) -> Measure:
 
     def measured(rows: pd.DataFrame) -> str:
         low, high = wilson_interval(rows[column])
-        return f"{_successes(rows[column])} ({low:.0%} to {high:.0%})"
+        return f"{successes(column)(rows)} ({low:.0%} to {high:.0%})"
 
     return measured
-
-
-def _successes(values: pd.Series[Any]) -> str:
-    return f"{values.sum():.0f} of {len(values)}"
 
 
 def wilson_interval(values: pd.Series[Any]) -> tuple[float, float]:

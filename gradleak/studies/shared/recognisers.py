@@ -4,34 +4,46 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pandas as pd
+from pydantic import AfterValidator, Field
 
 from gradleak.data import text
+from gradleak.data.speech import pseudo_speech
 from gradleak.errors import InputError
+from gradleak.leak import Leak
 from gradleak.models.recogniser import SIZES, Recogniser
 from gradleak.models.recogniser_training import trained_recogniser
 from gradleak.runs.forms import Form, Whole
+from gradleak.sequences.observed import observe_speech
 from gradleak.studies import Experiment
 
 # The texts from which clients' utterances are made.
 Source = Literal["sentences", "librispeech"]
 # The learning rate of a client's local steps.
 RATE = 0.1
+# The parameters of the recogniser's last layer.
+LAST = ("head.weight", "head.bias")
+
+
+def _known(size: str) -> str:
+    if size not in SIZES:
+        raise ValueError(f"a recogniser is one of {', '.join(SIZES)}")
+    return size
+
+
+# A recogniser's size, and a number of utterances, steps or the like, as parts of forms.
+Size = Annotated[str, AfterValidator(_known)]
+Positive = Annotated[Whole, Field(ge=1)]
 
 
 class AttackedRecogniser(Form):
     """A recogniser, its number of training steps, and the number of attacked utterances: "size/trained/utterances"."""
 
-    size: str
+    size: Size
     trained: Whole
-    utterances: Whole
-
-    def check(self) -> None:
-        """Raise an error if there is no such recogniser or no utterance."""
-        if self.size not in SIZES or self.utterances < 1:
-            raise InputError(f"a recogniser is one of {', '.join(SIZES)}, and there must be at least 1 utterance")
+    utterances: Positive
 
 
 class OnRecogniser(Experiment):
@@ -49,11 +61,26 @@ class OnRecogniser(Experiment):
         """Return the recogniser."""
         return _recogniser(size, self.source, self.trained, self.seed)
 
+    def leak_of(self, tokens: Sequence[Sequence[int]], size: str = "small", **sent: Any) -> Leak:
+        """Return what a client sends that trains on utterances with these tokens, in artificial speech.
+
+        Args:
+            tokens: The tokens of each utterance, with the end mark.
+            size: The recogniser's size.
+            sent: Further arguments of `observe_speech`, such as the parameters whose gradients are sent.
+        """
+        speech = [pseudo_speech(text.vocabulary(self.source).decode(one)) for one in tokens]
+        return observe_speech(self.recogniser(size), speech, tokens, **sent)
+
 
 class OnUtterances(OnRecogniser):
     """An experiment on a number of `utterances`."""
 
     utterances: int
+
+    def tokens(self) -> list[list[int]]:
+        """Return the tokens of each utterance, with the end mark."""
+        return tokens_of(self.source, attacked_texts(self.source, self.utterances))
 
 
 @functools.lru_cache(maxsize=2)

@@ -1,8 +1,43 @@
-"""Measures of the errors in a recovered transcript."""
+"""Measures of a recovered transcript: its errors, its certificate, and the CPU time of the attack."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from gradleak.runs.plain import Columns
+from gradleak.sequences.transcripts import Transcripts
+
+Found = TypeVar("Found")
+
+
+def timed(attack: Callable[..., Found], *inputs: Any, **settings: Any) -> tuple[Found, float]:
+    """Return what an attack finds, and its CPU time (s)."""
+    started = time.process_time()
+    found = attack(*inputs, **settings)
+    return found, time.process_time() - started
+
+
+def certified(read: Sequence[list[int]], truth: Sequence[list[int]], status: Sequence[str]) -> Columns:
+    """Return whether all transcripts are exact, and whether an attack called them unique, rightly or wrongly.
+
+    Args:
+        read: The recovered transcripts, in any order.
+        truth: The true transcripts.
+        status: The status of each recovered transcript.
+    """
+    exact = sorted(read) == sorted(truth)
+    unique = set(status) == {"unique"}
+    return {"exact": exact, "unique": unique, "wrongly_sure": unique and not exact}
+
+
+def distances(found: Transcripts) -> Columns:
+    """Return the relative distances from the span: of the worst word of a transcript, and of the nearest other word."""
+    return {
+        "worst": max((worst for worst, _ in found.misses), default=1.0),
+        "other": min((other for _, other in found.misses), default=0.0),
+    }
 
 
 def edits(found: Sequence[str], truth: Sequence[str]) -> int:

@@ -17,7 +17,6 @@ from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.show import figures
 from gradleak.studies.dang2021 import harder_transcripts as study
 from gradleak.studies.shared.recognisers import tokens_of
-from gradleak.studies.shared.sentence_clients import ClientDefense
 
 STUDY = "harder-transcripts"
 CHOSEN = {
@@ -56,23 +55,22 @@ def test_each_reader_where_it_is_made_for(record: Record) -> None:
         assert list(shared.loc[trained, "exact"]) == [True, True, True, True, False]
         # Without the last layer nobody tells whether the recogniser was sure of words that follow.
         assert list(shared.loc[trained, "unique"]) == [True, True, False, True, False]
-        assert shared.loc[trained, "bag"].all()
+        assert shared.loc[trained, "bag_exact"].all()
     # A release is one of DP-SGD only where its gradient is clipped.
     assert (record.part("released")["norm"] > 0.5).all()
     assert not record.frame()["wrongly_sure"].any()
 
 
-def test_tables_and_figure(record: Record) -> None:
-    assert list(study.alone_table(record)["tokens"]) == ["30", "6"]
-    assert list(study.alike_table(record)["attack"]) == ["closed form", "root"]
-    assert list(study.local_table(record)["local steps"]) == ["2", "2"]
-    assert list(study.defense_table(record)["nearest words"]) == ["1 of 1", "0 of 1"] * 2
-    releases = study.release_table(record)
-    assert list(releases["length given"]) == ["1 of 1", "0 of 1"] * 2
+def test_tables_and_figures(record: Record) -> None:
+    cases = study.table(record)
+    assert list(cases["attack"]) == ["last layer"] * 2 + ["closed form", "root", "closed form", "nearest words"]
+    assert list(cases["transcripts exact"].str[:6])[:2] == ["2 of 2", "1 of 1"]
+    behind = study.defense_table(record)
+    assert list(behind["nearest words"]) == list(behind["nearest words, length given"]) == ["1 of 1", "0 of 1"] * 4
+    assert list(behind["defence"])[-2:] == ["DP-SGD, noise 1e-05, ε 5e9", "DP-SGD, noise 1, ε 4.4"]
     shared = study.withheld_table(record)
     assert list(shared["read from"][:2]) == ["the decoder's first layer"] * 2
-    assert list(shared["transcripts exact"][4:5]) == ["0 of 1 (0% to 79%)"]
-    assert list(releases["ε"]) == ["5e9", "4.4"] * 2
+    assert shared["transcripts exact"][4] == "0 of 1 (0% to 79%)"
     for draw in (study.figure_defenses, study.figure_frontier):
         figure = draw(record)
         assert figures.gray_table(figure).std() > 0.02
@@ -112,19 +110,3 @@ def test_two_and_no_more_begin_alike() -> None:
         assert len(set(firsts)) == 3
     with pytest.raises(InputError, match="pairs of texts begin alike"):
         study.beginning_alike("sentences", 2, 1000)
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        (study.Alone, "large/0/9/1"),
-        (study.Alike, "1/1"),
-        (study.Local, "0/1"),
-        (ClientDefense, "noise"),
-        (study.Release, "0/1"),
-    ],
-)
-def test_parameters_that_make_no_sense(form: tuple[type[study.Alike], str]) -> None:
-    kind, written = form
-    with pytest.raises(InputError):
-        kind.of(written)
