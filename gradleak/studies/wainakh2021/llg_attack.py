@@ -336,14 +336,14 @@ def images(name: str, split: Literal["train", "test"], classes: int | None = Non
 
 
 def headline(record: Record) -> Headline:
-    """Return the finding: labels that the gradient reveals alone and with labelled samples, and fewer on the LeNet."""
+    """Return the finding: labels that the gradient reveals alone, with labelled samples, and on the LeNet."""
     known = claims.judgements(record)
     alone, knowing, lenet = known["llg-mnist-llg"], known["llg-mnist-llg+"], known["architectures-llg-lenet"]
     largest, auxiliary = record.rows(CountedLabels)["size"].max(), record.parameters["auxiliary"]
     return Headline(
         f"From the gradient of an unbalanced batch of up to {largest} MNIST images, a server finds on average at least "
-        f"{alone.text} of the labels without further knowledge, and at least {knowing.text} with {auxiliary} labelled "
-        f"samples of its own per class (untrained CNN); on a LeNet, labelled samples give only {lenet.text}.",
+        f"{alone.text} of the labels, {knowing.text} with {auxiliary} labelled samples per class (untrained CNN), but "
+        f"only {lenet.text} with more samples on a LeNet.",
         true=bool(alone.agrees and knowing.agrees and lenet.agrees is False),
         claim="llg-mnist-llg+",
         what="labels that LLG+ finds at its worst batch size (untrained CNN, unbalanced batches of MNIST)",
