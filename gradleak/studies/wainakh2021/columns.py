@@ -14,9 +14,11 @@ COLUMNS = Columns(
     classes=Column("classes found", SHARE),
     seconds=Column("seconds for all batches", ".2g"),
     over_guess=Column("labels found above the guess", "{:.1f} points"),
-    # gradient-properties: the last layer's row sums, raw or calibrated, compared with the counts of their classes. Each
-    # kind of row has its own columns. `count` is the number of row sums, or of batches of one network, or of classes.
+    # llg-attack, properties: the last layer's row sums, raw or calibrated, compared with the counts of their classes.
+    # Each kind of row has its own columns.
     what=Column("kind of row"),
+    row_sums=Column("row sums", "{:.0f}"),
+    compared=Column("classes compared", "{:.0f}"),
     kind=Column("raw or calibrated"),
     absent_negative=Column("negative row sums of absent classes", "{:.2f} %"),
     present_positive=Column("nonnegative row sums of present classes", SHARE),

@@ -1,6 +1,6 @@
-"""The LLG attack: how many labels of a batch its gradient reveals
+"""LLG: counting the labels of a batch from the rows of its gradient
 
-wainakh2021, section 6.2: Figures 2 and 6.
+wainakh2021, sections 4, 6.2 and 6.3: Figures 1, 2, 3 and 6.
 """
 
 from __future__ import annotations
@@ -12,18 +12,23 @@ from dataclasses import replace
 from itertools import product
 from typing import ClassVar, Literal
 
+import numpy as np
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from pydantic import PositiveInt
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradleak import claims, data, studies
 from gradleak.images import LBFGS, match
-from gradleak.leak import observe
+from gradleak.labels.hard.llg import llg_estimate
+from gradleak.leak import head_inputs, observe, observe_heads
 from gradleak.runs.fitting import Sees
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
+from gradleak.show import drawn as show
 from gradleak.show import figures
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
@@ -36,60 +41,191 @@ from gradleak.studies.wainakh2021.columns import COLUMNS
 
 __all__ = ["COLUMNS"]
 
-PLACE = "Section 6.2, Figures 2 and 6"
+PLACE = "Sections 4, 6.2 and 6.3, Figures 1, 2, 3 and 6"
+CNN = "llg-cnn"
 DLG = "DLG"
 GRADIENTS = "gradients"
-SHOWN = (*tally.ATTACKS, DLG)
+QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
+# The sum of a class's row of the gradient, and the same minus the offset that LLG estimates for it.
+ROW_SUMS, CALIBRATED = KINDS = ("row sums", "calibrated")
+# The figure omits quantiles of fewer row sums than this, which are mostly chance.
+FEWEST = 20
 # Stand-ins have as many classes as the dataset that they stand for: CIFAR-100, and CelebA as the paper takes it.
 CLASSES = {"tinyimagenet32": 100, "flowers17": 5}
 # About as many pixels as CelebA's 178 × 218. Of the 80 images of each flower, 64 are private and the rest auxiliary.
 SIDE, PRIVATE = 197, 64
+# On other architectures LLG+ gets several batches of each class, each as large as the attacked batch. For slow networks
+# the number of samples per class is limited to this.
+MOST = {"llg-resnet20": 32, "llg-resnet20-batch": 32}
+# Networks whose batch norm uses the statistics of each batch. Their auxiliary batches are run one by one.
+BY_BATCH = ("llg-resnet20-batch",)
+# The attacks on other architectures: that of the paper's figure, three others, and two that also use the bias's
+# gradient.
+ON_ARCHITECTURES = {name: tally.ATTACKS[name] for name in ("LLG+", "LLG*", "LLG", tally.GUESS)} | {
+    "iLRG": tally.LabelAttack("ilrg"),
+    "posterior": tally.LabelAttack("posterior"),
+}
+# The networks by their names in figures.
+TITLES = {
+    CNN: "CNN",
+    "llg-lenet": "LeNet, kernel as coded",
+    "llg-lenet-3x3": "LeNet, kernel 3×3",
+    "llg-resnet20": "ResNet20, eval mode",
+    "llg-resnet20-batch": "ResNet20, train mode",
+}
 
 
 class Parameters(studies.Parameters):
-    """Parameters of the page: data, batch sizes, networks, and the batches and steps of DLG."""
+    """Parameters of the page: data, batch sizes and networks of each experiment, and the batches and steps of DLG."""
 
-    repeats: int = setting(paper=100, smallest=2, ge=1, le=10_000)
-    sizes: list[PositiveInt] = setting(smallest=[1, 8])
-    balances: list[str] = setting(smallest=["unbalanced"])
-    datasets: list[str] = setting(paper=["mnist", "cifar10", "tinyimagenet32", "flowers17"], smallest=["digits"])
+    datasets: list[str] = setting(paper=["mnist", "cifar10", "tinyimagenet32", "flowers17"], smallest=["photos"])
     auxiliary: int = setting(ge=1, le=1000)
+    property_repeats: int = setting(paper=1000, smallest=3, ge=1, le=100_000)
+    property_sizes: list[PositiveInt] = setting(smallest=[2, 8])
+    property_balance: str
+    repeats: int = setting(paper=100, smallest=2, ge=1, le=10_000)
+    sizes: list[PositiveInt] = setting(paper=tally.SIZES, smallest=[1, 8])
+    balances: list[str] = setting(smallest=["unbalanced"])
     dlg_repeats: int = setting(paper=5, ge=0, le=1000)
     dlg_sizes: list[PositiveInt] = setting(paper=[1, 2, 4, 8, 16], smallest=[1])
     dlg_steps: int = setting(paper=100, smallest=1, ge=1, le=10_000)
+    networks: list[str] = setting(paper=list(TITLES), smallest=[CNN])
+    repeats_by_batch: int = setting(paper=50, ge=1, le=10_000)
+    rounds: int = setting(paper=10, ge=1, le=1000)
 
     def sees(self) -> list[Sees]:
-        """Return the network with its images."""
-        return [Sees("llg-cnn", dataset) for dataset in self.datasets]
+        """Return the networks with their images."""
+        pairs = [*product([CNN], self.datasets), *product(self.networks, self.datasets[:1])]
+        return [Sees(network, dataset) for network, dataset in pairs]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield each dataset and way of drawing, then, on the first dataset, DLG for each batch size and the timing."""
+        """Yield the attacks on each dataset, then, on the first: properties, DLG, the timing, other architectures."""
         for dataset, balance in product(self.datasets, self.balances):
             fewer = {"classes": CLASSES[dataset]} if dataset in CLASSES else {}
             yield CountedLabels.of(self, dataset=dataset, balance=balance, **fewer)
         for dataset in self.datasets[:1]:
+            compared = {"balance": self.property_balance, "repeats": self.property_repeats}
+            for size in self.property_sizes:
+                yield RowsOfClasses.of(self, dataset=dataset, size=size, **compared)
             common = {"dataset": dataset, "balance": "unbalanced"}
             for size in self.dlg_sizes if self.dlg_repeats else ():
                 yield CountedByDLG.of(self, **common, size=size, repeats=self.dlg_repeats, steps=self.dlg_steps)
             yield TimedGradients.of(self, **common)
+            for network in self.networks:
+                repeats = self.repeats_by_batch if network in BY_BATCH else self.repeats
+                yield AttackedArchitecture.of(self, **common, network=network, repeats=repeats)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
         shown = ", ".join(data.title(name) for name in self.datasets)
-        return f"{self.repeats} networks a dataset; {shown}"
+        return f"{self.property_repeats:,} networks for row sums, {self.repeats} of each kind for attacks; {shown}"
 
 
 class OnNetworks(Experiment):
-    """Batches of a dataset, on `repeats` networks."""
+    """Batches of a dataset, on `repeats` untrained networks."""
 
     dataset: str
     balance: str
     repeats: int
 
+    def models(self, private: data.Dataset, network: str = CNN) -> Iterator[nn.Module]:
+        """Yield the networks, each with random weights of its own."""
+        for number in range(self.repeats):
+            yield built(network, private, self.seed + number, self.device)
+
     def batch(self, private: data.Dataset, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw the images and labels of a batch."""
         chosen = tally.drawn(private.labels, size, self.balance, generator)
         return private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
+
+
+class RowsOfClasses(OnNetworks):
+    """Compare the row sums of the gradients of batches of one size with the counts of the classes."""
+
+    part: ClassVar[str] = "properties"
+    size: int
+    auxiliary: int
+
+    def run(self) -> Iterator[Columns]:
+        """Compare row sums with counts: for many networks with one batch each, and for many batches of one network."""
+        private, public = tally.load(self.dataset, "train"), tally.load(self.dataset, "test")
+        generator = torch.Generator().manual_seed(self.seed)
+        networks = [self._batches(model, 1, private, public, generator) for model in self.models(private)]
+        first = next(self.models(private))
+        counts_of_one, rows_of_one, _ = self._batches(first, self.repeats, private, public, generator)
+        counts = torch.cat([counts for counts, _, _ in networks])
+        rows = torch.cat([rows for _, rows, _ in networks], dim=1)
+        present, negative = counts > 0, rows[0] < 0
+        impacts = [impact for _, _, impact in networks]
+        yield {
+            "what": "sign",
+            "row_sums": counts.numel(),
+            "absent_negative": 100 * float((negative & ~present).sum()) / max(1, int((~present).sum())),
+            "present_positive": 100 * float((~negative & present).sum()) / int(present.sum()),
+            "impact": float(np.mean(impacts)),
+            "impact_spread": float(np.std(impacts)),
+            "impact_variation": float(np.std(impacts) / abs(np.mean(impacts))),
+        }
+        slopes = _slopes(counts, rows[1])
+        yield {
+            "what": "labels",
+            "compared": len(slopes),
+            "variation": float(slopes.std() / slopes.mean().abs()),
+            "least": float(slopes.max()),
+            "most": float(slopes.min()),
+        }
+        for kind, values in zip(KINDS, rows_of_one, strict=True):
+            correlation = _over_all(counts_of_one, values)
+            yield {"what": "one network", "kind": kind, "count": len(values), "correlation": correlation}
+        for kind, values in zip(KINDS, rows, strict=True):
+            within = _correlations(counts, values)
+            yield {
+                "what": "correlation",
+                "kind": kind,
+                "row_sums": counts.numel(),
+                "networks": len(within),
+                "within": float(within.mean()),
+                "within_spread": float(within.std()),
+                "correlation": _over_all(counts, values),
+            }
+            for occurs in counts.unique().tolist():
+                own = values[counts == occurs]
+                quantiles = own.quantile(own.new_tensor(list(QUANTILES.values()))).tolist()
+                named = dict(zip(QUANTILES, quantiles, strict=True))
+                yield {"what": "spread", "kind": kind, "occurs": occurs, "row_sums": len(own)} | named
+
+    def _batches(
+        self, model: nn.Module, count: int, private: data.Dataset, public: data.Dataset, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, float]:
+        """Return the classes' counts (N, C) in N batches, the row sums of both KINDS (2, N, C), and LLG's impact."""
+        given, classes = tally.others(public, self.auxiliary, generator)
+        chosen = torch.cat([tally.drawn(private.labels, self.size, self.balance, generator) for _ in range(count)])
+        inputs, labels = private.images[chosen], private.labels[chosen]
+        heads = observe_heads(model, inputs.to(self.device), labels.to(self.device), batch_size=self.size)
+        features, scores = head_inputs(model, given.to(self.device))
+        estimate = llg_estimate(scores, features, classes.to(self.device), self.size)
+        sums = heads.weight_gradients.double().sum(dim=2).cpu()
+        counts = torch.stack([own.bincount(minlength=private.classes) for own in labels.split(self.size)])
+        return counts, torch.stack([sums, sums - estimate.offset.cpu()]), estimate.impact
+
+
+def _over_all(counts: Tensor, values: Tensor) -> float:
+    """Return the absolute correlation of all values with all counts."""
+    return float(_correlations(counts.reshape(1, -1), values.reshape(1, -1)))
+
+
+def _correlations(counts: Tensor, values: Tensor) -> Tensor:
+    """Return the absolute Pearson correlation of each line's values with its counts, for lines whose counts vary."""
+    varied = counts.amin(dim=1) < counts.amax(dim=1)
+    counts, values = (part - part.mean(dim=1, keepdim=True) for part in (counts[varied].double(), values[varied]))
+    found: Tensor = (counts * values).sum(dim=1) / (counts.norm(dim=1) * values.norm(dim=1))
+    return found.abs()
+
+
+def _slopes(counts: Tensor, values: Tensor) -> Tensor:
+    """Return the change of each class's row sum by one more sample of the class: least squares over all networks."""
+    counts, values = (part.double() - part.double().mean(dim=0) for part in (counts, values))
+    return (counts * values).sum(dim=0) / counts.square().sum(dim=0)
 
 
 class CountedLabels(OnNetworks):
@@ -108,8 +244,7 @@ class CountedLabels(OnNetworks):
         private, public = (images(self.dataset, split, self.classes) for split in ("train", "test"))
         generator = torch.Generator().manual_seed(self.seed)
         counted = tally.Tally()
-        for number in range(self.repeats):
-            model = built("llg-cnn", private, self.seed + number, self.device)
+        for model in self.models(private):
             given = tally.others(public, self.auxiliary, generator)
             tally.attack(counted, model, private, given, sizes=self.sizes, balance=self.balance, generator=generator)
         return counted.rows()
@@ -127,9 +262,7 @@ class CountedByDLG(OnNetworks):
         private = tally.load(self.dataset, "train")
         generator = torch.Generator().manual_seed(self.seed + self.size)
         counted = tally.Tally()
-        for number in range(self.repeats):
-            seed = self.seed + number
-            model = built("llg-cnn", private, seed, self.device)
+        for seed, model in enumerate(self.models(private), start=self.seed):
             inputs, labels = self.batch(private, self.size, generator)
             leak = observe(model, inputs, labels)
             started = time.perf_counter()
@@ -153,8 +286,7 @@ class TimedGradients(OnNetworks):
         private = tally.load(self.dataset, "train")
         generator = torch.Generator().manual_seed(self.seed)
         seconds = dict.fromkeys(self.sizes, 0.0)
-        for number in range(self.repeats):
-            model = built("llg-cnn", private, self.seed + number, self.device)
+        for model in self.models(private):
             for size in self.sizes:
                 inputs, labels = self.batch(private, size, generator)
                 started = time.perf_counter()
@@ -163,6 +295,30 @@ class TimedGradients(OnNetworks):
         return [
             {"attack": GRADIENTS, "size": size, "seconds": seconds[size], "count": self.repeats} for size in self.sizes
         ]
+
+
+class AttackedArchitecture(OnNetworks):
+    """Networks of one kind, each attacked with a batch of every size."""
+
+    part: ClassVar[str] = "architectures"
+    network: str
+    sizes: list[int]
+    rounds: int
+
+    def run(self) -> list[Columns]:
+        """Count the labels of all batches by every attack."""
+        private, public = tally.load(self.dataset, "train"), tally.load(self.dataset, "test")
+        generator = torch.Generator().manual_seed(self.seed)
+        counted = tally.Tally()
+        for model in self.models(private, self.network):
+            for size in self.sizes:
+                rounds = min(self.rounds, max(1, MOST.get(self.network, self.rounds * size) // size))
+                tally.attack(
+                    counted, model, private, tally.others(public, rounds * size, generator),
+                    sizes=[size], balance=self.balance, generator=generator, attacks=ON_ARCHITECTURES,
+                    chunk=size if self.network in BY_BATCH else 250,
+                )  # fmt: skip
+        return counted.rows()
 
 
 def images(name: str, split: Literal["train", "test"], classes: int | None = None) -> data.Dataset:
@@ -180,15 +336,15 @@ def images(name: str, split: Literal["train", "test"], classes: int | None = Non
 
 
 def headline(record: Record) -> Headline:
-    """Return the finding: the gradient alone reveals most labels, and a few labelled samples reveal nearly all."""
+    """Return the finding: labels that the gradient reveals alone, with labelled samples, and on the LeNet."""
     known = claims.judgements(record)
-    alone, knowing = known["llg-mnist-llg"], known["llg-mnist-llg+"]
+    alone, knowing, lenet = known["llg-mnist-llg"], known["llg-mnist-llg+"], known["architectures-llg-lenet"]
     largest, auxiliary = record.rows(CountedLabels)["size"].max(), record.parameters["auxiliary"]
     return Headline(
         f"From the gradient of an unbalanced batch of up to {largest} MNIST images, a server finds on average at least "
-        f"{alone.text} of the labels without further knowledge, and at least {knowing.text} with {auxiliary} labelled "
-        "samples of its own per class (untrained CNN).",
-        true=bool(alone.agrees and knowing.agrees),
+        f"{alone.text} of the labels, {knowing.text} with {auxiliary} labelled samples per class (untrained CNN), but "
+        f"only {lenet.text} with more samples on a LeNet.",
+        true=bool(alone.agrees and knowing.agrees and lenet.agrees is False),
         claim="llg-mnist-llg+",
         what="labels that LLG+ finds at its worst batch size (untrained CNN, unbalanced batches of MNIST)",
         figure=figure_success,
@@ -196,12 +352,47 @@ def headline(record: Record) -> Headline:
     )
 
 
+def _on_datasets(record: Record) -> pd.DataFrame:
+    """Return the rows of Figures 2 and 6, and of the time of gradients."""
+    frame = record.frame()
+    return frame[frame["part"].isin([kind.part for kind in (CountedLabels, CountedByDLG, TimedGradients)])]
+
+
+def figure_properties(record: Record) -> Figure:
+    """Draw row sums against the number of samples of their class, before and after the offset is subtracted.
+
+    One column of panels for each batch size. Lines are medians; bands hold 50 % and 90 % of the row sums.
+    """
+    rows = select(record.rows(RowsOfClasses), what="spread")
+    rows = rows[rows["row_sums"] >= FEWEST].sort_values(["kind", "size", "occurs"], ascending=[False, True, True])
+    return show.drawn(
+        rows,
+        _draw_quantiles,
+        panels=["kind", "size"],
+        title=lambda kind, size: f"batches of {size:.0f}",
+        xlabel="samples of the class",
+        ylabel=lambda kind, size: "row sum" if kind == ROW_SUMS else "row sum − offset",
+        across=rows["size"].nunique(),
+        height=2.2,
+        sharey=False,
+    )
+
+
+def _draw_quantiles(axis: Axes, rows: pd.DataFrame) -> None:
+    colour = figures.COLOURS[KINDS.index(rows["kind"].iloc[0])]
+    for low, high, alpha in (("q05", "q95", 0.15), ("q25", "q75", 0.3)):
+        axis.fill_between(rows["occurs"], rows[low], rows[high], color=colour, alpha=alpha, linewidth=0)
+    axis.plot(rows["occurs"], rows["q50"], color=colour, marker="o", markersize=3)
+    axis.axhline(0, color="0.4", linewidth=0.8)
+    axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+
+
 def time_table(record: Record) -> pd.DataFrame:
     """Return the time (ms) per batch of each attack, and of computing the gradients.
 
     One row for each attack; one column for each dataset.
     """
-    frame = record.frame()
+    frame = _on_datasets(record)
     datasets = dict.fromkeys(frame["dataset"])
     measures = {f"{data.title(name)} (ms)": among(tally.milliseconds, dataset=name) for name in datasets}
     return summary(frame, {"attack": "attack"}, measures)
@@ -209,18 +400,27 @@ def time_table(record: Record) -> pd.DataFrame:
 
 def figure_success(record: Record, balance: str = "unbalanced") -> Figure:
     """Draw the share of labels found (%) against the batch size: Figure 2, or Figure 6 for balanced batches."""
-    frame = select(record.frame(), balance=balance)
+    frame = select(_on_datasets(record), balance=balance)
     if frame.empty:
         return figures.nothing(f"This run has no {balance} batches.")
     # All attacks are near 100 %, so the axis starts just below the worst of them. The guess may lie below the axis.
     bottom = 10 * math.floor(frame[frame["attack"] != tally.GUESS]["success"].min() / 10)
+    attacks = [*tally.ATTACKS, DLG]
     figure = tally.draw_success(
-        frame, SHOWN, "dataset", title=data.title, across=2, height=2.6, legend=4, ylim=(bottom - 5, 101)
+        frame, attacks, "dataset", title=data.title, across=2, height=2.6, legend=4, ylim=(bottom - 5, 101)
     )
     guesses = select(frame, attack=tally.GUESS).groupby("dataset", sort=False)["success"].max()
     for axis, best in zip(figure.axes, guesses, strict=True):
         axis.text(0.02, 0.05, f"guess: at most {best:.0f} %", transform=axis.transAxes, color="0.35", fontsize=9)
     return figure
+
+
+def figure_architectures(record: Record) -> Figure:
+    """Draw the share of labels found (%) against the batch size, a panel per network and a line per attack."""
+    rows = record.rows(AttackedArchitecture)
+    rows = rows.assign(network=rows["network"].replace(TITLES))
+    attacks = list(ON_ARCHITECTURES)
+    return tally.draw_success(rows, attacks, "network", across=3, height=2.7, legend=len(attacks))
 
 
 def leaks(record: Record) -> Leaks:
@@ -243,8 +443,10 @@ def leaks(record: Record) -> Leaks:
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
     rows = record.frame()
-    rows = rows[~rows["attack"].isin([tally.GUESS, GRADIENTS])]
+    rows = rows[rows["attack"].notna() & ~rows["attack"].isin([tally.GUESS, GRADIENTS])]
+    known = rows["part"].map({AttackedArchitecture.part: ", auxiliary batches of the same size"}).fillna("")
     return collected(
         record, rows, "labels", FOUND, chance=(rows["success"] - rows["over_guess"]).fillna(0), attack=rows["attack"],
-        network="llg-cnn", data=rows["dataset"], batch=rows["size"], detail=rows["balance"] + " classes",
+        network=rows["network"].fillna(CNN), data=rows["dataset"], batch=rows["size"],
+        detail=rows["balance"] + " classes" + known,
     )  # fmt: skip
