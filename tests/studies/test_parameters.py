@@ -92,7 +92,6 @@ REFUSES = {
     "exact-batch": "'digits' come at 8 pixels; got size=64",
     "fcn-inversion": "'digits' come at 8 pixels; got size=64",
     "label-attacks-compared": "'lenet5' needs images of at least 12 pixels; got 8",
-    "posterior-trained": "'lenet5' needs images of at least 12 pixels; got 8",
     "llg-architectures": "'llg-lenet' needs images of at least 10 pixels; got 8",
     "posterior-attack": "'lenet5' needs images of at least 12 pixels; got 8",
     "posterior-distributions": "'lenet5' needs images of at least 12 pixels; got 8",

@@ -16,13 +16,12 @@ COLUMNS = Columns(
     instances=Column("instance accuracy", INDEX),
     spread=Column("standard deviation", INDEX),
     count=Column("cases", "{:,.0f}"),
-    # posterior-attack
     seconds=Column("elapsed time per batch", duration),
-    # posterior-trained: settings of Figure 3 (part "settings") and numbers of auxiliary samples of Figure 4 ("scale").
-    part=Column("part"),
+    # A trained model: settings of Figure 3 (series "settings") and numbers of auxiliary samples of Figure 4 ("scale").
+    series=Column("series"),
     size=Column("batch size", "{:.0f}"),
     share=Column("share of one class", "{:.0%}"),
-    given=Column("auxiliary samples per class", "{:.0f}"),
+    auxiliary=Column("auxiliary samples per class", "{:.0f}"),
     accuracy=Column("test accuracy (%)", ".1f"),
     # loss-gradients: formulas for the gradient of a loss, and formulas that count labels.
     form=Column("formula"),
