@@ -10,7 +10,7 @@ INDEX = ".3f"
 COLUMNS = Columns(
     # The accuracy of one attack's label counts, averaged over batches. A class accuracy is the Jaccard index of the
     # found and the true set of classes, an instance accuracy that of the found and the true labels. `spread` is the
-    # standard deviation over the `count` cases of a row: batches here, samples in posterior-distributions.
+    # standard deviation over the `count` cases of a row: batches, or samples of predicted probabilities.
     attack=Column("attack"),
     classes=Column("class accuracy", INDEX),
     instances=Column("instance accuracy", INDEX),
@@ -23,7 +23,7 @@ COLUMNS = Columns(
     share=Column("share of one class", "{:.0%}"),
     auxiliary=Column("auxiliary samples per class", "{:.0f}"),
     accuracy=Column("test accuracy (%)", ".1f"),
-    # loss-gradients: formulas for the gradient of a loss, and formulas that count labels.
+    # Formulas for the gradient of a loss, and formulas that count labels.
     form=Column("formula"),
     worst=Column("largest relative error", ERROR),
     median=Column("median relative error", ERROR),
@@ -31,7 +31,7 @@ COLUMNS = Columns(
     confidence=Column("mean probability of a sample's own class", "{:g}"),
     found=Column("samples counted right", SHARE),
     exact=Column("batches counted without error", SHARE),
-    # posterior-distributions: the probability of a class on its own samples (side "positive") and on all others
+    # The probability of a class on its own samples (side "positive") and on all others
     # ("negative"), with its quantiles.
     step=Column("training steps", "{:.0f}"),
     label=Column("class", "{:.0f}"),
