@@ -24,7 +24,7 @@ from gradleak.studies.shared.outcomes import AXES, KINDS, RESCALING, Outcome, fa
 # Pages whose attacks an engineer looks for in the explorer.
 EXPLORED = (
     *("llg-attack", "llg-training", "llg-defenses", "label-attacks-compared"),
-    *("batch-restoration", "reveal-labels", "posterior-attack", "posterior-trained"),
+    *("batch-restoration", "reveal-labels", "posterior-attack"),
     *("label-accuracy", "noise", "identifiability"),
     *("batch-soft-labels", "joint-batches", "cocktail-party"),
     *("fcn-inversion", "cnn-inversion", "exact-batch", "peeling", "peeling-limits"),

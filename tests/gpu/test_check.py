@@ -26,7 +26,7 @@ def test_a_page_is_tried_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert "loss-gradients" in told
     assert "(open cells)" in told
-    assert "3 of 3 agree" in told
+    assert "4 of 4 agree" in told
 
 
 def test_groups_are_tried_as_well(capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +69,7 @@ def test_what_fails_on_the_cpu_does_not_end_the_check(
     monkeypatch.setattr(check, "rows_on", rows_on)
     assert check.main(["--device", "pretended", "loss-gradients"]) == 1
     printed = capsys.readouterr()
-    assert "2 of 3 agree" in printed.out
+    assert "3 of 4 agree" in printed.out
     assert "loss-gradients slope: 0 digits" in printed.err
     assert "trouble: on the CPU: ModuleNotFoundError: No module named 'absent'" in printed.err
 
@@ -80,14 +80,14 @@ def test_processes_share_the_tries_and_results_are_written(tmp_path: Path, capsy
         check.main(["--device", "pretended", "--jobs", "2", "--output", str(file), "loss-gradients", "measures"]) == 0
     )
     printed = capsys.readouterr()
-    assert "7 of 7 agree" in printed.out
-    assert len(printed.err.splitlines()) == 7
-    assert "[7/7]" in printed.err.splitlines()[-1]
+    assert "8 of 8 agree" in printed.out
+    assert len(printed.err.splitlines()) == 8
+    assert "[8/8]" in printed.err.splitlines()[-1]
     content = json.loads(file.read_text("utf-8"))
     assert content["about"].keys() == {"device", "torch", "python", "processor", "date"}
     assert content["about"]["device"] == "a pretended GPU"
-    assert (content["jobs"], content["chosen"]) == (2, 7)
-    parts = ["psnr", "ssim", "fft2d", "lpips", "(open cells)", "slope", "counts"]
+    assert (content["jobs"], content["chosen"]) == (2, 8)
+    parts = ["psnr", "ssim", "fft2d", "lpips", "(open cells)", "slope", "counts", "posteriors"]
     assert [one["part"] for one in content["tries"]] == parts, "in the order of the tries"
     for one in content["tries"]:
         assert one.keys() == {"name", "part", "digits alike", "CPU s", "GPU s", "trouble"}
@@ -105,7 +105,7 @@ def test_a_run_that_is_stopped_leaves_its_results(tmp_path: Path, monkeypatch: p
     with pytest.raises(KeyboardInterrupt):
         check.main(["--device", "pretended", "--output", str(file), "loss-gradients"])
     content = json.loads(file.read_text("utf-8"))
-    assert content["chosen"] == 3
+    assert content["chosen"] == 4
     assert [(one["part"], one["digits alike"]) for one in content["tries"]] == [("(open cells)", None), ("slope", 2.0)]
     assert [one.name for one in tmp_path.iterdir()] == ["check.json"]
 

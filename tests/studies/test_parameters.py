@@ -33,7 +33,7 @@ WRONG = [
     ("batch-restoration", "rows", "photos/lenet5/relu/10", "samples without repeats need as many classes; got 10"),
     ("posterior-attack", "rows", "photos/lenet5/tanh/8.5", "its size, must be a whole number"),
     ("posterior-attack", "variants", "hinge/1/0", "its loss, input should be 'ce' or 'focal'"),
-    ("posterior-distributions", "rows", "digits/lenet", "is not written dataset/network/activation/steps"),
+    ("loss-gradients", "rows", "digits/lenet", "is not written dataset/network/activation/steps"),
     ("batch-soft-labels", "cells", "resnet18/20/3", "is not written network/classes/size/drawn/labels"),
     ("batch-soft-labels", "cells", "resnet18/20/3/equal/onehot", "its drawn, input should be 'distinct' or 'repeated'"),
     ("batch-soft-labels", "trained", "photos/lenet5/3", "no training recipe for 'photos/lenet5'"),
@@ -92,10 +92,9 @@ REFUSES = {
     "exact-batch": "'digits' come at 8 pixels; got size=64",
     "fcn-inversion": "'digits' come at 8 pixels; got size=64",
     "label-attacks-compared": "'lenet5' needs images of at least 12 pixels; got 8",
-    "posterior-trained": "'lenet5' needs images of at least 12 pixels; got 8",
     "llg-attack": "'llg-lenet' needs images of at least 10 pixels; got 8",
     "posterior-attack": "'lenet5' needs images of at least 12 pixels; got 8",
-    "posterior-distributions": "'lenet5' needs images of at least 12 pixels; got 8",
+    "loss-gradients": "'lenet5' needs images of at least 12 pixels; got 8",
     "reveal-labels": "'lenet5' needs images of at least 12 pixels; got 8",
 }
 # And where LPIPS is measured.

@@ -10,21 +10,20 @@ INDEX = ".3f"
 COLUMNS = Columns(
     # The accuracy of one attack's label counts, averaged over batches. A class accuracy is the Jaccard index of the
     # found and the true set of classes, an instance accuracy that of the found and the true labels. `spread` is the
-    # standard deviation over the `count` cases of a row: batches here, samples in posterior-distributions.
+    # standard deviation over the `count` cases of a row: batches, or samples of predicted probabilities.
     attack=Column("attack"),
     classes=Column("class accuracy", INDEX),
     instances=Column("instance accuracy", INDEX),
     spread=Column("standard deviation", INDEX),
     count=Column("cases", "{:,.0f}"),
-    # posterior-attack
     seconds=Column("elapsed time per batch", duration),
-    # posterior-trained: settings of Figure 3 (part "settings") and numbers of auxiliary samples of Figure 4 ("scale").
-    part=Column("part"),
+    # A trained model: settings of Figure 3 (series "settings") and numbers of auxiliary samples of Figure 4 ("scale").
+    series=Column("series"),
     size=Column("batch size", "{:.0f}"),
     share=Column("share of one class", "{:.0%}"),
-    given=Column("auxiliary samples per class", "{:.0f}"),
+    auxiliary=Column("auxiliary samples per class", "{:.0f}"),
     accuracy=Column("test accuracy (%)", ".1f"),
-    # loss-gradients: formulas for the gradient of a loss, and formulas that count labels.
+    # Formulas for the gradient of a loss, and formulas that count labels.
     form=Column("formula"),
     worst=Column("largest relative error", ERROR),
     median=Column("median relative error", ERROR),
@@ -32,7 +31,7 @@ COLUMNS = Columns(
     confidence=Column("mean probability of a sample's own class", "{:g}"),
     found=Column("samples counted right", SHARE),
     exact=Column("batches counted without error", SHARE),
-    # posterior-distributions: the probability of a class on its own samples (side "positive") and on all others
+    # The probability of a class on its own samples (side "positive") and on all others
     # ("negative"), with its quantiles.
     step=Column("training steps", "{:.0f}"),
     label=Column("class", "{:.0f}"),

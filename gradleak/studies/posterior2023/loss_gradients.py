@@ -1,6 +1,7 @@
-"""Loss gradients: the weight of each loss, and what it does to label counts
+"""Losses and distributions: what a count of labels assumes, and how far it holds
 
-posterior2023, Theorem 1, Table 1 and Theorem 2: the weight before p − y for each loss and kind of label.
+posterior2023, Theorem 1, Table 1, Theorem 2 and Figure 2: the weight before p − y for each loss and kind of label, and
+what a model predicts for samples of a class and for others.
 """
 
 from __future__ import annotations
@@ -10,44 +11,83 @@ from itertools import product
 from typing import Any, ClassVar
 
 import pandas as pd
+import seaborn as sns
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from gradleak import augment, claims, metrics, studies
+from gradleak import augment, claims, data, metrics, studies
 from gradleak.devices import least_squares
 from gradleak.labels.hard.posterior import Posteriors, posterior_values
 from gradleak.labels.hard.rounding import rounded
+from gradleak.leak import head_inputs
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
+from gradleak.runs.fitting import Sees
+from gradleak.runs.forms import Form, Whole
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-from gradleak.show.drawn import Look, drawn, lines, only_rows
+from gradleak.show import figures
+from gradleak.show.drawn import Look, arranged, drawn, grouped, level, lines, only_rows, panel
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, cells, greatest, least, summary, total
+from gradleak.show.summaries import among, cells, greatest, least, select, summary, total
 from gradleak.studies import Experiment, setting
 from gradleak.studies.posterior2023.columns import COLUMNS
+from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.tally import load
 
-PLACE = "Section 3.1, Theorem 1, Table 1, Appendix C"
+PLACE = "Sections 3.1 and 3.2, Theorems 1 to 4, Table 1, Figure 2, Appendix C"
 # The exponents of the least and the largest scale of logits. Where p rounds to 1, autograd of (1 − p)^γ is not finite
 # for γ below 1.
 SCALES = (-2.0, 0.3)
 # Three readings of Theorem 1: the weight of the sample's class times p − y; the weights of all classes regardless of
 # the label; and each class's weight times its share of the label, which soft labels need.
 TABLE_1, AS_PRINTED, BY_LABEL = FORMS = "Table 1", "equation 2 as printed", "by the label"
+# The size of the batches that are counted, and of those on which networks are trained.
 BATCH, CLASSES = 64, 10
 CONFIDENCES = (0.15, 0.3, 0.5, 0.7, 0.9)
+QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
+# The samples of a class and all others, by their names in tables and figures.
+SIDES = {"positive": "samples of the class", "negative": "all other samples"}
+# The batch size for which errors of counts are computed.
+ERRORS_AT = 32
+
+
+class Trained(Form):
+    """A network and its training steps on a dataset, written "dataset/network/activation/steps"."""
+
+    dataset: str
+    network: str
+    activation: str
+    steps: Whole = Field(ge=1)
 
 
 class Parameters(studies.Parameters):
-    """Parameters of the page: losses, numbers of classes and random logits."""
+    """Parameters of the page: losses and random logits, networks and their training."""
 
     cases: int = setting(paper=10_000, smallest=20, ge=2, le=1_000_000)
     classes: list[int] = setting(paper=[2, 3, 10, 100, 1000], smallest=[2, 10])
     gammas: list[float] = setting(paper=[0.0, 0.5, 1.0, 2.0, 5.0], smallest=[0.0, 2.0])
     temperatures: list[float] = setting(smallest=[1.0, 2.0])
+    rows: list[Trained] = setting(
+        paper=["mnist/lenet5/tanh/100", "cifar10/resnet18-cifar//200"],
+        smallest=["digits/small-cnn//20"],
+        validate_default=True,
+    )
+    stops: int = setting(paper=5, smallest=2, ge=2, le=1000)
+    samples: int = setting(paper=1000, smallest=100, ge=20, le=100_000)
+    rate: float = setting(gt=0)
+
+    def sees(self) -> list[Sees]:
+        """Return the networks of all rows with their images."""
+        return [Sees(row.network, row.dataset, activation=row.activation) for row in self.rows]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield each loss with each kind of label and number of classes, then the counts under each focal loss."""
+        """Yield each loss with each kind of label and number of classes, the counts under each focal loss, and each
+        network that is trained.
+        """
         kinds = ("one-hot", "soft")
         losses = [("focal", *own) for own in product(kinds, self.gammas, self.temperatures)]
         losses += [
@@ -58,10 +98,16 @@ class Parameters(studies.Parameters):
             yield Slope.of(self, loss=loss, labels=labels, gamma=gamma, temperature=temperature, classes=classes)
         for gamma in self.gammas:
             yield Counts.of(self, gamma=gamma)
+        for row in self.rows:
+            yield Distributions.of(self, **dict(row))
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        return f"{self.cases:,} vectors of random logits for each loss and number of classes"
+        networks = ", ".join(f"{row.network} on {data.title(row.dataset)}" for row in self.rows)
+        return (
+            f"{self.cases:,} vectors of random logits for each loss and number of classes; {networks}, "
+            f"{self.samples:,} test samples"
+        )
 
 
 class Slope(Experiment):
@@ -171,15 +217,68 @@ def _batches(count: int, generator: torch.Generator) -> Tensor:
     return drawn
 
 
+class Distributions(Experiment):
+    """A network that is trained for some steps, with its predicted probabilities for each class at several stops."""
+
+    part: ClassVar[str] = "posteriors"
+    dataset: str
+    network: str
+    activation: str
+    steps: int
+    stops: int
+    samples: int
+    rate: float
+
+    def run(self) -> Iterator[Columns]:
+        """Train, and measure the predicted probabilities at every stop."""
+        private, public = load(self.dataset, "train"), load(self.dataset, "test")
+        generator = torch.Generator().manual_seed(self.seed)
+        activation = self.activation or None
+        model = built(self.network, private, self.seed, self.device, init="torch", activation=activation)
+        chosen = torch.randperm(len(public), generator=generator)[: self.samples]
+        seen, labels = data.normalise(public.images[chosen]).to(self.device), public.labels[chosen]
+        optimizer = torch.optim.Adam(model.parameters(), lr=self.rate)
+        looked = {round(self.steps * stop / (self.stops - 1)) for stop in range(self.stops)}
+        for step in range(self.steps + 1):
+            if step in looked:
+                yield from _described(model, step, seen, labels, private.classes)
+            own = torch.randint(len(private), (BATCH,), generator=generator)
+            images, truth = data.normalise(private.images[own]).to(self.device), private.labels[own].to(self.device)
+            optimizer.zero_grad()
+            model.train()
+            F.cross_entropy(model(images), truth).backward()
+            optimizer.step()
+            model.eval()
+
+
+def _described(model: nn.Module, step: int, seen: Tensor, labels: Tensor, classes: int) -> Iterator[Columns]:
+    probabilities = head_inputs(model, seen)[1].softmax(dim=1).double().cpu()
+    accuracy = 100 * float((probabilities.argmax(dim=1) == labels).double().mean())
+    for label, side in product(range(classes), SIDES):
+        own = probabilities[(labels == label) == (side == "positive"), label]
+        if len(own):
+            about: Columns = {"step": step, "label": label, "side": side, "count": len(own), "accuracy": accuracy}
+            spread = float(own.std()) if len(own) > 1 else 0.0
+            quantiles = torch.quantile(own, torch.tensor(list(QUANTILES.values()), dtype=own.dtype))
+            named = dict(zip(QUANTILES, quantiles.tolist(), strict=True))
+            yield about | {"mean": float(own.mean()), "spread": spread} | named
+
+
 def headline(record: Record) -> Headline:
-    """Return the finding: the slopes of Table 1 are right, and Theorem 2's counts are not exact under a focal loss."""
+    """Return the finding: Table 1 is right, Theorem 2's counts are not exact, and spread predictions add errors."""
     known = claims.judgements(record)
+    gathered = known["distributions-mnist-gathered-positive"]
+    errors = select(_errors(record), dataset="mnist").groupby("step")["error"].mean()
+    first, last = errors.iloc[0], errors.iloc[-1]
     focal, theorem, system = (known[name] for name in ("losses-focal", "losses-theorem-two", "losses-system"))
     return Headline(
         f"For one-hot labels the paper’s gradient of the focal loss is right (relative error at most {focal.text}); "
         f"its formula for counting labels is not exact: for γ = {theorem.claim.measure.where['gamma']:g} it counts as "
-        f"few as {theorem.text} of the samples right, a linear system {system.text}.",
-        true=bool(focal.agrees and theorem.agrees and system.agrees),
+        f"few as {theorem.text} of the samples right, a linear system {system.text}, and the spread "
+        f"of a model’s predictions adds an error of {first:.2f} samples before training and {last:.1f} after "
+        f"{errors.index[-1]} steps (LeNet5, MNIST).",
+        true=bool(focal.agrees and theorem.agrees and system.agrees and gathered.agrees is False)
+        and bool(first < 0.5 < last),
         claim="losses-theorem-two",
         what="fewest samples that Theorem 2 counts under the right class (focal loss, γ = 2, made-up predictions)",
         figure=figure_counts,
@@ -222,3 +321,49 @@ def figure_counts(record: Record) -> Figure:
         ylabel="samples counted right (%)",
         ylim=(0, 105),
     )
+
+
+def _posteriors(record: Record) -> pd.DataFrame:
+    """Return the rows of the predicted probabilities, with names for figures."""
+    rows = record.rows(Distributions).astype({"step": int, "steps": int, "label": int})
+    return rows.assign(title=rows["dataset"].map(data.title) + ", " + rows["network"])
+
+
+def _errors(record: Record) -> pd.DataFrame:
+    """Return a row for each class and stop, with the standard deviation of the class's count by the page's formula."""
+    rows, keys = _posteriors(record), ["dataset", "network", "step", "label"]
+    others = select(rows, side="negative")[[*keys, "mean", "spread"]]
+    rows = select(rows, side="positive").merge(others, on=keys, suffixes=("", "_others"))
+    each = ERRORS_AT / rows.groupby(keys[:-1])["label"].transform("size")
+    variance = each * rows["spread"] ** 2 + (ERRORS_AT - each) * rows["spread_others"] ** 2
+    return rows.assign(error=variance**0.5 / (1 - rows["mean"] + rows["mean_others"]))
+
+
+def figure_posteriors(record: Record) -> Figure:
+    """Draw the predicted probability of every class after training, and the errors of counts while a network learns.
+
+    One row for each network. Left: bars hold 50 % and lines 90 % of the samples of the class or of the others. Right:
+    the standard deviation of counts against the training steps, a point for each class.
+    """
+
+    def bars(axis: Axes, rows: pd.DataFrame) -> None:
+        for (side, name), colour, shift in zip(SIDES.items(), figures.COLOURS, (-0.2, 0.2), strict=False):
+            own = select(rows, side=side)
+            place = own["label"] + shift
+            axis.vlines(place, own["q05"], own["q95"], color=colour, linewidth=1.2)
+            axis.vlines(place, own["q25"], own["q75"], color=colour, linewidth=5, label=name)
+            axis.plot(place, own["q50"], color="white", linestyle="none", marker="_", markersize=5)
+
+    def swarm(axis: Axes, rows: pd.DataFrame) -> None:
+        # Points that do not fit side by side may overlap, without a warning.
+        sns.swarmplot(rows, x="step", y="error", color=figures.COLOURS[2], size=4, warn_thresh=1, ax=axis)
+
+    half = level(0.5, "half a sample", color=figures.COLOURS[1])
+    rows, errors, panels = _posteriors(record), _errors(record), []
+    for (title, steps, accuracy), group in grouped(rows[rows["step"] == rows["steps"]], ["title", "steps", "accuracy"]):
+        shown: dict[str, Any] = {"xlabel": "class", "ylabel": "probability of the class", "ylim": (-0.03, 1.03)}
+        name = f"{title}, {steps} steps (accuracy {accuracy:.0f} %)"
+        panels.append(panel(group, bars, title=name, xticks=sorted(group["label"].unique()), **shown))
+        axes = {"xlabel": "steps of training", "ylabel": "SD of a count (samples)"}
+        panels.append(panel(select(errors, title=title), swarm, half, title="errors of counts", **axes))
+    return arranged(panels, 2, height=2.7, legend=3, sharey=False, width_ratios=(3, 2))

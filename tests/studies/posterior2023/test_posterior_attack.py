@@ -1,4 +1,4 @@
-"""The posterior attack's study: rows, losses, batches, scales."""
+"""The posterior attack's study: rows, losses, batches, scales and trained models."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ CHOSEN = {
     "told": ["photos/lenet5/tanh/16"],
     "begun": ["photos/lenet5/tanh/16/kaiming"],
     "variants": ["ce/0.8/0", "ce/1/0.1", "focal/1.2/0"],
-    "sizes": [16],
-    "shares": [0.5],
+    "sizes": [16, 64],
+    "shares": [0.5, 0.9],
     "scales": [1, 5],
+    "optimizers": ["adam"],
 }
 
 
@@ -59,12 +60,40 @@ def test_tables_and_figures(record: Record) -> None:
     assert list(variants["loss"]) == ["cross-entropy", "cross-entropy", "focal"]
     assert variants["LLG, informed"].str.contains(" ± ").all()
     assert records.about(record) == "2 networks a row with 3 batches each; photos"
+    trained = posterior_attack.trained_table(record)
+    assert set(trained["trained by"]) == {"Adam"}
+    assert list(trained["share of one class"]) == ["even", "50 %", "90 %"]
     figure = posterior_attack.figure_settings(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
 
 
-def test_the_page_does_not_open_with_a_stand_in_for_a_figure_that_another_page_repeats() -> None:
+def test_the_attack_beats_the_guess_where_one_class_fills_the_batch(record: Record) -> None:
+    frame = select(record.rows(posterior_attack.TrainedModel), series="settings")
+    own = frame[(frame["share"] == 0.9)].groupby("attack")["instances"].mean()
+    assert own["posterior"] > own["guess"] + 0.3
+    assert frame["accuracy"].between(0, 100).all()
+
+
+def test_more_auxiliary_samples_do_not_hurt(record: Record) -> None:
+    rows = select(record.rows(posterior_attack.TrainedModel), series="scale", attack="posterior")
+    own = rows.set_index("auxiliary")["instances"]
+    assert own[5] > own[1] - 0.05
+
+
+def test_the_papers_values_stand_beside_ours(record: Record) -> None:
+    published = claims.published(STUDY, "instances", ["optimizer", "auxiliary"])
+    figure = posterior_attack.figure_settings(record)
+    *settings, _, size, share, amount = figure.axes
+    plt.close(figure)
+    for axis in (*settings, size, share):
+        (bound,) = [line for line in axis.lines if line.get_label() == "the paper’s lower bound"]
+        assert list(bound.get_ydata()) == [posterior_attack.PUBLISHED_BOUND] * 2
+    (series,) = [line for line in amount.lines if line.get_label() == "the paper’s Figure 4"]
+    assert list(series.get_ydata()) == [value for (name, _), value in published.items() if name == "adam"]
+
+
+def test_the_page_does_not_open_with_the_stand_in_for_a_figure_that_it_repeats() -> None:
     recorded = records.recorded(STUDY)
     assert recorded is not None
     opening = posterior_attack.headline(recorded).sentence
