@@ -272,11 +272,9 @@ def headline(record: Record) -> Headline:
     first, last = errors.iloc[0], errors.iloc[-1]
     focal, theorem, system = (known[name] for name in ("losses-focal", "losses-theorem-two", "losses-system"))
     return Headline(
-        f"For one-hot labels the paper’s gradient of the focal loss is right (relative error at most {focal.text}); "
-        f"its formula for counting labels is not exact: for γ = {theorem.claim.measure.where['gamma']:g} it counts as "
-        f"few as {theorem.text} of the samples right, a linear system {system.text}, and the spread "
-        f"of a model’s predictions adds an error of {first:.2f} samples before training and {last:.1f} after "
-        f"{errors.index[-1]} steps (LeNet5, MNIST).",
+        "The paper’s gradient of the focal loss is right for one-hot labels, but its formula for counting finds as few as "
+        f"{theorem.text} of the samples (γ = {theorem.claim.measure.where['gamma']:g}), and the spread of predictions adds "
+        f"an error of {first:.2f} samples before training and {last:.1f} after {errors.index[-1]} steps.",
         true=bool(focal.agrees and theorem.agrees and system.agrees and gathered.agrees is False)
         and bool(first < 0.5 < last),
         claim="losses-theorem-two",
