@@ -395,9 +395,10 @@ def headline(record: Record) -> Headline:
     smallest = select(even, size=even["size"].min()).set_index(["optimizer", "attack"])["instances"]
     guess = smallest["adam", "guess"]
     return Headline(
-        f"The posterior attack counts nearly all labels on untrained networks (accuracy {lenet.text} on LeNet5 and VGG16, "
-        f"{resnet.text} on ResNet50), but after one epoch of training, on small balanced batches, only {adam.text} (Adam) "
-        f"or {sgd.text} (gradient descent): no more than a guess of equal counts ({guess:.3f}).",
+        "The posterior attack counts nearly all labels on untrained networks (accuracy "
+        f"{lenet.text} on LeNet5 and VGG16, {resnet.text} on ResNet50), but after one epoch of training, on small "
+        f"balanced batches, only {adam.text} (Adam) or {sgd.text} (gradient descent): no more than a guess of equal "
+        f"counts ({guess:.3f}).",
         true=bool(lenet.agrees and known[KEY].agrees and least > 0.97)
         and adam.agrees is False
         and sgd.agrees is False
