@@ -224,11 +224,11 @@ class AttackedBehind(Experiment):
 
 
 def _clipped(defense: str, level: float, whole: Gradients) -> float:
-    """Return the share, in percent, of the gradient or of its tensors whose norm is above the clipping norm."""
-    sizes = torch.stack([value.norm() for value in whole.values()])
+    """Return the share (%) of gradients ("dp") or of their tensors ("dp-coded") whose norm is above the clipping norm."""
+    norms = torch.stack([value.norm() for value in whole.values()])
     if defense == "dp":
-        return 100.0 * bool(sizes.norm() > level)
-    return 100 * float((sizes > level).float().mean()) if defense == "dp-coded" else 0.0
+        norms = norms.norm(keepdim=True)
+    return 100 * float((norms > level).float().mean()) if defense.startswith("dp") else 0.0
 
 
 def headline(record: Record) -> Headline:
@@ -239,10 +239,10 @@ def headline(record: Record) -> Headline:
     knowing = select(clipped, attack="shadow")["success"].mean()
     cosine = clipped["utility"].iloc[0]
     return Headline(
-        f"Training and noise do not hide the labels: LLG finds at least {llg.text} at every stop of training, and "
-        f"LLG+ at least {noise.text} more than a guess behind noise of variance {noise.claim.measure.where['level']}. "
-        f"Strong clipping with noise leaves an attacker who knows it {knowing:.0f} %, but destroys the gradient "
-        f"(cosine {cosine:.2f} with the clean one).",
+        f"Training and noise do not hide the labels: LLG finds on average at least {llg.text} at every stop of "
+        f"training, and LLG+ at least {noise.text} more than a guess behind noise of variance "
+        f"{noise.claim.measure.where['level']}. Strong clipping with noise leaves an attacker who knows it "
+        f"{knowing:.0f} % of the labels, but destroys the gradient (cosine {cosine:.2f} with the clean one).",
         true=bool(llg.agrees and noise.agrees and knowing < 50 and cosine < 0.1),
         claim="defenses-noise-1",
         what="labels that LLG+ finds beyond a guess, at the worst batch size (noise of variance 1, MNIST)",
