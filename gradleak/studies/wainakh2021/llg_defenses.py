@@ -85,7 +85,7 @@ class Parameters(studies.Parameters):
 
     iterations: int = setting(paper=10_000, smallest=40, ge=1, le=1_000_000)
     every: int = setting(paper=500, smallest=20, ge=1, le=1_000_000)
-    size: int = setting(ge=1, le=1024)
+    training_size: int = setting(ge=1, le=1024)
     batches: int = setting(paper=100, smallest=2, ge=1, le=10_000)
     clients: list[Clients] = setting(paper=["skewed"], smallest=["skewed"])
     runs: int = setting(ge=1, le=1000)
@@ -125,7 +125,7 @@ class AttackedTraining(Experiment):
     number: int = Field(alias="run")
     iterations: int
     every: int
-    size: int
+    training_size: int
     batches: int
     auxiliary: int
     dataset: str
@@ -145,9 +145,9 @@ class AttackedTraining(Experiment):
                 for _ in range(self.batches):
                     attack(
                         tally, model, private, given,
-                        sizes=[self.size], balance="unbalanced", generator=generator, attacks=ATTACKS,
+                        sizes=[self.training_size], balance="unbalanced", generator=generator, attacks=ATTACKS,
                     )  # fmt: skip
-                own = self._batch(private, TESTED // self.size * self.size, pair, generator)
+                own = self._batch(private, TESTED // self.training_size * self.training_size, pair, generator)
                 stop: Columns = {
                     "step": step,
                     "accuracy": _accuracy(model, public.images[:TESTED], public.labels[:TESTED], self.device),
@@ -161,7 +161,7 @@ class AttackedTraining(Experiment):
                     yield {**stop, **row, "lost": before[row["attack"]] - found, "over_llg": found - success["LLG"]}
             if step % BLOCK == 0:
                 pair = torch.randperm(private.classes, generator=generator)[:2]
-            chosen = self._batch(private, self.size, pair, generator)
+            chosen = self._batch(private, self.training_size, pair, generator)
             inputs, labels = private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
             optimizer.zero_grad()
             F.cross_entropy(model(inputs), labels).backward()
@@ -224,7 +224,7 @@ class AttackedBehind(Experiment):
 
 
 def _clipped(defense: str, level: float, whole: Gradients) -> float:
-    """Return the share (%) of gradients ("dp") or of their tensors ("dp-coded") whose norm is above the clipping norm."""
+    """Return the share (%) of gradients ("dp") or tensors ("dp-coded") whose norm is above the clipping norm."""
     norms = torch.stack([value.norm() for value in whole.values()])
     if defense == "dp":
         norms = norms.norm(keepdim=True)
