@@ -23,7 +23,7 @@ from gradleak.studies.shared.outcomes import AXES, KINDS, RESCALING, Outcome, fa
 
 # Pages whose attacks an engineer looks for in the explorer.
 EXPLORED = (
-    *("llg-attack", "llg-training", "llg-defenses", "label-attacks-compared"),
+    *("llg-attack", "llg-defenses", "label-attacks-compared"),
     *("batch-restoration", "reveal-labels", "posterior-attack"),
     *("label-accuracy", "noise", "identifiability"),
     *("batch-soft-labels", "joint-batches", "cocktail-party"),

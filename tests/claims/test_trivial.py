@@ -9,7 +9,7 @@ import torch
 
 from gradleak import claims, data, metrics
 from gradleak.claims import Claim
-from gradleak.claims.judging import judge
+from gradleak.claims.judging import judge, selected
 from gradleak.studies.shared.samples import LABELS, soft_labels
 from tests.claims.test_fallible import recorded
 
@@ -35,9 +35,9 @@ def demanding(columns: tuple[str, ...]) -> list[Claim]:
     return [one for one in every() if one.measure.column in columns and one.rule.at_least is not None]
 
 
-def of_a_guess(claim: Claim, guess: str) -> Claim:
-    """Return the claim as it would be about a guess."""
-    where = claim.measure.where | {"attack": guess}
+def about(claim: Claim, **attack: str) -> Claim:
+    """Return the claim as it would be about another attack; without one, as it would be about all of them."""
+    where = {name: value for name, value in claim.measure.where.items() if name != "attack"} | attack
     return claim.model_copy(update={"measure": claim.measure.model_copy(update={"where": where})})
 
 
@@ -48,11 +48,10 @@ def test_a_guess_fails_what_is_said_of_attacks() -> None:
         # A claim that an attack finds little is one about a defence, and a guess may well meet it.
         if attack is None or attack in GUESSES or claim.rule.at_least is None:
             continue
-        rows = [row for trial in record.trials for row in trial.rows]
-        found = {row.get("attack") for row in rows if row.get(claim.measure.column) is not None}
+        found = {row.get("attack") for row in selected(about(claim), record, may_lack=True)}
         for guess in found.intersection(GUESSES):
             tried += 1
-            if judge(of_a_guess(claim, guess), record).agrees:
+            if judge(about(claim, attack=guess), record).agrees:
                 met.append(f"{claim.study}: {claim.id} is met by a {guess}")
     assert not met, "\n".join(met)
     assert tried > 30

@@ -41,7 +41,7 @@ COLUMNS = Columns(
     q50=Column("median", ".3g"),
     q75=Column("75 % quantile", ".3g"),
     q95=Column("95 % quantile", ".3g"),
-    # llg-training, llg-defenses, label-attacks-compared. `test_accuracy` is a share, and None for untrained networks.
+    # llg-defenses, label-attacks-compared. `test_accuracy` is a share, and None for untrained networks.
     over_llg=Column("labels found above LLG", "{:.1f} points"),
     lost=Column("labels lost to training or to the defence", "{:.1f} points"),
     step=Column("training steps", "{:.0f}"),

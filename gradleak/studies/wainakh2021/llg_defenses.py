@@ -1,20 +1,24 @@
-"""LLG behind defences, and an attacker who knows the defence
+"""LLG during training and behind defences
 
-wainakh2021, section 6.5: Figure 5.
+wainakh2021, section 6.4: Figure 4; section 6.5: Figure 5.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from gradleak import claims, data, defenses, studies
-from gradleak.leak import Gradients, observe
+from gradleak import augment, claims, data, defenses, studies
+from gradleak.leak import Gradients, evaluating, observe
 from gradleak.runs.fitting import Sees
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
@@ -24,14 +28,35 @@ from gradleak.show.summaries import among, cell, cells, mean, only, select, summ
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.defended import Defended, named
-from gradleak.studies.shared.outcomes import FOUND, WORDS, Outcome, collected, written
-from gradleak.studies.shared.tally import GUESS, SIZES, LabelAttack, Tally, attack, drawn, load, others, with_errors
+from gradleak.studies.shared.outcomes import FOUND, WORDS, Outcome, collected, stages, written
+from gradleak.studies.shared.tally import (
+    DRAWN,
+    GUESS,
+    LOOKS,
+    SIZES,
+    LabelAttack,
+    Tally,
+    attack,
+    drawn,
+    load,
+    others,
+    with_errors,
+)
 from gradleak.studies.wainakh2021.columns import COLUMNS
 
-PLACE = "Section 6.5, Figure 5"
-# The paper's attack, the guess, an attack that knows the defence, and an attack that does not rely on signs.
-# The name of an attack's method is that of the attack in lower case.
-SHOWN = {name: LabelAttack(name.lower()) for name in ("LLG+", GUESS, "shadow", "posterior")}
+PLACE = "Sections 6.4 and 6.5, Figures 4 and 5"
+# The attacks during training. The name of an attack's method is that of the attack in lower case.
+ATTACKS = {name: LabelAttack(name.lower()) for name in ("LLG", "LLG*", "LLG+", GUESS, "shadow", "posterior")} | {
+    DRAWN: LabelAttack("draw")
+}
+# Behind defences: the paper's attack, the guess, an attack that knows the defence, and one that does not rely on signs.
+BEHIND = {name: ATTACKS[name] for name in ("LLG+", GUESS, "shadow", "posterior")}
+# The learning rate, and the number of images for measuring the model's accuracy.
+RATE = 0.1
+TESTED = 1000
+Clients = Literal["skewed", "even"]
+# The number of steps after which skewed clients change their two classes.
+BLOCK = 100
 # The defences of the paper, variants in the paper's code, and other defences.
 OF_PAPER = ["noise/0.01", "noise/0.1", "noise/1", "dp/1", "dp/5", "dp/10", "prune/0.2", "prune/0.4", "prune/0.8"]
 OF_CODE = ["noise-coded/1", "dp-coded/1", "prune-coded/0.2", "prune-coded/0.8"]
@@ -56,8 +81,15 @@ class Defence(Defended):
 
 
 class Parameters(studies.Parameters):
-    """Parameters of the page: defences, networks, batch sizes and data."""
+    """Parameters of the page: the training, the defences, the attacked batches and the data."""
 
+    iterations: int = setting(paper=10_000, smallest=40, ge=1, le=1_000_000)
+    every: int = setting(paper=500, smallest=20, ge=1, le=1_000_000)
+    training_size: int = setting(ge=1, le=1024)
+    batches: int = setting(paper=100, smallest=2, ge=1, le=10_000)
+    clients: list[Clients] = setting(paper=["skewed"], smallest=["skewed"])
+    runs: int = setting(ge=1, le=1000)
+    training_auxiliary: int = setting(paper=80, ge=1, le=1000)
     repeats: int = setting(paper=100, ge=1, le=10_000)
     sizes: list[int] = setting(paper=SIZES, smallest=[1, 8])
     defenses: list[Defence] = setting(
@@ -71,18 +103,93 @@ class Parameters(studies.Parameters):
         return [Sees("llg-cnn", self.dataset)]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield an experiment for each defence and level."""
+        """Yield an experiment for each kind of client and trained network, and one for each defence and level."""
+        for clients, number in product(self.clients, range(self.runs)):
+            yield AttackedTraining.of(self, clients=clients, number=number, auxiliary=self.training_auxiliary)
         for defence in self.defenses:
             yield AttackedBehind.of(self, **dict(defence))
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        return f"{self.repeats} networks behind each defence and {data.title(self.dataset)}"
+        return (
+            f"{self.iterations:,} training steps, {self.batches} batches at each stop, {' and '.join(self.clients)} "
+            f"clients; {self.repeats} networks behind each defence; {data.title(self.dataset)}"
+        )
+
+
+class AttackedTraining(Experiment):
+    """One network that is trained by gradient descent, and attacked at regular intervals."""
+
+    part: ClassVar[str] = "training"
+    clients: str
+    number: int = Field(alias="run")
+    iterations: int
+    every: int
+    training_size: int
+    batches: int
+    auxiliary: int
+    dataset: str
+
+    def run(self) -> Iterator[Columns]:
+        """Train, and attack some batches before the first step and after every `every` steps."""
+        private, public = load(self.dataset, "train"), load(self.dataset, "test")
+        generator = torch.Generator().manual_seed(self.seed + self.number)
+        model = built("llg-cnn", private, self.seed + self.number, self.device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        before: dict[str, float] = {}
+        pair = torch.randperm(private.classes, generator=generator)[:2]
+        for step in range(self.iterations + 1):
+            if step % self.every == 0:
+                tally = Tally()
+                given = others(public, self.auxiliary, generator)
+                for _ in range(self.batches):
+                    attack(
+                        tally, model, private, given,
+                        sizes=[self.training_size], balance="unbalanced", generator=generator, attacks=ATTACKS,
+                    )  # fmt: skip
+                own = self._batch(private, TESTED // self.training_size * self.training_size, pair, generator)
+                stop: Columns = {
+                    "step": step,
+                    "accuracy": _accuracy(model, public.images[:TESTED], public.labels[:TESTED], self.device),
+                    "own_accuracy": _accuracy(model, private.images[own], private.labels[own], self.device),
+                }
+                rows: list[dict[str, Any]] = tally.rows()
+                success = {row["attack"]: row["success"] for row in rows}
+                before = before or success
+                for row in rows:
+                    found = row["success"]
+                    yield {**stop, **row, "lost": before[row["attack"]] - found, "over_llg": found - success["LLG"]}
+            if step % BLOCK == 0:
+                pair = torch.randperm(private.classes, generator=generator)[:2]
+            chosen = self._batch(private, self.training_size, pair, generator)
+            inputs, labels = private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+
+    def _batch(self, private: data.Dataset, size: int, pair: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the indices (B,) of a training batch.
+
+        Even clients draw from all samples. Skewed clients take half of the batch from the first class of a pair and a
+        quarter from the second.
+        """
+        if self.clients == "even":
+            return torch.randint(len(private), (size,), generator=generator)
+        own = pair.repeat_interleave(torch.tensor([size // 2, size // 4]))
+        rest = torch.randint(private.classes, (size - len(own),), generator=generator)
+        return augment.samples_of(private.labels, torch.cat([own, rest]), generator)
+
+
+def _accuracy(model: nn.Module, images: Tensor, labels: Tensor, device: str) -> float:
+    with torch.no_grad(), evaluating(model):
+        found = model(images.to(device)).argmax(dim=1).cpu()
+    return 100 * float((found == labels).double().mean())
 
 
 class AttackedBehind(Experiment):
     """Batches on many networks behind one defence, and further batches on the same networks without a defence."""
 
+    part: ClassVar[str] = "defense"
     defense: str
     level: float
     repeats: int
@@ -103,7 +210,7 @@ class AttackedBehind(Experiment):
             for tally, own in ((behind, defence), (without, None)):
                 attack(
                     tally, model, private, given,
-                    sizes=self.sizes, balance="unbalanced", generator=generator, attacks=SHOWN, defense=own,
+                    sizes=self.sizes, balance="unbalanced", generator=generator, attacks=BEHIND, defense=own,
                 )  # fmt: skip
             chosen = drawn(private.labels, 8, "unbalanced", generator)
             inputs, labels = private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
@@ -117,30 +224,56 @@ class AttackedBehind(Experiment):
 
 
 def _clipped(defense: str, level: float, whole: Gradients) -> float:
-    """Return the share, in percent, of the gradient or of its tensors whose norm is above the clipping norm."""
-    sizes = torch.stack([value.norm() for value in whole.values()])
+    """Return the share (%) of gradients ("dp") or tensors ("dp-coded") whose norm is above the clipping norm."""
+    norms = torch.stack([value.norm() for value in whole.values()])
     if defense == "dp":
-        return 100.0 * bool(sizes.norm() > level)
-    return 100 * float((sizes > level).float().mean()) if defense == "dp-coded" else 0.0
+        norms = norms.norm(keepdim=True)
+    return 100 * float((norms > level).float().mean()) if defense.startswith("dp") else 0.0
 
 
 def headline(record: Record) -> Headline:
-    """Return the finding: noise alone hides few labels, and clipping to a small norm with noise hides most."""
+    """Return the finding: neither training nor noise hides the labels, and clipping with much noise hides most."""
     known = claims.judgements(record)
-    noise = known["defenses-noise-1"]
+    llg, noise = known["training-llg"], known["defenses-noise-1"]
     clipped = select(record.rows(AttackedBehind), defense="dp", level=1)
     knowing = select(clipped, attack="shadow")["success"].mean()
     cosine = clipped["utility"].iloc[0]
     return Headline(
-        f"Noise of variance {noise.claim.measure.where['level']} still lets LLG+ find at least {noise.text} more "
-        f"labels than a guess; strong clipping with noise leaves an attacker who knows it {knowing:.0f} % of the "
-        f"labels, but destroys the gradient (cosine {cosine:.2f} with the clean one).",
-        true=bool(noise.agrees and knowing < 50 and cosine < 0.1),
+        f"Training and noise do not hide the labels: LLG finds on average at least {llg.text} at every stop of "
+        f"training, and LLG+ at least {noise.text} more than a guess behind noise of variance "
+        f"{noise.claim.measure.where['level']}. Strong clipping with noise leaves an attacker who knows it "
+        f"{knowing:.0f} % of the labels, but destroys the gradient (cosine {cosine:.2f} with the clean one).",
+        true=bool(llg.agrees and noise.agrees and knowing < 50 and cosine < 0.1),
         claim="defenses-noise-1",
         what="labels that LLG+ finds beyond a guess, at the worst batch size (noise of variance 1, MNIST)",
         figure=figure_defenses,
         of="batches",
     )
+
+
+def figure_training(record: Record) -> Figure:
+    """Draw the share of labels found, with standard errors, and the model's accuracy (%) against the training steps.
+
+    One row of panels for each kind of client: the attacks on the left, the model on the right.
+    """
+    # There are many steps, so lines have no markers.
+    plain = {name: look | {"marker": ""} for name, look in LOOKS.items()}
+    attacks = lines("step", "success", by="attack", band="error", order=ATTACKS, looks=plain)
+    model = [
+        lines("step", column, label=lambda head=COLUMNS[column].head: head, color="0.2", marker="", linestyle=dash)
+        for column, dash in (("accuracy", "-"), ("own_accuracy", ":"))
+    ]
+    shown = {"xlabel": COLUMNS["step"].head, "ylim": (0, 105)}
+    panels = []
+    for clients, rows in with_errors(record.rows(AttackedTraining)).groupby("clients", sort=False):
+        panels += [
+            panel(rows, attacks, title=f"the attacks, {clients} clients", ylabel="labels found (%)", **shown),
+            panel(rows, *model, title="the model", ylabel="accuracy (%)", **shown),
+        ]
+    figure = arranged(panels, 2, height=2.8, legend=4, sharey=False, sharex=True, width_ratios=(2.4, 1))
+    for axis in figure.axes:
+        axis.xaxis.set_major_locator(MaxNLocator(3, integer=True))
+    return figure
 
 
 def table(record: Record) -> pd.DataFrame:
@@ -152,7 +285,7 @@ def table(record: Record) -> pd.DataFrame:
         {"defense": "defense", "level": "level"},
         {"defence": only("shown")}
         | cells(COLUMNS, "utility")
-        | {name: among(mean("success", COLUMNS["success"].text), attack=name) for name in SHOWN}
+        | {name: among(mean("success", COLUMNS["success"].text), attack=name) for name in BEHIND}
         | {"best attack above the guess, worst batch size": _best_at_worst_size},
     )
     # Two levels of a defence may have the same name.
@@ -178,7 +311,7 @@ def figure_defenses(record: Record) -> Figure:
     }
     success = lines("size", "success", by="line", band="error", looks=looks, marker="o")
     panels = []
-    for name, (title, family) in product([name for name in SHOWN if name != GUESS], families.items()):
+    for name, (title, family) in product([name for name in BEHIND if name != GUESS], families.items()):
         rows = select(frame[frame["defense"].isin(["none", *family])], attack=name)
         levels = zip(rows["defense"], rows["level"], strict=True)
         rows = rows.assign(line=[family.get(defense, "no defence").format(level) for defense, level in levels])
@@ -192,11 +325,13 @@ def figure_defenses(record: Record) -> Figure:
 
 
 def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
+    """Return what each attack reached before and after training, and behind each defence."""
     rows = record.frame()
-    rows = rows[rows["attack"] != "guess"]
+    stops = rows["step"].isna() | rows["step"].isin([0, rows["step"].max()])
+    rows = rows[stops & ~rows["attack"].str.startswith("guess")]
     return collected(
         record, rows, "labels", FOUND, chance=rows["success"] - rows["over_guess"], cosine=rows["utility"],
-        attack=rows["attack"], network="llg-cnn", data=rows["dataset"], batch=rows["size"],
-        defense=written(rows["defense"], rows["level"], WORDS),
+        attack=rows["attack"], network="llg-cnn", training=stages(rows["step"].fillna(0)), data=rows["dataset"],
+        batch=rows["size"], defense=written(rows["defense"].fillna("none"), rows["level"].fillna(0), WORDS),
+        detail=["" if pd.isna(step) else f"after {step:,.0f} steps" for step in rows["step"]],
     )  # fmt: skip
