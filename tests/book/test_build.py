@@ -154,7 +154,7 @@ def test_pages_are_in_the_order_of_the_contents() -> None:
     contents = build._contents()
     places = {name: build._place(studies.load(name), contents) for name in studies.names()}
     assert places["theorem1"] < places["label-accuracy"] < places["noise"]
-    assert places["noise"] < places["llg-attack"] < places["llg-training"] < places["reveal-labels"]
+    assert places["noise"] < places["llg-attack"] < places["llg-defenses"] < places["reveal-labels"]
 
 
 def test_every_page_stands_once_in_the_table_of_contents() -> None:
