@@ -239,10 +239,9 @@ def headline(record: Record) -> Headline:
     knowing = select(clipped, attack="shadow")["success"].mean()
     cosine = clipped["utility"].iloc[0]
     return Headline(
-        f"Training and noise do not hide the labels: LLG finds on average at least {llg.text} at every stop of "
-        f"training, and LLG+ at least {noise.text} more than a guess behind noise of variance "
-        f"{noise.claim.measure.where['level']}. Strong clipping with noise leaves an attacker who knows it "
-        f"{knowing:.0f} % of the labels, but destroys the gradient (cosine {cosine:.2f} with the clean one).",
+        f"Neither training nor noise hides the labels: LLG finds at least {llg.text} at every stop of training, LLG+ "
+        f"at least {noise.text} more than a guess behind strong noise. Clipping with noise leaves an informed attacker "
+        f"{knowing:.0f} %, but destroys the gradient (cosine {cosine:.2f}).",
         true=bool(llg.agrees and noise.agrees and knowing < 50 and cosine < 0.1),
         claim="defenses-noise-1",
         what="labels that LLG+ finds beyond a guess, at the worst batch size (noise of variance 1, MNIST)",
