@@ -35,8 +35,11 @@ def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
 
     A baseline image "unrelated" that is equal to the private one by chance is left out.
     """
-    # Records from before 2026-11-25 have the relative L2 distance under this name.
-    own = select(record.frame(), what=what, part=part).rename(columns={"fft2d": "relative_l2"})
+    own = select(record.frame(), what=what, part=part)
+    if "fft2d" in own:
+        # Rows from before 2026-11-25 have the relative L2 distance under this name.
+        newer = own.get("relative_l2", own["fft2d"])
+        own = own.drop(columns="fft2d").assign(relative_l2=own["fft2d"].where(own["fft2d"].notna(), newer))
     return own[~((own["run"] == "unrelated") & (own["psnr"].astype(float) == math.inf))] if what == "image" else own
 
 
