@@ -62,7 +62,7 @@ def quality(images: pd.DataFrame, size: int, seed: int) -> dict[str, Measure]:
         values = measured(rows, "lpips")
         return "n/a" if values is None else f"{values.mean():.3f}"
 
-    medians = [name for name in ("frequencies", "relative_l2") if name in images]
+    medians = [name for name in ("frequencies", "relative_l2") if name in images and images[name].notna().any()]
     shares = [name for name in ("identified", "identified_by_own") if name in images]
     return {
         **cells(COLUMNS, *medians, by=median),
@@ -90,7 +90,8 @@ def quality_table(
         summary(images.assign(group=name), keys, quality(images, size, seed) | dict(more))
         for name, (images, size) in groups.items()
     ]
-    return pd.concat(tables, ignore_index=True)
+    # A measure that a group of images does not have is a dash.
+    return pd.concat(tables, ignore_index=True).fillna(NOTHING)
 
 
 def measured(rows: pd.DataFrame, measure: str) -> np.ndarray | None:
