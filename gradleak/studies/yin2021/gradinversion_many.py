@@ -338,9 +338,9 @@ def headline(record: Record) -> Headline:
     return Headline(
         f"On a small network with many classes even batches of {size} do not protect: the last layer's gradient gives "
         f"the features of {found.text} of the images; with these features another network identifies "
-        f"{identified.sum():.0f} of {len(identified)} random images, and without them {plain.cases}. Single images "
-        "in a trained ResNet are restored better by linear equations than by many steps of matching: a mean PSNR of "
-        f"{peeled_first.text}, against {matched.text}.",
+        f"{identified.sum():.0f} of {len(identified)} random images, and without them {plain.cases}. Linear "
+        "equations, with matching for the images that they do not restore, restore single images from a trained ResNet "
+        f"with a mean PSNR of {peeled_first.text}; many steps of matching alone reach {matched.text}.",
         true=bool(found.agrees and peeled_first.agrees)
         and 100 * float(identified.mean()) > (plain.value or 0)
         and (peeled_first.value or 0) > 30
