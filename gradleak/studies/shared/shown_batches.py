@@ -35,8 +35,11 @@ def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
 
     A baseline image "unrelated" that is equal to the private one by chance is left out.
     """
-    # Records from before 2026-11-25 have the relative L2 distance under this name.
-    own = select(record.frame(), what=what, part=part).rename(columns={"fft2d": "relative_l2"})
+    own = select(record.frame(), what=what, part=part)
+    if "fft2d" in own:
+        # Rows from before 2026-11-25 have the relative L2 distance under this name.
+        newer = own.get("relative_l2", own["fft2d"])
+        own = own.drop(columns="fft2d").assign(relative_l2=own["fft2d"].where(own["fft2d"].notna(), newer))
     return own[~((own["run"] == "unrelated") & (own["psnr"].astype(float) == math.inf))] if what == "image" else own
 
 
@@ -59,7 +62,7 @@ def quality(images: pd.DataFrame, size: int, seed: int) -> dict[str, Measure]:
         values = measured(rows, "lpips")
         return "n/a" if values is None else f"{values.mean():.3f}"
 
-    medians = [name for name in ("frequencies", "relative_l2") if name in images]
+    medians = [name for name in ("frequencies", "relative_l2") if name in images and images[name].notna().any()]
     shares = [name for name in ("identified", "identified_by_own") if name in images]
     return {
         **cells(COLUMNS, *medians, by=median),
@@ -87,7 +90,8 @@ def quality_table(
         summary(images.assign(group=name), keys, quality(images, size, seed) | dict(more))
         for name, (images, size) in groups.items()
     ]
-    return pd.concat(tables, ignore_index=True)
+    # A measure that a group of images does not have is a dash.
+    return pd.concat(tables, ignore_index=True).fillna(NOTHING)
 
 
 def measured(rows: pd.DataFrame, measure: str) -> np.ndarray | None:

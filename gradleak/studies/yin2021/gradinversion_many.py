@@ -1,29 +1,34 @@
-"""GradInversion with many classes: batches of up to 48, and pictures of ImageNet
+"""GradInversion on many images and with many steps: batches of up to 48, pictures of ImageNet, and peeling
 
 yin2021, Figures 6 to 8, and beyond: with more classes than samples, the last layer's gradient separates all samples.
+Single images and batches of four are matched in many steps, and single images are peeled wherever this is possible.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
+import numpy as np
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
 from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak import claims, data, models, studies
-from gradleak.images import GradInversion
+from gradleak import claims, data, models
+from gradleak.images import GradInversion, peel, restore_batches
 from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import cells, mean
+from gradleak.show.summaries import among, cells, mean, median, ranged, select, summary, total
 from gradleak.studies import Experiment, setting
+from gradleak.studies.shared import peeled, restored_batches
 from gradleak.studies.shared.deep_networks import SMALL, made
 from gradleak.studies.shared.last_layers import MEAN, STD
 from gradleak.studies.shared.outcomes import Outcome, restored_images
@@ -31,16 +36,18 @@ from gradleak.studies.shared.restored_batches import (
     FLOORS,
     KINDS,
     Case,
+    OnBatches,
     Rows,
     Scene,
     check_sizes,
     chosen,
+    few,
     gained,
     marked,
     of_both_kinds,
     scaled,
 )
-from gradleak.studies.shared.shown_batches import draw_sizes, quality_table, restored, rows_of, strips
+from gradleak.studies.shared.shown_batches import draw_runs, draw_sizes, quality_table, restored, rows_of, strips
 from gradleak.studies.yin2021.columns import COLUMNS
 
 PLACE = "Figures 6 to 8, and beyond"
@@ -50,49 +57,81 @@ ATTACKS: dict[str, GradInversion] = {
     "features": SETTINGS["gradinversion+features"],
 }
 ALONE, FEATURES = ATTACKS
-PICTURES = "imagenet-sample"
+MATCHED, PEELED, EITHER = "matched", "peeled", "peeled, else matched"
+# The network that reveals ImageNet pictures, and their dataset.
+IMAGENET, PICTURES = "efficientnet-lite0", "imagenet-sample"
 # The network that identifies ImageNet pictures is trained on these small pictures.
 SHRUNK = "tinyimagenet32"
 
 
-class Parameters(studies.Parameters):
-    """Parameters of the page: batches of small images and of ImageNet pictures, and steps."""
+class Parameters(restored_batches.Parameters):
+    """Parameters of the page: batches of a small network and of ImageNet pictures, then batches of a trained network.
 
-    dataset: str = setting(paper="tinyimagenet32")
-    sizes: list[int] = setting(paper=[16, 24, 48], smallest=[2], min_length=1)
-    groups: int = setting(paper=2, ge=1, le=10_000)
-    steps: int = setting(paper=200, smallest=2, ge=2, le=1_000_000)
+    `network`, `judge`, `dataset`, `steps` and the fields below them belong to the trained network.
+    """
+
+    small_dataset: str = setting(paper="tinyimagenet32")
+    small_sizes: list[int] = setting(paper=[16, 24, 48], smallest=[2], min_length=1)
+    small_groups: int = setting(paper=2, ge=1, le=10_000)
+    small_steps: int = setting(paper=200, smallest=2, ge=2, le=1_000_000)
     picture_sizes: list[int] = setting(paper=[1, 2, 4])
     pictures: int = setting(ge=1, le=1000)
     side: int = setting(ge=32, le=224)
     picture_steps: int = setting(paper=120, ge=2, le=1_000_000)
+    singles: int = setting(paper=30, smallest=1, ge=1, le=10_000)
+    size: int = setting(paper=4, ge=1, le=64)
+    batches: int = setting(paper=6, ge=0, le=10_000)
+    together: int = setting(paper=6, ge=1, le=1000)
+    steps: int = setting(paper=1000, smallest=2, ge=2, le=1_000_000)
+    front: int = setting(paper=1200, smallest=2, ge=1, le=100_000)
+    also: list[str] = setting(paper=["cifar10-resnet20", "cifar10-resnet56+head"])
+    also_singles: int = setting(paper=10, ge=0, le=10_000)
+
+    @property
+    def every(self) -> list[str]:
+        """The names of all networks that see `dataset`."""
+        return [self.network, self.judge, *self.also]
 
     def sees(self) -> list[Sees]:
-        """Return the network that is built here, with its images."""
-        return [Sees(SMALL, self.dataset, learns=self.dataset)]
+        """Return the networks that are built here, with their images."""
+        return [Sees(SMALL, self.small_dataset, learns=self.small_dataset), *super().sees()]
 
     @model_validator(mode="after")
     def _divided(self) -> Self:
-        check_sizes(self.sizes, max(self.sizes))
+        check_sizes(self.small_sizes, max(self.small_sizes))
         check_sizes(self.picture_sizes, self.pictures)
         return self
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield a small network's batches of every size, then ImageNet pictures."""
-        yield SmallImages.of(self)
+        """Yield a small network's batches, ImageNet pictures, then a few images or batches of a trained network each.
+
+        The trained network's images are matched and peeled alone, then matched in batches. Other networks' images are
+        peeled alone.
+        """
+        small = {"sizes": self.small_sizes, "groups": self.small_groups, "steps": self.small_steps}
+        yield SmallImages.of(self, dataset=self.small_dataset, **small)
         if self.picture_sizes:
             yield ImageNetPictures.of(self, sizes=self.picture_sizes, steps=self.picture_steps)
+        kinds: list[tuple[type[OnBatches], int, dict[str, Any]]] = [
+            (SingleImages, self.singles, {}),
+            (MatchedBatches, self.batches, {}),
+            *((PeeledImages, self.also_singles, {"network": network}) for network in self.also),
+        ]
+        for kind, count, more in kinds:
+            for first, batches in few(count, self.together):
+                yield kind.of(self, first=first, batches=batches, **more)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        sizes = ", ".join(map(str, self.sizes))
-        small = (
-            f"{self.groups * max(self.sizes)} random and as many vulnerable images in batches of {sizes}, "
-            f"{self.steps} steps, {data.title(self.dataset)}"
-        )
-        if not self.picture_sizes:
-            return small
-        return f"{small}; {self.pictures} ImageNet pictures of {self.side} pixels, {self.picture_steps} steps"
+        sizes = ", ".join(map(str, self.small_sizes))
+        parts = [
+            f"{self.small_groups * max(self.small_sizes)} random and as many vulnerable images in batches of {sizes}, "
+            f"{self.small_steps} steps, {data.title(self.small_dataset)}",
+            f"{self.pictures} ImageNet pictures of {self.side} pixels, {self.picture_steps} steps",
+            f"{self.singles} images alone and {self.batches} batches of {self.size}, {self.steps} steps, "
+            f"{data.title(self.dataset)}, {self.network}",
+        ]
+        return "; ".join(parts if self.picture_sizes else parts[::2])
 
 
 class SmallImages(Experiment):
@@ -167,6 +206,80 @@ def _restored(scene: Scene, places: Tensor, sizes: list[int], steps: int, kind: 
     return rows
 
 
+class SingleImages(OnBatches):
+    """Images alone, matched and peeled."""
+
+    part: ClassVar[str] = "one"
+    front: int
+    steps: int
+
+    def run(self) -> Rows:
+        """Restore the images by matching, by peeling, and by peeling with matching as a fallback."""
+        case = self.drawn(1)
+        settings = scaled(SETTINGS["gradinversion+features"], self.steps)
+        found = restore_batches(case.leaks, "recovered", settings=settings, statistics=case.statistics, seed=case.seed)
+        matched = data.denormalise(found.images).cpu()[case.order]
+        rows, nearest = _peeled(case, self.front)
+        either = torch.where(nearest.isnan().flatten(1).any(dim=1)[:, None, None, None], matched, nearest)
+        restored = {MATCHED: matched, PEELED: nearest, EITHER: either}
+        return [
+            *case.private(),
+            *case.floors(),
+            *(row for name, images in restored.items() for row in case.measured(name, images)),
+            *rows,
+        ]
+
+
+class MatchedBatches(OnBatches):
+    """Batches of several images, matched."""
+
+    part: ClassVar[str] = "many"
+    size: int
+    steps: int
+
+    def run(self) -> Rows:
+        """Restore the batches."""
+        case = self.drawn(self.size)
+        settings = scaled(SETTINGS["gradinversion+features"], self.steps)
+        return [*case.private(), *case.floors(), *case.restored(MATCHED, settings, exact=True)]
+
+
+class PeeledImages(OnBatches):
+    """Images alone, peeled on another network."""
+
+    part: ClassVar[str] = "also"
+    front: int
+
+    def run(self) -> Rows:
+        """Peel the images."""
+        case = self.drawn(1)
+        rows, nearest = _peeled(case, self.front)
+        return [*case.private(), *case.floors(), *case.measured(PEELED, nearest), *rows]
+
+
+def _peeled(case: Case, front: int) -> tuple[Rows, Tensor]:
+    """Return the rows of images and layers, and the nearest images in [0, 1], NaN where there are none."""
+    rows: Rows = []
+    nearest = []
+    for number, leak, image in zip(case.numbers, case.leaks, case.truth, strict=True):
+        started = time.process_time()
+        found = peel(leak, prior="onehot", steps=front, seed=case.seed)
+        seconds = time.process_time() - started
+        nearest.append(data.denormalise(found.nearest).float().cpu())
+        layers = sum(not layer.reason for layer in found.layers)
+        result = {
+            "what": "peeled",
+            "status": found.status,
+            "reason": found.reason,
+            "layers": layers,
+            "matched": found.matched,
+            "opened": layers > 0,
+            "cpu_seconds": seconds,
+        }
+        rows += marked([result, *peeled.layer_rows(case.model, found, image[None].double())], run=PEELED, image=number)
+    return rows, torch.cat(nearest)
+
+
 class Adapted(nn.Module):
     """A network whose inputs are changed first."""
 
@@ -216,17 +329,22 @@ def colour_pairs(sizes: list[int]) -> list[tuple[str, str]]:
 
 
 def headline(record: Record) -> Headline:
-    """Return the finding: with many classes, large batches do not protect an image."""
+    """Return the finding: large batches of many classes do not protect, nor does a trained ResNet protect an image."""
     known = claims.judgements(record)
-    found, plain = known["gm-found"], known["gm-iip"]
-    size = max(record.stated(Parameters).sizes)
+    found, plain, peeled_first, matched = (known[name] for name in ("gm-found", "gm-iip", "gl-one", "gl-one-matched"))
+    size = max(record.stated(Parameters).small_sizes)
     images = rows_of(record, "image", "batches")
     identified = images[images["run"] == named(KINDS[0], size, FEATURES)]["identified"]
     return Headline(
         f"On a small network with many classes even batches of {size} do not protect: the last layer's gradient gives "
         f"the features of {found.text} of the images; with these features another network identifies "
-        f"{identified.sum():.0f} of {len(identified)} random images, and without them {plain.cases}.",
-        true=bool(found.agrees) and 100 * float(identified.mean()) > (plain.value or 0),
+        f"{identified.sum():.0f} of {len(identified)} random images, and without them {plain.cases}. Linear "
+        "equations, with matching for the images that they do not restore, restore single images from a trained ResNet "
+        f"with a mean PSNR of {peeled_first.text}; many steps of matching alone reach {matched.text}.",
+        true=bool(found.agrees and peeled_first.agrees)
+        and 100 * float(identified.mean()) > (plain.value or 0)
+        and (peeled_first.value or 0) > 30
+        and (matched.value or 0) < 20,
         claim="gm-iip",
         what="random images identified by another network, batches of 48, without features (small network, "
         "Tiny ImageNet)",
@@ -236,29 +354,61 @@ def headline(record: Record) -> Headline:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the quality of the restored images, small ones and pictures of ImageNet.
+    """Return the quality of the restored images: small ones, pictures of ImageNet, single images and batches.
 
     One row for each kind of image, batch size B and attack, and for each baseline. The last column is the share of
     images whose feature was recovered.
     """
     stated = record.stated(Parameters)
     parts = {
-        data.title(stated.dataset): ("batches", max(stated.sizes)),
+        data.title(stated.small_dataset): ("batches", max(stated.small_sizes)),
         "ImageNet pictures": ("pictures", stated.pictures),
+        "single images": ("one", 1),
+        f"batches of {stated.size}": ("many", stated.size),
     }
     groups = {}
     for name, (part, most) in parts.items():
         images = rows_of(record, "image", part)
         # Each kind of image has its own baselines.
-        runs = images["run"].where(~images["run"].isin(FLOORS), images["kind"] + ", " + images["run"])
-        groups[name] = images.assign(run=runs), most
+        own = images["run"].isin(FLOORS) & images["kind"].notna()
+        groups[name] = images.assign(run=images["run"].where(~own, images["kind"] + ", " + images["run"])), most
     found = cells(COLUMNS, "known_feature", by=lambda column, text: restored(mean(column, text)))
     return quality_table(groups, stated.seed, found)
 
 
-def figure_images(record: Record, part: str = "batches", kind: str = KINDS[0]) -> Figure:
-    """Draw the first images of a part: the private ones above those of the baselines and of every batch size."""
-    return strips(record, part, kind=kind)
+def peeled_table(record: Record) -> pd.DataFrame:
+    """Return how far single images were peeled on each network.
+
+    One row for each network. Columns: the number of images, how many had the inputs of any layer recovered, the
+    median number of layers in this case, the number of restored images, their PSNR (dB) as median (min … max), and the
+    median CPU time (s).
+    """
+    frame = record.frame()
+    frame = frame[frame["what"].eq("peeled") | (frame["what"].eq("image") & frame["run"].eq(PEELED))]
+    frame = frame.assign(had=frame["what"].eq("image") & np.isfinite(frame["psnr"].astype(float)))
+    return summary(
+        frame.assign(peeled=frame["what"].eq("peeled"), opened=frame["opened"].eq(True)),
+        {"network": "network"},
+        {
+            "images": total("peeled"),
+            "last map recovered": total("opened"),
+            "layers recovered in these": among(median("layers", ".0f"), opened=True),
+            "images restored": total("had"),
+            "PSNR of these (dB)": among(ranged(median("psnr", ".1f"), "psnr", ".1f"), had=True),
+        }
+        | {head: among(time, peeled=True) for head, time in cells(COLUMNS, "cpu_seconds", by=median).items()},
+    )
+
+
+def layer_table(record: Record) -> pd.DataFrame:
+    """Return how often the inputs of each layer were recovered, and their errors; one row for each layer."""
+    rows = select(record.frame(), what="layer", part="one")
+    return peeled.layer_table(rows) if len(rows) else pd.DataFrame(columns=["layer", *peeled.LAYERS])
+
+
+def figure_images(record: Record, part: str = "batches") -> Figure:
+    """Draw the first images of a part: the private ones above those of the baselines and of every attack."""
+    return strips(record, part, **({"kind": KINDS[0]} if part in ("batches", "pictures") else {}))
 
 
 def figure_sizes(record: Record) -> Figure:
@@ -266,13 +416,18 @@ def figure_sizes(record: Record) -> Figure:
     runs = {f"{kind}, {attack}": (kind, partial(named, kind, attack=attack)) for attack in ATTACKS for kind in KINDS}
     titles = {"identified": "identified by another network (%)", "psnr": "PSNR (dB)"}
     stated = record.stated(Parameters)
-    return draw_sizes(record, "batches", sorted(stated.sizes), stated.seed, runs, titles)
+    return draw_sizes(record, "batches", sorted(stated.small_sizes), stated.seed, runs, titles)
+
+
+def figure_quality(record: Record) -> Figure:
+    """Draw the PSNR (dB) of every single image for each attack, with its mean; 0 dB if peeling gives no image."""
+    return draw_runs(rows_of(record, "image", "one"), {"psnr": "PSNR (dB)"})
 
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
-    rows = record.part("batches")
-    found = restored_images(record, rows, network=SMALL, batch=rows["batch_size"].fillna(1).astype(int))
-    rows = record.part("pictures")
-    sizes = rows["batch_size"].fillna(1).astype(int)
-    return found + restored_images(record, rows, network="efficientnet-lite0", batch=sizes)
+    rows = record.frame()
+    rows["dataset"] = rows["dataset"].fillna(PICTURES)
+    network = rows["network"].fillna(rows["part"].map({SmallImages.part: SMALL, ImageNetPictures.part: IMAGENET}))
+    sizes = rows["batch_size"].fillna(rows["size"]).fillna(1).astype(int)
+    return restored_images(record, rows, network=network, batch=sizes)
