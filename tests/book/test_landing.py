@@ -30,7 +30,7 @@ EXPLORED = (
     *("fcn-inversion", "cnn-inversion", "exact-batch", "peeling", "peeling-limits"),
     *("cnn-reconstruction", "feature-matching", "what-matching-costs"),
     *("gradinversion", "gradinversion-baselines", "gradinversion-batches", "gradinversion-many", "gradinversion-long"),
-    *("sentences", "defended-sentences", "words", "spoken"),
+    *("sentences", "words", "spoken"),
     *("transcripts", "harder-transcripts", "matched-transcripts"),
     *("precision", "audit"),
 )
