@@ -30,7 +30,6 @@ EXPLORED = (
     *("fcn-inversion", "cnn-inversion", "exact-batch", "peeling", "peeling-limits"),
     *("cnn-reconstruction", "feature-matching", "what-matching-costs"),
     *("gradinversion", "gradinversion-baselines", "gradinversion-batches", "gradinversion-many"),
-    *("sentences", "defended-sentences", "words", "spoken"),
     *("transcripts", "harder-transcripts", "matched-transcripts"),
     *("precision", "audit"),
 )

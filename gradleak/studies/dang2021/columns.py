@@ -29,7 +29,7 @@ COLUMNS = Columns(
     number=Column("number of the utterance or batch", "{:.0f}"),
     length=Column("tokens", "{:.0f}"),
     length_error=Column("length error (tokens)", ".2g"),
-    # sentences and defended-sentences: the sentences that were read from a batch. `exact` is whether the attack found
+    # sentences: the sentences that were read from a batch. `exact` is whether the attack found
     # all of its sentences and no others; `rank` is that of the gradient whose row span contains the prefixes.
     right=Column("sentences correct", ".0%"),
     false=Column("false sentences per batch", ".1f"),
@@ -47,7 +47,7 @@ COLUMNS = Columns(
     loss_last=Column("loss, last epoch", ".2f"),
     loss_test=Column("loss, attacked sentences", ".2f"),
     utility=Column("cosine to the clean gradient", ".3g"),
-    level=Column("standard deviation of the noise / clipping norm", "{:g}"),
+    multiplier=Column("standard deviation of the noise / clipping norm", "{:g}"),
     reader=Column("attack"),
     # A sentence that is read step by step: the distances of words from the span, relative to the norm of their vectors.
     # A step after the last word has no word.

@@ -1,36 +1,40 @@
-"""Whole sentences from one gradient of a language model, in order
+"""Sentences from one gradient of a language model, and what hides them
 
-Beyond dang2021, which recovers the set of an utterance's words: here the words are recovered in order, in closed form.
+Beyond dang2021, which recovers the set of an utterance's words: here the words are recovered in order, in closed form,
+also behind clipping and noise with a stated privacy loss, from larger batches, and without the gradient of some layers.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, ClassVar, Literal
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from pydantic import Field
 from torch import Tensor, nn
 
 from gradleak import claims, data, defenses, studies
 from gradleak.data.text import TITLES
-from gradleak.leak import Leak, observe
+from gradleak.errors import InputError
+from gradleak.leak import Gradients, Leak, observe
 from gradleak.models.language import batch_of
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-from gradleak.sequences import read_sentences
+from gradleak.sequences import read_prefixes, read_sentences
 from gradleak.sequences.recurrent import layers_of
 from gradleak.sequences.span import span_of
 from gradleak.show import figures
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import among, cells, count, joined, mean, median, summary, total
+from gradleak.show.summaries import among, cells, count, joined, mean, median, select, summary, total
 from gradleak.show.touch import InteractiveFigure, ReadingReplay, WordStep
 from gradleak.studies import Experiment, setting
 from gradleak.studies.dang2021.columns import COLUMNS
-from gradleak.studies.shared.outcomes import Outcome, collected, share_of, written
+from gradleak.studies.shared.outcomes import Outcome, collected, share_of
+from gradleak.studies.shared.private_noise import draw_noise, private_level
 from gradleak.studies.shared.read import private_of, reading_of
 from gradleak.studies.shared.sentence_clients import (
     SHOWN,
@@ -50,10 +54,29 @@ CHUNK = 25
 NEAREST = 60
 # A word lies in the span if its relative distance is below this: the limit in the page's reading by hand.
 FITS = 0.01
+# Layers whose gradient may be withheld: parameter names begin with them.
+WITHHELD = {
+    "none": "all layers are sent",
+    "embedding": "all but the embedding",
+    "head": "all but the last layer",
+    "recurrent": "all but the recurrent layers",
+}
+PREFIXES, COUNTS = "prefixes", "counts"
+# Defences, with their level, as the table shows them.
+DEFENSES = {
+    "none": "no defence",
+    "noise": "noise, {:g} × root mean square",
+    "half": "float16 numbers",
+    "bfloat16": "bfloat16 numbers",
+    "quantize": "{:.0f} bits",
+    "grad-drop": "smallest {:.0%} dropped",
+    "sign": "sign",
+}
+NonNegative = Annotated[float, Field(ge=0)]
 
 
 class Parameters(studies.Parameters):
-    """Parameters of the page: texts, language models, batches and defences."""
+    """Parameters of the page: texts, language models, batches, defences, noise, and layers that are not sent."""
 
     text: str = setting(paper="librispeech")
     cells: list[Cell] = setting(
@@ -98,6 +121,17 @@ class Parameters(studies.Parameters):
         ],
         validate_default=True,
     )
+    dp_cells: list[Cell] = setting(
+        paper=[f"{model}/1/{stage}/8/10" for model in ("lstm/256", "gru/256") for stage in STAGES],
+        smallest=["lstm/64/1/untrained/2/1"],
+        validate_default=True,
+    )
+    clip: float = setting(gt=0)
+    noise: list[NonNegative] = setting(paper=[0, 1e-7, 1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 0.01, 1], smallest=[0, 1])
+    sizes: list[Cell] = setting(
+        paper=[f"lstm/256/1/untrained/{size}/10" for size in (16, 32, 40, 48, 64)], smallest=[], validate_default=True
+    )
+    withheld: list[Literal["none", "embedding", "head", "recurrent"]] = setting(paper=list(WITHHELD), smallest=["head"])
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield the first batches of every kind first, so that an interrupted run has some of each."""
@@ -111,11 +145,18 @@ class Parameters(studies.Parameters):
         for defense in self.defenses:
             yield ReadBehindDefense.of(self, **dict(self.defended), **dict(defense))
         yield OneSentence.of(self, **{name: value for name, value in dict(self.defended).items() if name != "batches"})
+        for cell in self.dp_cells:
+            yield BehindDpSgd.of(self, **dict(cell), withheld="none")
+        for cell in self.sizes:
+            yield OfSizes.of(self, **dict(cell), clip=0.0, noise=[0.0], withheld="none")
+        for name in self.withheld:
+            yield WithoutLayer.of(self, **dict(self.dp_cells[0]), clip=0.0, noise=[0.0], withheld=name)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        batches = sum(cell.batches for cell in self.cells)
-        return f"{batches:,} batches in {len(self.cells)} settings, {TITLES[self.text]}"
+        cells = (*self.cells, *self.dp_cells, *self.sizes)
+        batches = sum(cell.batches for cell in cells)
+        return f"{batches:,} batches in {len(cells)} settings, {len(self.noise)} levels of noise, {TITLES[self.text]}"
 
 
 class ReadBatches(OnLanguageModel):
@@ -158,6 +199,63 @@ class ReadBehindDefense(OnLanguageModel):
             yield {**read, "batch": number, "utility": defenses.utility(clean.gradients, sent)}
 
 
+class DefendedBatches(OnLanguageModel):
+    """Batches with one layer withheld, or with clipped sentences and added noise."""
+
+    batches: int
+    clip: float
+    noise: list[float]
+    withheld: str
+    stays_on_cpu: ClassVar[str] = "sentences are read one at a time, in steps that are too small for a GPU"
+
+    def read(self) -> Iterator[Columns]:
+        """Read every batch at every level of noise; with a clipping norm, each sentence's gradient is clipped first."""
+        model, _ = self.model()
+        for number in range(self.batches):
+            private = private_of(self.text, self.size, number, self.seed)
+            clean = observe(model, *batch_of(private))
+            summed = clipped_sum(model, private, self.clip) if self.clip else clean.gradients
+            for level in self.noise:
+                generator = torch.Generator().manual_seed(1_000_003 * self.seed + number)
+                noisy = defenses.gaussian(level * self.clip / self.size, generator)(summed) if level else summed
+                sent = {name: value for name, value in noisy.items() if not name.startswith(f"{self.withheld}.")}
+                leak = Leak(model, sent, clean.head, self.size)
+                # With clipped sentences the counts are no integers, so counting is tried only without noise.
+                readers = {PREFIXES: _by_prefixes} if level else {PREFIXES: _by_prefixes, COUNTS: _by_counts}
+                utility = defenses.utility(clean.gradients, noisy)
+                for reader, read in readers.items():
+                    started = time.process_time()
+                    try:
+                        found = read(leak, private, self.words())
+                    except InputError:
+                        # A gradient that this attack needs is not sent.
+                        found = {"right": 0.0, "false": 0, "exact": False, "wrongly_sure": False}
+                    seconds = time.process_time() - started
+                    about: Columns = {"batch": number, "multiplier": level, "utility": utility, "reader": reader}
+                    yield found | about | {"seconds": seconds}
+
+
+class BehindDpSgd(DefendedBatches):
+    """Batches with DP-SGD as a defence."""
+
+    part: ClassVar[str] = "dp"
+    run = DefendedBatches.read
+
+
+class OfSizes(DefendedBatches):
+    """Batches of one size, without a defence."""
+
+    part: ClassVar[str] = "size"
+    run = DefendedBatches.read
+
+
+class WithoutLayer(DefendedBatches):
+    """Batches whose update lacks the gradient of one layer."""
+
+    part: ClassVar[str] = "layers"
+    run = DefendedBatches.read
+
+
 class OneSentence(OnLanguageModel):
     """One sentence of a batch for the figure: the distance of every word from the span at every step."""
 
@@ -193,6 +291,32 @@ def _read(leak: Leak, words: range | None, private: list[list[int]]) -> Columns:
     return reading | {"seconds": time.process_time() - started}
 
 
+def clipped_sum(model: nn.Module, private: list[list[int]], clip: float) -> Gradients:
+    """Return DP-SGD's sum (abadi2016) of clipped sentence gradients, before its noise, divided by their number."""
+    own = [defenses.clip(clip)(observe(model, *batch_of([one])).gradients) for one in private]
+    return defenses.average(own)
+
+
+def _by_prefixes(leak: Leak, private: list[list[int]], words: range) -> Columns:
+    """Read the longest prefixes, and compare them with the sentences of the batch."""
+    found = read_prefixes(leak, words=words)
+    right = sum(sentence in found for sentence in private) / len(private)
+    false = _false(found, private)
+    return {"right": right, "false": false, "exact": right == 1 and false == 0, "wrongly_sure": False}
+
+
+def _by_counts(leak: Leak, private: list[list[int]], words: range) -> Columns:
+    """Read sentences with their counts, and compare them with the sentences of the batch."""
+    read = read_sentences(leak, words=words)
+    reading = reading_of(read, private)
+    kept = ("right", "exact", "wrongly_sure", "status", "tokens", "rank")
+    return {"false": _false(read.all(), private)} | {name: reading[name] for name in kept}
+
+
+def _false(found: list[list[int]], private: list[list[int]]) -> int:
+    return sum(sentence not in private for sentence in found)
+
+
 def misses(model: nn.Module, leak: Leak, sentence: list[int], start: int) -> list[Tensor]:
     """Return the relative distance of each word (C,) from the span, for every step of a sentence and the one behind.
 
@@ -211,23 +335,18 @@ def misses(model: nn.Module, leak: Leak, sentence: list[int], start: int) -> lis
     return found
 
 
-# Whether batches were read, in both tables.
-BATCHES = {
-    "batches": count(),
-    "read exactly": total("exact"),
-    **cells(COLUMNS, "unique", "wrongly_sure", by=total),
-}
-
-
 def headline(record: Record) -> Headline:
-    """Return the finding: one gradient gives every sentence of a batch, and the certificate is never wrong."""
+    """Return the finding: one gradient gives every sentence, and noise hides them at an ε that is no guarantee."""
     known = claims.judgements(record)
-    read, wrong = known["sentences-lstm"], known["sentences-promise"]
+    read, noisy = known["sentences-lstm"], known["defended-noise-stops"]
+    multiplier = noisy.claim.measure.where["multiplier"]
+    epsilon = float(f"{defenses.release_epsilon(multiplier):.1g}")
     return Headline(
         "From one gradient of an LSTM language model the server reads every sentence of a batch of "
-        f"{read.claim.measure.where['size']}, word by word and in order, in {read.text} of batches; no "
-        "result that the attack certified as unique was wrong.",
-        true=bool(read.agrees and wrong.agrees),
+        f"{read.claim.measure.where['size']}, word by word and in order, in {read.text} of batches; clipping and noise "
+        f"of {multiplier:g} times the clipping norm leave {100 * (noisy.value or 0):.0f} % of sentences readable, "
+        f"although their privacy loss ε of {epsilon:,.0f} is no guarantee of privacy.",
+        true=bool(read.agrees and noisy.agrees) and epsilon > 1000,
         claim="sentences-lstm",
         what="batches of 32 sentences read exactly (untrained LSTM of width 256, LibriSpeech texts)",
         figure=figure_reading,
@@ -247,7 +366,13 @@ def table(record: Record) -> pd.DataFrame:
         f"{layers} × {SHOWN[kind]}" if layers > 1 else SHOWN[kind]
         for kind, layers in zip(rows["kind"], rows["layers"], strict=True)
     ]
-    tried = {**cells(COLUMNS, "tokens", by=median), **BATCHES, **cells(COLUMNS, "seconds", by=median)}
+    tried = {
+        **cells(COLUMNS, "tokens", by=median),
+        "batches": count(),
+        "read exactly": total("exact"),
+        **cells(COLUMNS, "unique", "wrongly_sure", by=total),
+        **cells(COLUMNS, "seconds", by=median),
+    }
     given = {
         "exact with the words known": joined(" of ", total("exact"), count()),
         **cells(COLUMNS, "seconds", by=median, head="{} with the words known"),
@@ -260,25 +385,51 @@ def table(record: Record) -> pd.DataFrame:
     )
 
 
-def _defense_name(defense: str, level: float) -> str:
-    shown = {
-        "none": "none",
-        "noise": f"noise, {level:g} × root mean square",
-        "half": "float16 numbers",
-        "bfloat16": "bfloat16 numbers",
-        "quantize": f"{level:.0f} bits",
-        "grad-drop": f"smallest {level:.0%} dropped",
-        "sign": "sign",
+def _protections(rows: pd.DataFrame) -> pd.Series[str]:
+    """Return the name of each row's protection."""
+    names: dict[str, Callable[[Any], str]] = {
+        "dp": lambda row: f"clipped, noise {row.multiplier:g} (ε {private_level(row.multiplier)})",
+        "size": lambda row: f"batches of {row.size}",
+        "layers": lambda row: WITHHELD[row.withheld],
+        "defense": lambda row: DEFENSES[row.defense].format(row.level),
     }
-    return shown[defense]
+    return pd.Series([names[row.part](row) for row in rows.itertuples()], index=rows.index)
 
 
-def defense_table(record: Record) -> pd.DataFrame:
-    """Return the sentences that are read behind defences, and the cosine with the clean gradient, a line a defence."""
-    rows = record.rows(ReadBehindDefense)
-    names = [_defense_name(*one) for one in zip(rows["defense"], rows["level"], strict=True)]
-    measures = {"cosine": mean("utility", ".4f"), **BATCHES, **cells(COLUMNS, "right", by=mean)}
-    return summary(rows.assign(named=names), {"defence": "named"}, measures)
+def defended(record: Record) -> pd.DataFrame:
+    """Return the rows of batches behind a protection; where no attack is stated, it is that with counts."""
+    rows = record.frame()
+    rows = rows[rows["part"].isin(["dp", "size", "layers", "defense"])]
+    return rows.assign(reader=rows["reader"].fillna(COUNTS))
+
+
+def protections_table(record: Record) -> pd.DataFrame:
+    """Return the sentences that are read behind every protection, over all models and stages of training.
+
+    One line for each protection. Columns: the cosine of the sent gradient with the clean one and the number of batches;
+    of the attack by prefixes, the share of sentences found and the mean number of false sentences per batch; of the
+    attack with counts, the share of sentences found, and the numbers of batches read exactly and certified.
+    """
+    rows = defended(record)
+    by_prefixes, with_counts = cells(COLUMNS, "right", "false", by=mean), cells(COLUMNS, "right", by=mean)
+    with_counts |= {"batches exact": total("exact"), **cells(COLUMNS, "unique", by=total)}
+    return summary(
+        rows.assign(protection=_protections(rows), unique=rows["status"] == "unique"),
+        {"protection": "protection"},
+        {
+            **cells(COLUMNS, "utility", by=mean),
+            "batches": lambda group: f"{len(group) // group['reader'].nunique()}",
+            **{f"by prefixes: {head}": among(measure, reader=PREFIXES) for head, measure in by_prefixes.items()},
+            **{f"with counts: {head}": among(measure, reader=COUNTS) for head, measure in with_counts.items()},
+        },
+    )
+
+
+def figure_frontier(record: Record) -> Figure:
+    """Draw the share of sentences found against the noise and its ε, a line for each model and stage of training."""
+    frame = select(record.rows(BehindDpSgd), reader=PREFIXES)
+    frame = frame.assign(noise=frame["multiplier"], line=frame["kind"].map(SHOWN) + ", " + frame["stage"])
+    return draw_noise(frame, "right", legend=4, ylabel="share of sentences correct")
 
 
 def _steps(record: Record) -> pd.DataFrame:
@@ -363,10 +514,16 @@ def outcomes(record: Record) -> list[Outcome]:
         data=rows["text"], batch=rows["size"],
         detail=[f"width {row['width']}, layers: {row['layers']}" for _, row in rows.iterrows()],
     )  # fmt: skip
-    rows = record.rows(ReadBehindDefense)
+    rows = defended(record)
     right = share_of("right", "sentences read exactly", "batches")
+    behind: dict[str, Callable[[Any], str]] = {
+        "dp": lambda row: f"release/{row.clip:g}/{row.multiplier:g}",
+        "size": lambda row: "none",
+        "layers": lambda row: "none" if row.withheld == "none" else f"withheld/{row.withheld}",
+        "defense": lambda row: f"{'noise-share' if row.defense == 'noise' else row.defense}/{row.level:g}",
+    }
     return found + collected(
-        record, rows, "text", right, cosine=rows["utility"], attack="words in the span", network=rows["kind"],
-        training=rows["stage"], data=rows["text"], batch=rows["size"],
-        defense=written(rows["defense"], rows["level"], {"noise": "noise-share"}),
+        record, rows, "text", right, cosine=rows["utility"], attack="words in the span, " + rows["reader"],
+        network=rows["kind"], training=rows["stage"], data=rows["text"], batch=rows["size"],
+        defense=[behind[row.part](row) for row in rows.itertuples()],
     )  # fmt: skip
