@@ -30,7 +30,7 @@ EXPLORED = (
     *("fcn-inversion", "cnn-inversion", "exact-batch", "peeling", "peeling-limits"),
     *("cnn-reconstruction", "feature-matching", "what-matching-costs"),
     *("gradinversion", "gradinversion-baselines", "gradinversion-batches", "gradinversion-many", "gradinversion-long"),
-    *("sentences", "defended-sentences", "words", "spoken"),
+    *("sentences", "defended-sentences", "words"),
     *("transcripts", "harder-transcripts", "matched-transcripts"),
     *("precision", "audit"),
 )
