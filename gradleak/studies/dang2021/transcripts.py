@@ -1,6 +1,7 @@
 """Transcripts in closed form: the words that a recogniser's decoder reads, in order
 
-dang2021, section 4: its Table 5 and Figure 2 by a closed form instead of matching gradients; and cases beyond it.
+dang2021, section 4: its Table 5 and Figure 2 by a closed form instead of matching gradients; and beyond it batches of
+utterances, and speech that is synthesised or recorded.
 """
 
 from __future__ import annotations
@@ -12,16 +13,22 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from pydantic import Field
+from torch import Tensor
 
 from gradleak import claims, studies
 from gradleak.data import text
+from gradleak.data.audio import can_speak, spoken_digits, synthesised
+from gradleak.data.speech import pseudo_speech
 from gradleak.models.recogniser import SIZES
-from gradleak.runs.forms import Form
+from gradleak.runs.forms import Form, Whole
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-from gradleak.sequences.observed import FIRST
+from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.sequences.transcripts import read_transcripts, step_misses
+from gradleak.sequences.words import reveal_words
 from gradleak.show import figures
+from gradleak.show.drawn import drawn, points
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
 from gradleak.show.summaries import cells, greatest, least, median, summary, total
@@ -32,10 +39,12 @@ from gradleak.studies.shared.proportions import successes
 from gradleak.studies.shared.recognisers import (
     AttackedRecogniser,
     OnRecogniser,
+    OnUtterances,
     Positive,
     Source,
     about_utterances,
     attacked_texts,
+    stage_of,
     texts_far_apart,
     tokens_of,
     with_stage,
@@ -43,11 +52,13 @@ from gradleak.studies.shared.recognisers import (
 from gradleak.studies.shared.transcript_errors import certified, distances, timed, word_error_rate
 
 PLACE = "Section 4, Table 5 (number of variables)"
-CHUNK = 50  # utterances per experiment
+CHUNK, HEARD = 50, 25  # utterances per experiment, in artificial speech and in other speech
 # The parameters that take the states of the decoder's first layer, if it has one layer and if it has two.
 NEXT = (("head.weight",), ("cells.1.weight_ih", "head.weight"))
 SHOWN = 0.7  # the figure's utterance, as a share of a list sorted by length
 SAMPLE = 60  # wrong words that the figure shows at each step
+DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+ARTIFICIAL, RECORDED, SYNTHESISED = "artificial", "recorded", "synthesised"  # kinds of speech
 
 
 class Together(Form):
@@ -57,8 +68,16 @@ class Together(Form):
     count: Positive
 
 
+class Voice(Form):
+    """A voice of espeak-ng, written "name/words per minute/pitch"."""
+
+    name: str
+    rate: Whole = Field(ge=80, le=450)
+    pitch: Whole = Field(le=99)
+
+
 class Parameters(studies.Parameters):
-    """Parameters of the page: recognisers with their utterances, and batches of utterances."""
+    """Parameters of the page: single utterances, batches, and other speech with its stages of training."""
 
     source: Source = setting(paper="librispeech")
     rows: list[AttackedRecogniser] = setting(
@@ -69,9 +88,25 @@ class Parameters(studies.Parameters):
     batches: list[Together] = setting(
         paper=["2/24", "4/24", "8/12", "16/6", "32/3"], smallest=["2/1"], validate_default=True
     )
+    voices: list[Voice] = setting(
+        paper=[
+            "en-us/175/50",
+            "en-gb/140/35",
+            "en-us+f3/210/65",
+            "en-gb-scotland/160/40",
+            "en-gb-x-rp+f2/190/70",
+            "en-us+m3/120/20",
+        ],
+        smallest=["en-us/175/50"],
+        validate_default=True,
+    )
+    stand_in: bool = setting(paper=False)
+    utterances: int = setting(paper=134, smallest=2, ge=1)
+    digits: int = setting(paper=60, ge=0, le=500)
+    stages: list[Whole] = setting(paper=[0, 100], smallest=[0])
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield single utterances, batches of each size, the unknowns of matching, and the figure's utterance."""
+        """Yield single utterances, batches, the unknowns of matching, the figure's utterance, and other speech."""
         for row in self.rows:
             for first in range(0, row.utterances, CHUNK):
                 yield SingleUtterances.of(self, **dict(row), first=first)
@@ -80,10 +115,18 @@ class Parameters(studies.Parameters):
             yield Batches.of(self, size=small, trained=0, form=str(form))
         yield CountUnknowns.of(self, size=small, trained=0)
         yield StepByStep.of(self, size=small, trained=0)
+        heard = not self.stand_in or can_speak()
+        voices = [str(voice) for voice in self.voices] if heard else [ARTIFICIAL]
+        for trained in self.stages:
+            for first in range(0, self.utterances, HEARD):
+                yield SynthesisedTexts.of(self, voices=voices, trained=trained, first=first)
+            for first in range(0, self.digits, HEARD):
+                yield RecordedDigits.of(self, utterances=self.digits, trained=trained, first=first)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        return about_utterances(self.rows, self.source)
+        digits = f" and {self.digits} strings of recorded digits" if self.digits else ""
+        return f"{about_utterances(self.rows, self.source)}, {self.utterances} synthesised utterances{digits}"
 
 
 class ReadTranscripts(OnRecogniser):
@@ -180,15 +223,81 @@ class StepByStep(ReadTranscripts):
             }
 
 
+class HearSpeech(OnUtterances):
+    """Utterances of one kind of speech, numbered from `first`."""
+
+    first: int
+
+    def heard(self, said: str, voice: str, number: int) -> Columns:
+        """Observe one utterance, read its bag and its transcript, and compare them with the truth."""
+        sound = sound_of(said, voice, number)
+        (tokens,) = tokens_of(self.source, [said])
+        leak = observe_speech(self.recogniser(), [sound], [tokens], only=[*FIRST, "head.weight"])
+        (bag, found), seconds = timed(lambda: (reveal_words(leak), read_transcripts(leak)))
+        return {
+            "number": number,
+            "voice": voice,
+            "frames": len(sound),
+            "length": len(tokens),
+            "length_error": abs(bag.count - len(tokens)),
+            "bag_exact": bag.tokens == [sorted(set(tokens))],
+            "seconds": seconds,
+            **certified(found.tokens, [tokens[:-1]], found.status),
+            **distances(found),
+        }
+
+
+class SynthesisedTexts(HearSpeech):
+    """Texts spoken by `voices` of espeak-ng in turn, or in artificial speech."""
+
+    part: ClassVar[str] = SYNTHESISED
+    voices: list[str]
+
+    def run(self) -> Iterator[Columns]:
+        """Read each text."""
+        every = list(enumerate(attacked_texts(self.source, self.utterances)))
+        for number, said in every[self.first : self.first + HEARD]:
+            yield self.heard(said, self.voices[number % len(self.voices)], number)
+
+
+class RecordedDigits(HearSpeech):
+    """Strings of digits that people spoke."""
+
+    part: ClassVar[str] = RECORDED
+
+    def run(self) -> Iterator[Columns]:
+        """Read each string."""
+        for number in range(self.utterances)[self.first : self.first + HEARD]:
+            yield self.heard(digits_of(number, self.seed), RECORDED, number)
+
+
+def digits_of(number: int, seed: int) -> str:
+    """Return two to seven random digits as words."""
+    generator = torch.Generator().manual_seed(1009 * seed + number)
+    return " ".join(DIGITS[one] for one in torch.randint(len(DIGITS), (2 + number % 6,), generator=generator))
+
+
+def sound_of(said: str, voice: str, number: int) -> Tensor:
+    """Return the speech (F, 80) of a text: recorded, artificial, or synthesised with a voice."""
+    if voice == RECORDED:
+        return spoken_digits(said, number)
+    if voice == ARTIFICIAL:
+        return pseudo_speech(said)
+    own = Voice.of(voice)
+    return synthesised(said, voice=own.name, rate=own.rate, pitch=own.pitch)
+
+
 def headline(record: Record) -> Headline:
     """Return the finding: one gradient of the decoder's first layer gives the transcript in order."""
     known = claims.judgements(record)
     exact, trained, wrong = known["transcripts-untrained"], known["transcripts-trained"], known["transcripts-sure"]
+    said, digits = known["spoken-transcripts"], known["spoken-digits-transcripts"]
     return Headline(
         f"One gradient of the decoder's first layer gives {exact.value or 0:.0f} % of the transcripts of single "
         "utterances exactly, word by word and in order, by solving linear equations: without audio, bag of words or "
-        f"length, and for trained recognisers as well ({trained.value or 0:.0f} %).",
-        true=bool(exact.agrees and trained.agrees and wrong.agrees),
+        f"length, for trained recognisers as well ({trained.value or 0:.0f} %), and for speech that is synthesised "
+        f"({said.value or 0:.0f} %) or recorded ({digits.value or 0:.0f} %).",
+        true=all(one.agrees for one in (exact, trained, wrong, said, digits, known["spoken-sure"])),
         claim="transcripts-untrained",
         what="transcripts exact, untrained small recogniser, LibriSpeech texts with artificial speech",
         figure=figure_steps,
@@ -196,11 +305,19 @@ def headline(record: Record) -> Headline:
     )
 
 
+def _single(record: Record) -> pd.DataFrame:
+    """Return the rows of all single utterances, with their kind of speech."""
+    rows = pd.concat([record.rows(kind) for kind in (SingleUtterances, SynthesisedTexts, RecordedDigits)])
+    kinds = {RECORDED: RECORDED, ARTIFICIAL: ARTIFICIAL}
+    kind = [kinds.get(voice, SYNTHESISED) for voice in rows["voice"].fillna(ARTIFICIAL)]
+    return rows.assign(kind=kind, size=rows["size"].fillna("small"))
+
+
 def table(record: Record) -> pd.DataFrame:
-    """Return the results for single utterances, a row for each recogniser and stage of training."""
+    """Return the results for single utterances, a row for each kind of speech, recogniser and stage of training."""
     return summary(
-        with_stage(record.rows(SingleUtterances)),
-        {"recogniser": "size", "stage": "stage"},
+        with_stage(_single(record)),
+        {"speech": "kind", "recogniser": "size", "stage": "stage"},
         {"transcripts exact": successes("exact")}
         | cells(COLUMNS, "unique", "wrongly_sure", by=total)
         | cells(COLUMNS, "worst", by=greatest)
@@ -240,9 +357,39 @@ def figure_steps(record: Record) -> Figure:
     return figure
 
 
+def figure_sounds(sounds: dict[str, Tensor]) -> Figure:
+    """Draw the log-mel bands of each sound against time, a panel per sound."""
+    figure, axes = figures.panels(1, len(sounds), height=2.4)
+    for axis, (name, sound) in zip(axes[0], sounds.items(), strict=True):
+        axis.imshow(sound.T.cpu().numpy(), origin="lower", aspect="auto", cmap="magma", interpolation="nearest")
+        axis.set(title=name, xlabel="frames of 10 ms")
+        axis.grid(visible=False)
+    axes[0][0].set_ylabel("mel bands")
+    return figure
+
+
+def figure_misses(record: Record) -> Figure:
+    """Draw the relative distances from the span against the number of frames, a panel per kind of speech and stage.
+
+    For every utterance they are those of the worst word of the transcript and of the nearest other word.
+    """
+    return drawn(
+        _single(record).dropna(subset=["frames"]),
+        points("frames", "worst", "worst word read", figures.COLOURS[1]),
+        points("frames", "other", "nearest other word", figures.COLOURS[2]),
+        panels=["kind", "trained"],
+        title=lambda kind, trained: f"{kind}\n{stage_of(trained)}",
+        height=2.6,
+        legend=2,
+        yscale="log",
+        xlabel="frames of 10 ms",
+        ylabel="share outside the span",
+    )
+
+
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    alone = line(table(record), "paper", "untrained")
+    alone = line(table(record), ARTIFICIAL, "paper", "untrained")
     return Leaks(
         "the transcript of speech",
         "one utterance; an untrained speech recogniser of the paper's size",
@@ -255,11 +402,12 @@ def leaks(record: Record) -> Leaks:
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
-    together = record.rows(Batches)
+    alone, together = _single(record), record.rows(Batches)
+    data = alone["source"].where(alone["kind"] == ARTIFICIAL, alone["kind"] + " speech")
     measured = [
-        (record.rows(SingleUtterances), share_of("exact", "transcripts read exactly", "utterances")),
+        (alone.assign(data=data, of=1), share_of("exact", "transcripts read exactly", "utterances")),
         (
-            together.assign(right=together["read"] / together["of"]),
+            together.assign(data=together["source"], right=together["read"] / together["of"]),
             share_of("right", "transcripts read exactly", "batches"),
         ),
     ]
@@ -268,6 +416,6 @@ def outcomes(record: Record) -> list[Outcome]:
         for rows, measure in measured
         for outcome in collected(
             record, rows, "text", measure, attack="transcript, closed form", network=rows["size"].map(RECOGNISERS),
-            training=stages(rows["trained"]), data=rows["source"], batch=rows["of"].astype(int),
+            training=stages(rows["trained"]), data=rows["data"], batch=rows["of"].astype(int),
         )
     ]  # fmt: skip
