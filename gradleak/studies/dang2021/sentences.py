@@ -239,21 +239,30 @@ class BehindDpSgd(DefendedBatches):
     """Batches with DP-SGD as a defence."""
 
     part: ClassVar[str] = "dp"
-    run = DefendedBatches.read
+
+    def run(self) -> Iterator[Columns]:
+        """Read the batches."""
+        return self.read()
 
 
 class OfSizes(DefendedBatches):
     """Batches of one size, without a defence."""
 
     part: ClassVar[str] = "size"
-    run = DefendedBatches.read
+
+    def run(self) -> Iterator[Columns]:
+        """Read the batches."""
+        return self.read()
 
 
 class WithoutLayer(DefendedBatches):
     """Batches whose update lacks the gradient of one layer."""
 
     part: ClassVar[str] = "layers"
-    run = DefendedBatches.read
+
+    def run(self) -> Iterator[Columns]:
+        """Read the batches."""
+        return self.read()
 
 
 class OneSentence(OnLanguageModel):
@@ -342,10 +351,10 @@ def headline(record: Record) -> Headline:
     multiplier = noisy.claim.measure.where["multiplier"]
     epsilon = float(f"{defenses.release_epsilon(multiplier):.1g}")
     return Headline(
-        "From one gradient of an LSTM language model the server reads every sentence of a batch of "
-        f"{read.claim.measure.where['size']}, word by word and in order, in {read.text} of batches; clipping and noise "
-        f"of {multiplier:g} times the clipping norm leave {100 * (noisy.value or 0):.0f} % of sentences readable, "
-        f"although their privacy loss ε of {epsilon:,.0f} is no guarantee of privacy.",
+        f"From one gradient of an LSTM a server reads every sentence of a batch of {read.claim.measure.where['size']} "
+        f"in {read.text} of batches; clipping and noise of {multiplier:g} times the clipping norm leave "
+        f"{100 * (noisy.value or 0):.0f} % of sentences readable, at an ε of {epsilon:,.0f}, which guarantees no "
+        "privacy.",
         true=bool(read.agrees and noisy.agrees) and epsilon > 1000,
         claim="sentences-lstm",
         what="batches of 32 sentences read exactly (untrained LSTM of width 256, LibriSpeech texts)",
@@ -393,7 +402,7 @@ def _protections(rows: pd.DataFrame) -> pd.Series[str]:
         "layers": lambda row: WITHHELD[row.withheld],
         "defense": lambda row: DEFENSES[row.defense].format(row.level),
     }
-    return pd.Series([names[row.part](row) for row in rows.itertuples()], index=rows.index)
+    return pd.Series([names[str(row.part)](row) for row in rows.itertuples()], index=rows.index)
 
 
 def defended(record: Record) -> pd.DataFrame:
@@ -514,16 +523,18 @@ def outcomes(record: Record) -> list[Outcome]:
         data=rows["text"], batch=rows["size"],
         detail=[f"width {row['width']}, layers: {row['layers']}" for _, row in rows.iterrows()],
     )  # fmt: skip
+    # Batches of which no layer is withheld are the control, and the same setting as batches of that size.
     rows = defended(record)
+    rows = rows[(rows["part"] != WithoutLayer.part) | (rows["withheld"] != "none")]
     right = share_of("right", "sentences read exactly", "batches")
     behind: dict[str, Callable[[Any], str]] = {
         "dp": lambda row: f"release/{row.clip:g}/{row.multiplier:g}",
         "size": lambda row: "none",
-        "layers": lambda row: "none" if row.withheld == "none" else f"withheld/{row.withheld}",
+        "layers": lambda row: f"withheld/{row.withheld}",
         "defense": lambda row: f"{'noise-share' if row.defense == 'noise' else row.defense}/{row.level:g}",
     }
     return found + collected(
         record, rows, "text", right, cosine=rows["utility"], attack="words in the span, " + rows["reader"],
         network=rows["kind"], training=rows["stage"], data=rows["text"], batch=rows["size"],
-        defense=[behind[row.part](row) for row in rows.itertuples()],
+        defense=[behind[str(row.part)](row) for row in rows.itertuples()],
     )  # fmt: skip

@@ -294,9 +294,8 @@ def headline(record: Record) -> Headline:
     said, digits = known["spoken-transcripts"], known["spoken-digits-transcripts"]
     return Headline(
         f"One gradient of the decoder's first layer gives {exact.value or 0:.0f} % of the transcripts of single "
-        "utterances exactly, word by word and in order, by solving linear equations: without audio, bag of words or "
-        f"length, for trained recognisers as well ({trained.value or 0:.0f} %), and for speech that is synthesised "
-        f"({said.value or 0:.0f} %) or recorded ({digits.value or 0:.0f} %).",
+        f"utterances exactly, in order and without audio, from trained recognisers ({trained.value or 0:.0f} %), and "
+        f"for speech that is synthesised ({said.value or 0:.0f} %) or recorded ({digits.value or 0:.0f} %) as well.",
         true=all(one.agrees for one in (exact, trained, wrong, said, digits, known["spoken-sure"])),
         claim="transcripts-untrained",
         what="transcripts exact, untrained small recogniser, LibriSpeech texts with artificial speech",

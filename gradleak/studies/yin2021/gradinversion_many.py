@@ -336,11 +336,9 @@ def headline(record: Record) -> Headline:
     images = rows_of(record, "image", "batches")
     identified = images[images["run"] == named(KINDS[0], size, FEATURES)]["identified"]
     return Headline(
-        f"On a small network with many classes even batches of {size} do not protect: the last layer's gradient gives "
-        f"the features of {found.text} of the images; with these features another network identifies "
-        f"{identified.sum():.0f} of {len(identified)} random images, and without them {plain.cases}. Linear "
-        "equations, with matching for the images that they do not restore, restore single images from a trained ResNet "
-        f"with a mean PSNR of {peeled_first.text}; many steps of matching alone reach {matched.text}.",
+        f"Batches of {size} do not protect: with the features of the last layer's gradient, {identified.sum():.0f} of "
+        f"{len(identified)} random images are identified, without them {plain.cases}; from a trained ResNet, linear "
+        f"equations restore single images with {peeled_first.text}, many steps of matching with {matched.text}.",
         true=bool(found.agrees and peeled_first.agrees)
         and 100 * float(identified.mean()) > (plain.value or 0)
         and (peeled_first.value or 0) > 30
