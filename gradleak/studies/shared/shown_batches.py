@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gradleak.runs.columns import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.drawn import Mark, arranged, dots, level, look_of, only_rows, panel
@@ -19,7 +20,6 @@ from gradleak.show.summaries import NOTHING, Measure, cells, count, mean, median
 from gradleak.studies.shared.mosaics import show
 from gradleak.studies.shared.outcomes import BASELINES, PUBLISHED
 from gradleak.studies.shared.restored_batches import FLOORS, KINDS, LATENT, OF_ANOTHER, interval_of, values_of
-from gradleak.studies.yin2021.columns import COLUMNS
 
 # The notes on a table with the measures of `quality`.
 NOTES = (
@@ -43,10 +43,11 @@ def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
     return own[~((own["run"] == "unrelated") & (own["psnr"].astype(float) == math.inf))] if what == "image" else own
 
 
-def quality(images: pd.DataFrame, size: int, seed: int) -> dict[str, Measure]:
+def quality(columns: Columns, images: pd.DataFrame, size: int, seed: int) -> dict[str, Measure]:
     """Return the measures of a run's images by their heads in a table; the PSNR has its 95 % bootstrap interval.
 
     Args:
+        columns: The columns of the paper's pages.
         images: The rows that are measured; measures that they do not have are left out.
         size: The number of images in each group that the bootstrap resamples.
         seed: Seed of the bootstrap.
@@ -65,29 +66,33 @@ def quality(images: pd.DataFrame, size: int, seed: int) -> dict[str, Measure]:
     medians = [name for name in ("frequencies", "relative_l2") if name in images and images[name].notna().any()]
     shares = [name for name in ("identified", "identified_by_own") if name in images]
     return {
-        **cells(COLUMNS, *medians, by=median),
+        **cells(columns, *medians, by=median),
         "PSNR (dB), 95 % interval": psnr,
-        **cells(COLUMNS, "ssim", by=mean),
+        **cells(columns, "ssim", by=mean),
         "LPIPS": lpips,
-        **cells(COLUMNS, *shares, by=mean),
+        **cells(columns, *shares, by=mean),
         "number of images": count(),
     }
 
 
 def quality_table(
-    groups: Mapping[str, tuple[pd.DataFrame, int]], seed: int, more: Mapping[str, Measure] = MappingProxyType({})
+    columns: Columns,
+    groups: Mapping[str, tuple[pd.DataFrame, int]],
+    seed: int,
+    more: Mapping[str, Measure] = MappingProxyType({}),
 ) -> pd.DataFrame:
     """Return the quality of the images of each run, with one row for each group of images and run.
 
     Args:
+        columns: The columns of the paper's pages.
         groups: For each group, by its name: the rows of its images, and the number of images that the bootstrap
             resamples together.
         seed: Seed of the bootstrap.
         more: Further measures, by their heads in the table.
     """
-    keys = {"images": "group", COLUMNS["run"].head: "run"}
+    keys = {"images": "group", columns["run"].head: "run"}
     tables = [
-        summary(images.assign(group=name), keys, quality(images, size, seed) | dict(more))
+        summary(images.assign(group=name), keys, quality(columns, images, size, seed) | dict(more))
         for name, (images, size) in groups.items()
     ]
     # A measure that a group of images does not have is a dash.

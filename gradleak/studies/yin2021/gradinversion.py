@@ -341,7 +341,7 @@ def table(record: Record) -> pd.DataFrame:
     }
     groups = {name: (rows_of(record, "image", part), size) for name, (part, size) in parts.items()}
     paper = among(only("run", lambda run: PUBLISHED.get(run, NOTHING)), part="rows")
-    return quality_table(groups, stated.seed, {"paper: FFT2D / PSNR / LPIPS": paper})
+    return quality_table(COLUMNS, groups, stated.seed, {"paper: FFT2D / PSNR / LPIPS": paper})
 
 
 def noise_table(record: Record) -> pd.DataFrame:

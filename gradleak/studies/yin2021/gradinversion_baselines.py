@@ -159,7 +159,7 @@ def table(record: Record) -> pd.DataFrame:
     """
     images, stated = rows_of(record, "image", "rows"), record.stated(Parameters)
     paper = {"paper: FFT2D / PSNR / LPIPS": only("run", lambda run: PUBLISHED.get(run, NOTHING))}
-    return summary(images, {COLUMNS["run"].head: "run"}, quality(images, stated.size, stated.seed) | paper)
+    return summary(images, {COLUMNS["run"].head: "run"}, quality(COLUMNS, images, stated.size, stated.seed) | paper)
 
 
 def figure_images(record: Record) -> Figure:

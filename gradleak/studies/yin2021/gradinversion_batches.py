@@ -185,7 +185,7 @@ def sizes_table(record: Record) -> pd.DataFrame:
     images, stated = rows_of(record, "image", "sizes"), record.stated(Parameters)
     sizes = images["batch_size"].map("{:.0f}".format).where(~images["run"].isin(FLOORS), images["run"])
     keys = {COLUMNS["kind"].head: "kind", "batch size, or baseline": "B"}
-    return summary(images.assign(B=sizes), keys, quality(images, max(stated.sizes), stated.seed))
+    return summary(images.assign(B=sizes), keys, quality(COLUMNS, images, max(stated.sizes), stated.seed))
 
 
 def networks_table(record: Record) -> pd.DataFrame:
@@ -197,7 +197,9 @@ def networks_table(record: Record) -> pd.DataFrame:
     names = stated.networks
     published = dict(zip(names, PUBLISHED, strict=True)) if len(names) == len(PUBLISHED) else {}
     # Identified images are left out, because one of the attacked networks may be the judge.
-    measures = quality(images.drop(columns=["identified", "identified_by_own"]), stated.network_size, stated.seed)
+    measures = quality(
+        COLUMNS, images.drop(columns=["identified", "identified_by_own"]), stated.network_size, stated.seed
+    )
     measures["paper: FFT2D / PSNR / LPIPS"] = only("run", lambda run: published.get(run, NOTHING))
     accuracy = {head: restored(measure) for head, measure in cells(COLUMNS, "test_accuracy").items()}
     return summary(images, {"network": "run"}, accuracy | measures)

@@ -371,7 +371,7 @@ def table(record: Record) -> pd.DataFrame:
         own = images["run"].isin(FLOORS) & images["kind"].notna()
         groups[name] = images.assign(run=images["run"].where(~own, images["kind"] + ", " + images["run"])), most
     found = cells(COLUMNS, "known_feature", by=lambda column, text: restored(mean(column, text)))
-    return quality_table(groups, stated.seed, found)
+    return quality_table(COLUMNS, groups, stated.seed, found)
 
 
 def peeled_table(record: Record) -> pd.DataFrame:
