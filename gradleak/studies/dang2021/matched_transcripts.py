@@ -30,6 +30,7 @@ from gradleak.show.headline import Headline
 from gradleak.show.summaries import cells, mean, median, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.dang2021.columns import COLUMNS
+from gradleak.studies.dang2021.experiments import set_scores
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
 from gradleak.studies.shared.proportions import successes_with_interval, wilson_interval
 from gradleak.studies.shared.recognisers import (
@@ -224,13 +225,8 @@ def tokens_long(source: str, length: int, number: int) -> list[int]:
 
 def compared_bags(found: set[int], truth: set[int]) -> Columns:
     """Compare a bag of words with the true one."""
-    both = len(found & truth)
-    return {
-        "precision": both / len(found) if found else 0.0,
-        "recall": both / len(truth),
-        "f1": 2 * both / (len(found) + len(truth)),
-        "bag_exact": found == truth,
-    }
+    scores = set_scores(found, truth)
+    return {"bag_exact" if name == "exact" else name: score for name, score in scores.items()}
 
 
 def _searches(record: Record) -> pd.DataFrame:

@@ -186,7 +186,7 @@ class Matched(OnLeNet):
                     row |= {"status": status, "loss": float(loss), "lost": int(status == "diverged"), "bad": int(bad)}
                     if restart == int(found.chosen[n]):  # the start of least loss, whose label the attacker takes
                         row["label_error"] = float(errors[n])
-                    rows.append(near.columns | row)
+                    rows.append(near | row)
             every = max(1, -(-len(found.history) // POINTS))
             for place in {*range(0, len(found.history), every), len(found.history) - 1}:
                 step, median = int(found.history[place]), float(found.curves[..., place].median())

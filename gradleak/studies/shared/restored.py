@@ -4,38 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pandas as pd
 from torch import Tensor
 
 from gradleak import metrics
 from gradleak.show.summaries import Measure
-from gradleak.studies import Row
 
 
-class Quality(Row):
-    """The similarity of a restored image to the private one.
+def quality(images: Tensor, truth: Tensor) -> list[dict[str, Any]]:
+    """Compare each of N images (N, C, H, W) with the true image.
 
-    Attributes:
-        psnr: The PSNR in dB, minus infinity if a pixel is not finite.
-        eight_bit: The PSNR in dB of 8-bit pixels that overflow, as wang2024's code computes it.
-        ssim: The structural similarity.
-        lpips: The LPIPS distance; None if there is no pretrained network for it.
+    Returns:
+        For each image: `psnr` (dB), minus infinity if a pixel is not finite; `eight_bit`, the PSNR of 8-bit pixels that
+        overflow, as wang2024's code computes it; `ssim`; and `lpips`, None if there is no pretrained network for it.
     """
-
-    psnr: float
-    eight_bit: float
-    ssim: float
-    lpips: float | None
-
-
-def quality(images: Tensor, truth: Tensor) -> list[Quality]:
-    """Compare each of N images (N, C, H, W) with the true one."""
     distances = metrics.lpips(images, truth).values
     columns = [values(images, truth).tolist() for values in (metrics.psnr, metrics.wrapped_psnr, metrics.ssim)]
     lpips = [None] * len(images) if distances is None else distances.tolist()
     return [
-        Quality(psnr=psnr, eight_bit=eight_bit, ssim=ssim, lpips=distance)
+        {"psnr": psnr, "eight_bit": eight_bit, "ssim": ssim, "lpips": distance}
         for psnr, eight_bit, ssim, distance in zip(*columns, lpips, strict=True)
     ]
 

@@ -195,9 +195,9 @@ class SecondOrder(OnLeNet):
         truth = data.denormalise(own.double()).clamp(0, 1)
         (near,) = quality(data.denormalise(found.images.double()), truth)
         return [
-            near.columns
+            near
             | {"image": self.place, "seconds": seconds, "status": found.status[0][0]}
-            | {"loss": float(found.losses[0, 0]), "steps": int(found.history[-1]), "exact": near.psnr >= ROUNDED}
+            | {"loss": float(found.losses[0, 0]), "steps": int(found.history[-1]), "exact": near["psnr"] >= ROUNDED}
         ]
 
 

@@ -270,7 +270,7 @@ def _image(found: Inversion) -> Tensor:
 
 def judged(image: Tensor, truth: Tensor) -> dict[str, Any]:
     """Compare an image (1, C, H, W) with the true image by all measures; an image with NaN has a PSNR of −∞."""
-    return quality(image, truth.clamp(0, 1))[0].columns
+    return quality(image, truth.clamp(0, 1))[0]
 
 
 def _recovered(leak: Leak) -> Tensor:
