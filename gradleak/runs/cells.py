@@ -21,9 +21,9 @@ class Stated:
     """A parameter as a page states it.
 
     Attributes:
-        kind: Its type, as it is written.
-        value: Its quick value.
-        about: What it is, in the comment behind it or above it.
+        kind: The type, as the page writes it.
+        value: The value in a quick run.
+        about: The description, from the comment behind or above the parameter.
     """
 
     kind: str

@@ -64,7 +64,7 @@ COLUMNS = Columns(
     shared=Column("two utterances begin with the same word"),
     failed=Column("reported as failed", "{:.0f}"),
     # Distances of words from the span, relative to the norm of their vectors: the largest of the words that were read,
-    # the smallest of all other words, and those of a sample of other words at one step.
+    # the smallest of all other words, and at one step the distances of some other words.
     worst=Column("distance of the worst word read", ".1e"),
     other=Column("distance of the nearest other word", ".1e"),
     piece=Column("word or part of a word"),

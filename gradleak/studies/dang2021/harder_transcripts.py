@@ -345,7 +345,7 @@ def read_by(readers: Mapping[str, Reader], leak: Leak, tokens: Sequence[list[int
 def compared(
     reader: str, read: Sequence[list[int]], status: Sequence[str], truth: Sequence[list[int]], seconds: float
 ) -> Columns:
-    """Compare transcripts, each with its status, with the true ones.
+    """Compare transcripts with the true transcripts, and state the status of each.
 
     Args:
         reader: The method.

@@ -229,7 +229,7 @@ class HearSpeech(OnUtterances):
     first: int
 
     def heard(self, said: str, voice: str, number: int) -> Columns:
-        """Observe one utterance, read its bag and its transcript, and compare them with the truth."""
+        """Observe an utterance, read the bag and the transcript, and compare both with the truth."""
         sound = sound_of(said, voice, number)
         (tokens,) = tokens_of(self.source, [said])
         leak = observe_speech(self.recogniser(), [sound], [tokens], only=[*FIRST, "head.weight"])

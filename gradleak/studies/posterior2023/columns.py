@@ -31,8 +31,8 @@ COLUMNS = Columns(
     confidence=Column("mean probability of a sample's own class", "{:g}"),
     found=Column("samples counted right", SHARE),
     exact=Column("batches counted without error", SHARE),
-    # The probability of a class on its own samples (side "positive") and on all others
-    # ("negative"), with its quantiles.
+    # The probability of a class on samples of the class (side "positive") and on all other samples
+    # ("negative"), with quantiles.
     step=Column("training steps", "{:.0f}"),
     label=Column("class", "{:.0f}"),
     side=Column("samples of the class or others"),

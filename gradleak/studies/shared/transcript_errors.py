@@ -13,7 +13,7 @@ Found = TypeVar("Found")
 
 
 def timed(attack: Callable[..., Found], *inputs: Any, **settings: Any) -> tuple[Found, float]:
-    """Return what an attack finds, and its CPU time (s)."""
+    """Return the result of an attack, and the CPU time (s) of the attack."""
     started = time.process_time()
     found = attack(*inputs, **settings)
     return found, time.process_time() - started

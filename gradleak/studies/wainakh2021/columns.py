@@ -15,7 +15,7 @@ COLUMNS = Columns(
     seconds=Column("seconds for all batches", ".2g"),
     over_guess=Column("labels found above the guess", "{:.1f} points"),
     # llg-attack, properties: the last layer's row sums, raw or calibrated, compared with the counts of their classes.
-    # Each kind of row has its own columns.
+    # Rows of different kinds have different columns.
     what=Column("kind of row"),
     row_sums=Column("row sums", "{:.0f}"),
     compared=Column("classes compared", "{:.0f}"),

@@ -129,7 +129,7 @@ class OnNetworks(Experiment):
     repeats: int
 
     def models(self, private: data.Dataset, network: str = CNN) -> Iterator[nn.Module]:
-        """Yield the networks, each with random weights of its own."""
+        """Yield the networks, which have different random weights."""
         for number in range(self.repeats):
             yield built(network, private, self.seed + number, self.device)
 

@@ -367,7 +367,7 @@ def table(record: Record) -> pd.DataFrame:
     groups = {}
     for name, (part, most) in parts.items():
         images = rows_of(record, "image", part)
-        # Each kind of image has its own baselines.
+        # The baselines of random and of vulnerable images differ, so their names state the kind of image.
         own = images["run"].isin(FLOORS) & images["kind"].notna()
         groups[name] = images.assign(run=images["run"].where(~own, images["kind"] + ", " + images["run"])), most
     found = cells(COLUMNS, "known_feature", by=lambda column, text: restored(mean(column, text)))
