@@ -27,7 +27,7 @@ from gradleak.images.gradinversion.statistics import (
     statistics_of,
 )
 from gradleak.images.matching.engine import Reconstruction, check_leaks, gathered, memory_of
-from gradleak.images.matching.objective import Distance, ImagePrior, Objective, total_variation
+from gradleak.images.matching.objective import Distance, ImagePrior, Objective, variation
 from gradleak.images.matching.optimizers import Moments, Track
 from gradleak.labels import recover_batch
 from gradleak.labels.hard.gradinversion import gradinversion as lowest_rows
@@ -235,7 +235,7 @@ class Target(Objective):
         settings = self.settings
         if settings.scale == "mean":
             square = images.square().flatten(1).mean(dim=1)
-            return settings.variation * total_variation(images) + settings.square * square
+            return settings.variation * variation(images) + settings.square * square
         variations = [torch.linalg.vector_norm(images.diff(dim=axis).flatten(1), dim=1) for axis in (-1, -2)]
         square = torch.linalg.vector_norm(images.flatten(1), dim=1)
         value: Tensor = settings.variation * (variations[0] + variations[1]) + settings.square * square

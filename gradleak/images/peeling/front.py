@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gradleak.images.matching.objective import total_variation
+from gradleak.images.matching.objective import variation
 
 # Returns the maps (B, …) of some inputs, and their relative squared misfit (B,) of the known gradients.
 Run = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -83,7 +83,7 @@ def _searched(
             maps, gradient_misfit = run(current)
             missed = (maps - wanted[rows]).flatten(1).square().sum(dim=1) / size[rows].square()
             weight = VARIATION * max(0, 1 - 2 * step / steps) * missed.detach().clamp(max=1)
-            smooth = weight * total_variation(current[:, None])
+            smooth = weight * variation(current[:, None])
             (slope,) = torch.autograd.grad((missed + gradient_misfit + smooth).sum(), batch)
         misfit = missed.detach().sqrt()
         better = misfit < least[rows]
