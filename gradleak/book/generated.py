@@ -49,7 +49,6 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun], job
         paper: [line for study in ordered if study.paper == paper for line in judged[study.name]] for paper in papers
     }
     parts |= {f"report-{paper}.md": reports.text(paper, lines) for paper, lines in by_paper.items()}
-    parts["report-card.md"] = reports.card(by_paper)
     parts["places.json"] = json.dumps(
         {f"book/executed/{study.paper}/{study.name}": (study.paper, study.place) for study in ordered}
     )

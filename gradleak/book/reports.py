@@ -209,20 +209,19 @@ def places_of(line: Line) -> list[str]:
 NOTHING = "*This book has no report on this paper yet, or not the pages on which it rests.*\n"
 
 
-def text(paper: str, judged: Sequence[Line], *, alone: bool = True) -> str:
+def text(paper: str, judged: Sequence[Line]) -> str:
     """Return a report in Markdown.
 
     Args:
         paper: The paper.
         judged: The judged claims of all studies of the paper.
-        alone: Whether its figure and its table get labels, of which only one place in the book can have each.
     """
     if not written(paper, judged):
         return NOTHING
     filled = Filled(paper, judged)
     report, say = filled.report, filled.fill
-    name = f":name: fig-report-{paper}\n" if alone else ""
-    picture = f"```{{figure}} generated/report-{paper}.png\n{name}:alt: {report.caption}\n\n{report.caption}\n```"
+    options = f":name: fig-report-{paper}\n:alt: {report.caption}\n"
+    picture = f"```{{figure}} generated/report-{paper}.png\n{options}\n{report.caption}\n```"
     parts = [
         f"**What the paper set out to show.** {say(report.question)}",
         "**What holds.**\n\n" + "\n".join(f"- {say(finding.says)}" for finding in report.holds),
@@ -237,12 +236,12 @@ def text(paper: str, judged: Sequence[Line], *, alone: bool = True) -> str:
         f"**What neither the text nor the code tells.** {say(report.silent)}",
         f"> {say(report.quote)}",
         picture,
-        _table(filled, alone),
+        _table(filled),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _table(filled: Filled, named: bool) -> str:
+def _table(filled: Filled) -> str:
     """Return the table that leads from every part of the paper to its pages and verdicts."""
     rows = [
         f"| {place} | {entry.about} | {_pages(filled.tallies[place])} | {filled.tallies[place].words or entry.none} |"
@@ -252,9 +251,12 @@ def _table(filled: Filled, named: bool) -> str:
     if rest.all:
         rows.append(f"| elsewhere | statements in {REST} | {_pages(rest)} | {rest.words} |")
     caption = f"Every numbered part of {filled.paper}, the pages that check it, and the verdicts on its claims."
-    name = f":name: tab-report-{filled.paper}\n" if named else ""
     lines = ["| part | what it shows | page | verdicts, or why there is none |", "| --- | --- | --- | --- |", *rows]
-    return f":::{{table}} {caption}\n{name}:class: gradleak-table places\n\n" + "\n".join(lines) + "\n:::"
+    return (
+        f":::{{table}} {caption}\n:name: tab-report-{filled.paper}\n:class: gradleak-table places\n\n"
+        + "\n".join(lines)
+        + "\n:::"
+    )
 
 
 def _pages(tally: Tally) -> str:
@@ -262,20 +264,6 @@ def _pages(tally: Tally) -> str:
     pages = Counter(line.claim.study for line in tally.lines)
     links = (f"{{doc}}`{name} <executed/{studies.paper_of(name)}/{name}>`" for name in pages)
     return ", ".join(links) or "–"
-
-
-def card(judged: Mapping[str, Sequence[Line]]) -> str:
-    """Return all reports for the report card, each below a heading with its chapter's title.
-
-    Args:
-        judged: The judged claims of all studies, by paper, in the order of the reports.
-    """
-    return "\n\n".join(
-        f"## {chapter(paper)}\n\nThe chapter {{doc}}`{paper}` explains the paper's idea and its terms.\n\n"
-        f"{text(paper, lines, alone=False)}"
-        for paper, lines in judged.items()
-        if written(paper, lines)
-    )
 
 
 def chapter(paper: str) -> str:

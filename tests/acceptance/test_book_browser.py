@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin, urlparse
 
 import numpy as np
-import pypdf
 import pytest
 from PIL import Image
 
@@ -116,7 +115,7 @@ def reach(view: Any, scheme: str, width: int) -> int:
 
 
 def test_the_named_pages_are_there(visits: dict[str, Any]) -> None:
-    prose = "index reading scoreboard report-card gallery explorer around performance clusters status architecture"
+    prose = "index start attacks reading scoreboard gallery explorer around performance clusters status architecture"
     prose += " api references"
     named = {*prose.split(), "wang2024", "wainakh2021", "yin2021", "posterior2023", "dang2021"}
     named |= {f"executed/{studies.load(name).paper}/{name}" for name in studies.names()}
@@ -184,16 +183,6 @@ def test_a_page_answers_first(visits: dict[str, Any]) -> None:
         figures.append(places["figure"])
         assert places["height"] <= LONGEST, name
     assert statistics.median(figures) <= 900
-
-
-def test_the_report_card_prints_on_five_sheets(site: tuple[str, Any], tmp_path: Path) -> None:
-    address, browser = site
-    view = browser.new_page()
-    view.goto(f"{address}/book/report-card.html", wait_until="networkidle")
-    margin = dict.fromkeys(("top", "bottom", "left", "right"), "12mm")
-    view.pdf(path=tmp_path / "card.pdf", format="A4", margin=margin)
-    view.close()
-    assert len(pypdf.PdfReader(tmp_path / "card.pdf").pages) == 5
 
 
 def test_no_table_scrolls_on_a_screen(visits: dict[str, Any]) -> None:

@@ -83,7 +83,6 @@ def test_a_report_leads_to_its_pages(paper: str) -> None:
     for page in {line.claim.study for line in claims.of_papers(lines)}:
         assert f"<executed/{paper}/{page}>" in text
     assert f":name: tab-report-{paper}" in text
-    assert ":name:" not in reports.text(paper, lines, alone=False)
 
 
 def test_places_are_read_from_a_claims_place_and_table() -> None:
@@ -109,10 +108,8 @@ def test_a_claim_about_a_part_that_the_report_lacks_is_an_error(monkeypatch: pyt
 
 def test_a_paper_without_a_report_says_so() -> None:
     assert reports.text("no-such-paper", []) == reports.NOTHING
-    assert reports.card({"no-such-paper": []}) == ""
 
 
 def test_a_book_without_some_of_the_pages_leaves_the_report_out() -> None:
     lines = [line for line in LINES if line.claim.study == "theorem1"]
     assert reports.text("wang2024", lines) == reports.NOTHING
-    assert reports.card({"wang2024": lines}) == ""
