@@ -76,7 +76,6 @@ def test_pages_are_run_once_and_stale_ones_removed(
         "scale.md",
         "scoreboard.md",
         "verdict-bars.md",
-        "report-card.md",
         "gallery.md",
         "attacks.md",
     }
