@@ -4,18 +4,45 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 import pandas as pd
 
+from gradleak.defenses import DP_VARIANCE
 from gradleak.metrics import SCALE
 from gradleak.runs import records
 from gradleak.show.tables import Table, badge
 from gradleak.studies import Study
-from gradleak.studies.shared.outcomes import FAMILIES, KINDS, LEVELS, SHARES, Outcome, defense_in_words
+from gradleak.studies.shared.outcomes import KINDS, LEVELS, SHARES, Outcome, defense_in_words
 
-NOT_RUN = "not run"
+UNMEASURED = "not measured"
+# Kinds of models, by words in the names of networks, and ranges of batch sizes.
+MODELS = {
+    "fully connected": ("fully connected", "digits"),
+    "convolutional": ("LeNet", "CNN", "AlexNet", "VGG", "EfficientNet"),
+    "residual": ("ResNet",),
+    "recurrent": ("LSTM", "GRU", "recogniser"),
+    "transformer": ("transformer",),
+    "vision transformer": ("ViT",),
+}
+LAYER = "a random last layer"
+BATCHES = {"one sample": 2.0, "2 to 8 samples": 9.0, "9 to 64 samples": 65.0, "more samples": math.inf}
+# Strengths of noise: standard deviations from which on the next one begins; after clipping, as a share of the norm that
+# gradients are clipped to.
+NOISES = {"below 1e-6": 1e-6, "1e-6 to 1e-4": 1e-4, "1e-4 to 1e-2": 1e-2, "1e-2 and more": math.inf}
+CLIPPED = {"below 1e-3": 1e-3, "1e-3 to 1e-1": 1e-1, "1e-1 and more": math.inf}
+# Lines of the tables of defences and of clients that a reader looks for, whether or not they were measured.
+STRENGTHS = (
+    "none", *(f"noise {words}" for words in NOISES), "noise, as a share of a tensor's mean size", "clipping",
+    *(f"clipping, noise {words}" for words in CLIPPED), "pruning, up to half of the entries",
+    "pruning, more than half of the entries", "16-bit numbers",
+    *(f"{bits} significant bits" for bits in (16, 8, 4, 2)), "signs only", "layers not sent",
+)  # fmt: skip
+CLIENTS = (
+    "float32", "float64", "tf32", "float16", "bfloat16", "2 local steps", "4 local steps", "8 local steps",
+    "several epochs", "adapters", "batch norm in train mode", "secure sum of clients", "several rounds",
+)  # fmt: skip
 
 
 def gather(ordered: Sequence[Study]) -> list[Outcome]:
@@ -29,41 +56,101 @@ def gather(ordered: Sequence[Study]) -> list[Outcome]:
 
 
 def text(ordered: Sequence[Study], outcomes: Sequence[Outcome]) -> str:
-    """Return what the words for severities mean and the overview of all outcomes, in Markdown."""
+    """Return what the words for severities mean, and the tables by model, defence and client, in Markdown."""
     bounds = "; ".join(
         f"*{level}* from {100 * share:g} % on, or {word} images ({decibels:g} dB)"
         for level, share, (word, decibels) in zip(LEVELS[:0:-1], SHARES[::-1], reversed(SCALE.items()), strict=True)
     )
+    plain = [one for one in outcomes if one.family == "none" and one.client == "float32"]
+    tables = (
+        _table(
+            ordered, plain, "model and batch", _models(plain), _model,
+            "By the model and the batch size, from clients that take one step in float32 and have no defence",
+            "tab-leaks-by-model",
+        ),
+        _table(
+            ordered, [one for one in outcomes if one.client == "float32"], "defence", list(STRENGTHS), strength,
+            "By the defence and its strength, over all models and batch sizes", "tab-leaks-by-defence",
+        ),
+        _table(
+            ordered, [one for one in outcomes if one.family == "none"], "client", list(CLIENTS), lambda one: one.client,
+            "By what the client does and what the server sees, over all models and batch sizes, without a defence",
+            "tab-leaks-by-client",
+        ),
+    )  # fmt: skip
     return (
         f"{len(outcomes):,} outcomes of {len({one.attack for one in outcomes})} attacks, from "
-        f"{len({one.page for one in outcomes})} pages. The severity levels, as a share of what a guess misses, or of "
+        f"{len({one.page for one in outcomes})} pages. Colours show severity, as a share of what a guess misses, or of "
         f"images ({{doc}}`reading` explains the words): {bounds}; else *{LEVELS[0]}*.\n\n"
-        f"{overview(ordered, outcomes)._repr_markdown_()}"
+        + "\n\n".join(table._repr_markdown_() for table in tables)
     )
 
 
-def overview(ordered: Sequence[Study], outcomes: Sequence[Outcome]) -> Table:
-    """Return the most severe outcome of each attack behind each family of defences, linked to its page."""
+def _table(
+    ordered: Sequence[Study], outcomes: Sequence[Outcome], head: str, lines: list[str],
+    line_of: Callable[[Outcome], str], caption: str, name: str,
+) -> Table:  # fmt: skip
+    """Return the most severe outcome of each kind of data for each line of a table, linked to its page.
+
+    A line that is asked for and that no outcome has says that nothing was measured.
+    """
     papers = {study.name: study.paper for study in ordered}
-    families = [name for name in dict.fromkeys(FAMILIES.values()) if any(one.family == name for one in outcomes)]
-    # The last outcome with a key is the most severe, and of equally severe ones that with the largest value.
-    worst = {
-        (one.leak, one.attack, one.family): one for one in sorted(outcomes, key=lambda one: (one.severity, one.value))
-    }
-    attacks = sorted(dict.fromkeys((one.leak, one.attack) for one in outcomes), key=lambda pair: KINDS.index(pair[0]))
-    rows, marks, links = [], [], []
-    for leak, attack in attacks:
-        cells = [worst.get((leak, attack, family)) for family in families]
-        rows.append([leak, attack, *(f"{_number(one.value)}{_unit(one)}" if one else NOT_RUN for one in cells)])
-        marks.append(["", "", *(LEVELS[one.severity] if one else NOT_RUN for one in cells)])
-        links.append(["", "", *(f"doc:executed/{papers[one.page]}/{one.page}" if one else "" for one in cells)])
-    heads = ["no defence" if name == "none" else name for name in families]
-    caption = (
-        "The most severe outcome of each attack behind each family of defences, over all networks, batch sizes and "
-        "clients; click a value to see its page."
+    # The last outcome with a key is the most severe; of equally severe ones, one with an interval if there is any.
+    severe = sorted(outcomes, key=lambda one: (one.severity, not math.isnan(one.low), one.value, one.count))
+    worst = {(line_of(one), one.leak): one for one in severe}
+    lines = [*lines, *dict.fromkeys(line for line, _ in worst if line not in lines)]
+    cells = [[worst.get((line, leak)) for leak in KINDS] for line in lines]
+    frame = pd.DataFrame(
+        [[line, *map(_cell, own)] for line, own in zip(lines, cells, strict=True)], columns=[head, *KINDS]
     )
-    frame = pd.DataFrame(rows, columns=["what leaks", "attack", *heads])
-    return Table(frame, caption, "tab-explorer-overview", kind="cells", marks=marks, links=links)
+    marks = [["", *(LEVELS[one.severity] if one else UNMEASURED for one in own)] for own in cells]
+    links = [["", *(f"doc:executed/{papers[one.page]}/{one.page}" if one else "" for one in own)] for own in cells]
+    caption = (
+        f"{caption}: the most severe outcome. In brackets: 95 % interval, number of cases. Click one for its page."
+    )
+    return Table(frame, caption, name, kind="cells", marks=marks, links=links)
+
+
+def _cell(one: Outcome | None) -> str:
+    if one is None:
+        return UNMEASURED
+    interval = "" if math.isnan(one.low) else f"{_number(one.low)}–{_number(one.high)}; "
+    return f"{_number(one.value)}{_unit(one)} ({interval}{one.count:,})"
+
+
+def _kind(one: Outcome) -> str:
+    return next((kind for kind, words in MODELS.items() if any(word in one.network for word in words)), LAYER)
+
+
+def _model(one: Outcome) -> str:
+    return f"{_kind(one)}, {_range(one.batch, BATCHES)}"
+
+
+def _models(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return all kinds of models with all ranges of batch sizes; a kind that was not measured is a single line."""
+    measured = {_kind(one) for one in outcomes}
+    return [line for kind in MODELS for line in ([f"{kind}, {b}" for b in BATCHES] if kind in measured else [kind])]
+
+
+def strength(one: Outcome) -> str:
+    """Return the line of an outcome in the table of defences: the family of its defence, and how strong it is."""
+    name, *levels = one.defense.split("/")
+    size = float(levels[-1]) if levels and one.family != "layers not sent" else 0.0
+    if one.family == "noise" and name != "noise-share":
+        size = {"gaussian-variance": math.sqrt(size), "laplace": math.sqrt(2) * size}.get(name, size)
+        return f"noise {_range(size, NOISES)}"
+    if one.family == "clipping and noise":
+        size = {"dp": math.sqrt(DP_VARIANCE) / size, "dp-tensors": 0.1}.get(name, size)
+        return f"clipping, noise {_range(size, CLIPPED)}"
+    if one.family == "pruning":
+        return f"pruning, {'up to' if size <= 0.5 else 'more than'} half of the entries"
+    if one.family == "rounding":
+        return f"{size:g} significant bits" if name == "quantize" else "16-bit numbers"
+    return STRENGTHS[5] if name == "noise-share" else one.family
+
+
+def _range(size: float, ranges: Mapping[str, float]) -> str:
+    return next(words for words, end in ranges.items() if size < end)
 
 
 def _unit(outcome: Outcome) -> str:

@@ -18,6 +18,7 @@ from gradleak.runs import records
 from gradleak.studies.shared.outcomes import (
     FAMILIES,
     LEVELS,
+    Outcome,
     average_of,
     collected,
     defense_in_words,
@@ -50,18 +51,48 @@ def test_the_table_holds_every_outcome_the_most_severe_first() -> None:
     assert lost["success"] == "<strong>lost</strong> PSNR (too few cases for an interval; n = 3 batches)"
 
 
-def test_the_overview_names_the_most_and_what_was_not_run() -> None:
-    table = explorer.overview(PAGES, MADE_UP)
-    assert table.frame.to_dict("records") == [
-        {"what leaks": "labels", "attack": "guesser", "no defence": "50 %", "noise": "3 %"},
-        {"what leaks": "images", "attack": "matcher", "no defence": "44 dB", "noise": "not run"},
-    ]
-    assert table.marks == [["", "", "most", "little or nothing"], ["", "", "most", "not run"]]
-    assert table.links[1] == ["", "", "doc:executed/wang2024/noise", ""]
+def lines_of(name: str, outcomes: list[Outcome]) -> dict[str, str]:
+    """Return the lines of a table of the explorer, by their first cells."""
+    text = explorer.text(PAGES, outcomes)
+    table = text[text.index(f":name: {name}\n") :].partition(":::")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][2:]
+    return {first: " | ".join(rest) for first, *rest in rows}
 
 
-def test_a_lost_image_is_said_to_be() -> None:
-    assert explorer.overview(PAGES, MADE_UP[2:3]).frame["no defence"].tolist() == ["lost"]
+def test_the_tables_say_the_most_and_what_was_not_measured() -> None:
+    models = lines_of("tab-leaks-by-model", MADE_UP)
+    assert "50 % (40–60; 100)" in models["convolutional, 2 to 8 samples"]
+    assert "44 dB" in models["convolutional, more samples"]
+    assert "lost (3)" in models["convolutional, 2 to 8 samples"], "too few cases for an interval"
+    assert set(models["vision transformer"].split(" | ")) == {"[not measured]{.badge .badge-not-measured}"}
+    defences = lines_of("tab-leaks-by-defence", MADE_UP)
+    assert "3 % (1–5; 100)" in defences["noise 1e-2 and more"]
+    assert "50 %" in defences["none"]
+    clients = lines_of("tab-leaks-by-client", MADE_UP)
+    assert set(clients["secure sum of clients"].split(" | ")) == {"[not measured]{.badge .badge-not-measured}"}
+
+
+def test_what_is_measured_next_appears_by_itself() -> None:
+    clients = lines_of("tab-leaks-by-client", [*MADE_UP, outcome(client="adapters"), outcome(client="16 local steps")])
+    assert "50 %" in clients["adapters"]
+    assert "50 %" in clients["16 local steps"]
+
+
+@pytest.mark.parametrize(
+    ("defense", "line"),
+    [
+        ("none", "none"), ("gaussian/1e-08", "noise below 1e-6"), ("gaussian/0.01", "noise 1e-2 and more"),
+        ("gaussian-variance/0.0001", "noise 1e-2 and more"), ("laplace/0.005", "noise 1e-4 to 1e-2"),
+        ("noise-share/0.3", "noise, as a share of a tensor's mean size"), ("clip/1", "clipping"),
+        ("release/0.5/0", "clipping"), ("release/0.5/1e-4", "clipping, noise below 1e-3"),
+        ("dp/10", "clipping, noise 1e-3 to 1e-1"), ("dp-sgd/1", "clipping, noise 1e-1 and more"),
+        ("prune/0.5", "pruning, up to half of the entries"), ("quantize/4", "4 significant bits"),
+        ("half/16", "16-bit numbers"), ("sign/0", "signs only"), ("withheld/head", "layers not sent"),
+    ],
+)  # fmt: skip
+def test_strength_is_an_axis(defense: str, line: str) -> None:
+    assert explorer.strength(outcome(defense=defense)) == line
+    assert line in explorer.STRENGTHS
 
 
 def test_the_csv_file_holds_every_outcome() -> None:

@@ -104,4 +104,4 @@ def test_outcomes_are_filtered_and_what_was_not_run_is_said(view: Any, folder: P
     (row,) = rows(view)
     assert "25 dB PSNR" in row
     view.get_by_label("Search:").fill("batch solver")
-    assert rows(view) == ["Not run: no page of the book measures this setting."]
+    assert rows(view) == ["Not measured: no page of the book has this setting."]

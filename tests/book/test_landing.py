@@ -247,4 +247,4 @@ def test_the_explorer_shows_all_pages_that_measure_attacks(outcomes: list[Outcom
     for name in EXPLORED:
         assert f'<a href="executed/{studies.paper_of(name)}/{name}.html">{name}</a>' in links
     assert len(rows) == len(outcomes)
-    assert "[not run]{.badge .badge-not-run}" in explorer.text(pages(), outcomes)
+    assert "[not measured]{.badge .badge-not-measured}" in explorer.text(pages(), outcomes)
