@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gradleak.errors import InputError
 from gradleak.runs import kinds
-from gradleak.runs.columns import Columns
-from gradleak.runs.kinds import Kind, Outcome
+from gradleak.runs.kinds import Outcome
 from gradleak.runs.records import Trial
 from gradleak.runs.studies import Study
 from gradleak.runs.trials import short
@@ -78,7 +76,6 @@ class Comparison:
 
 def compare(study: Study, recorded: Trial, again: Trial) -> Comparison:
     """Compare the rows of a trial that was run again with the recorded rows; columns that hold times are left out."""
-    declared = columns(study)
     about = short(recorded.inputs)
 
     def difference(column: str, how: kinds.Compared, one: Any, other: Any, row: int) -> Difference:
@@ -102,9 +99,9 @@ def compare(study: Study, recorded: Trial, again: Trial) -> Comparison:
         for column in {**before, **after}:
             if tells_time(study, column):
                 continue
-            kind = kinds.kind_of(column, declared)
+            declared = column in study.columns and study.columns[column].kind is not None
             for place, one, other in pairs(before.get(column, NOTHING), after.get(column, NOTHING)):
-                how = kinds.compared(kind, one, other, declared=column in declared)
+                how = kinds.compared(study.columns.kind(column), one, other, declared=declared)
                 if how.outcome != "same":
                     differences.append(difference(f"{column}{place}", how, one, other, number))
     outcomes = {one.outcome for one in differences}
@@ -126,16 +123,6 @@ def worst(differences: Iterable[Difference]) -> list[Difference]:
 
 def _apart(difference: Difference) -> float:
     return math.inf if difference.apart is None else difference.apart
-
-
-def columns(study: Study) -> Mapping[str, Kind]:
-    """Return the kinds that a study declares for its columns in COLUMNS, by column."""
-    declared: Any = getattr(study.module, "COLUMNS", {})
-    if isinstance(declared, Columns):
-        return {name: column.kind for name, column in declared.items() if column.kind is not None}
-    if wrong := [name for name, kind in declared.items() if not isinstance(kind, Kind)]:
-        raise InputError(f"COLUMNS of '{study.name}' must map columns to kinds; it does not for {', '.join(wrong)}")
-    return dict(declared)
 
 
 def tells_time(study: Study, column: str) -> bool:

@@ -68,6 +68,12 @@ class Study:
         return parameters_class
 
     @property
+    def columns(self) -> DeclaredColumns:
+        """The columns that the study's rows may have."""
+        columns: DeclaredColumns = self.module.COLUMNS
+        return columns
+
+    @property
     def notebook(self) -> Path:
         """The file of the page's notebook, which has no outputs."""
         return paths.notebooks() / self.paper / f"{self.name}.ipynb"
@@ -96,11 +102,9 @@ class Study:
 
     def run(self, inputs: Columns) -> list[Columns]:
         """Run the trial with these inputs, and return its rows."""
-        rows = [row if isinstance(row, dict) else row.columns for row in self.experiment(inputs).run()]
-        declared = getattr(self.module, "COLUMNS", None)
-        if isinstance(declared, DeclaredColumns):
-            for row in rows:
-                declared.check(row)
+        rows = list(self.experiment(inputs).run())
+        for row in rows:
+            self.columns.check(row)
         return rows
 
     def datasets(self, parameters: BaseParameters) -> list[str]:
