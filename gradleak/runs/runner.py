@@ -135,7 +135,7 @@ def run_trials(
         cluster: The address of a Dask scheduler.
         quick: Whether this is a quick run, which uses one process by default.
     """
-    with contextlib.closing(_results(_of(study, inputs), jobs, cluster, quick=quick)) as results:
+    with contextlib.closing(_results(study, inputs, jobs, cluster, quick=quick)) as results:
         for index, result in results:
             if isinstance(result, GradleakError):
                 raise result
@@ -146,29 +146,12 @@ def try_trials(
     study: Study, inputs: Sequence[Columns], *, jobs: int | None = None
 ) -> Generator[tuple[int, Trial | GradleakError], None, None]:
     """Run trials as `run_trials` does, on this machine; if a trial raises an error, yield the error and continue."""
-    yield from _results(_of(study, inputs), jobs, None, caught=True)
-
-
-def try_all(
-    work: Sequence[tuple[Study, Columns]], *, jobs: int | None = None
-) -> Generator[tuple[int, Trial | GradleakError], None, None]:
-    """Run trials of several studies as `try_trials` does; each trial states the commit and the golden rows."""
-    commit = records.commit()
-    with contextlib.closing(_results(work, jobs, None, caught=True)) as results:
-        for place, result in results:
-            if isinstance(result, Trial):
-                facts = {"commit": commit, "golden": golden.digest(work[place][0].name)}
-                yield place, result.model_copy(update=facts)
-            else:
-                yield place, result
-
-
-def _of(study: Study, inputs: Sequence[Columns]) -> list[tuple[Study, Columns]]:
-    return [(study, trial_inputs) for trial_inputs in inputs]
+    yield from _results(study, inputs, jobs, None, caught=True)
 
 
 def _results(
-    trials: Sequence[tuple[Study, Columns]],
+    study: Study,
+    trials: Sequence[Columns],
     jobs: int | None,
     cluster: str | None,
     *,
@@ -183,15 +166,15 @@ def _results(
 
     if not trials:
         return
-    threads = max(study.threads for study, _ in trials)
-    accelerated = any(records.on_gpu(inputs) for _, inputs in trials)
+    threads = study.threads
+    accelerated = any(map(records.on_gpu, trials))
     workers = processes(jobs, len(trials), "cuda" if accelerated else "cpu", threads, quick)
     alone = cluster is None and workers <= 1
     # A worker of a cluster looks for the GPUs of its own machine.
     shared = None if cluster else (gpus.visible() if accelerated and not alone else [], gpus.folder())
     work = (
-        joblib.delayed(_work)(study.name, index, inputs, study.threads, alone, shared, caught)
-        for index, (study, inputs) in enumerate(trials)
+        joblib.delayed(_work)(study.name, index, inputs, threads, alone, shared, caught)
+        for index, inputs in enumerate(trials)
     )
     with _backend(cluster, threads, alone), warnings.catch_warnings():
         # joblib replaces workers whose memory has grown. That is harmless, so the warning is hidden.
@@ -202,8 +185,7 @@ def _results(
         ahead = "2*n_jobs" if cluster is None else "all"
         parallel = joblib.Parallel(1 if alone else workers, return_as="generator_unordered", pre_dispatch=ahead)
         with contextlib.closing(parallel(work)) as finished:
-            names = " and ".join(dict.fromkeys(study.name for study, _ in trials))
-            yield from progress.progress(finished, len(trials), f"{names}: trials")
+            yield from progress.progress(finished, len(trials), f"{study.name}: trials")
 
 
 def sources_of(study: Study, parameters: Parameters) -> list[str]:
