@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gradleak import claims, studies
 from gradleak.claims import Claim
-from gradleak.claims.behind import trials_behind
+from gradleak.claims.judging import selected
 from gradleak.errors import GradleakError, InputError, MissingData, first_line
 from gradleak.runs import experiments, records, runner
 from gradleak.runs.comparing import Comparison, compare, tells_time, worst
@@ -134,9 +134,13 @@ def verdicts_changed(record: Record, rows: Mapping[int, Trial]) -> dict[str, tup
     study = studies.load(record.study)
     judged = {claim.id: claim for claim in claims.load(record.study)}
     changed = {}
-    for name, places in trials_behind(judged.values(), record).items():
-        if places & rows.keys() and not tells_time(study, judged[name].measure.column):
-            before, after = _verdict(judged[name], record), _verdict(judged[name], replaced)
+    # `record.lines` returns the same objects at every call, so a line can be identified by its `id`.
+    owners = [index for index, trial in enumerate(record.trials) for _ in trial.rows]
+    owner = {id(line): index for line, index in zip(record.lines, owners, strict=True)}
+    for name, claim in judged.items():
+        places = {owner[id(line)] for line in selected(claim, record, may_lack=True)}
+        if places & rows.keys() and not tells_time(study, claim.measure.column):
+            before, after = _verdict(claim, record), _verdict(claim, replaced)
             if before != after:
                 changed[name] = before, after
     return changed

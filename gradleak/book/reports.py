@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gradleak import claims, paths, studies
-from gradleak.claims import Judgement, Line, causes
+from gradleak.claims import Judgement, Line
 from gradleak.errors import InputError
 from gradleak.runs import records
 from gradleak.show import figures
@@ -157,7 +157,7 @@ class Filled:
 
     def cause(self, finding: Finding) -> str:
         """Return the causes of the claims on which a sentence about what fails rests, as the scoreboard lists them."""
-        found = [causes.cause(self.by_id[name]) or "not explained yet" for name in finding.rests]
+        found = [self.by_id[name].cause or "not explained yet" for name in finding.rests]
         return "; ".join(dict.fromkeys(found))
 
     def fill(self, text: str) -> str:

@@ -60,13 +60,6 @@ def test_bars_count_the_claims_of_a_paper_and_ours() -> None:
     assert 'aria-label="p: 1 reproduced, 1 not reproduced"' in scoreboard.bars(["p", "q", "r"], LINES)
 
 
-def test_failing_claims_are_grouped_by_cause() -> None:
-    text = scoreboard.text(LINES)
-    assert "::::{dropdown} chance: 1 claim\n" in text
-    assert "::::{dropdown} our prediction was wrong: 1 claim\n" in text
-    assert "{claim}`Table 1: s <bad-α>`" in text
-
-
 def test_lists_details_and_records_lie_beside_the_book(toy: Study) -> None:
     without = scoreboard.files([toy], {"toy": claims.lines({}, "toy")})
     assert set(without) == {"claims.json", "claims.csv", "claims/toy-sum.html"}
