@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import io
+import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from gradleak import studies
-from gradleak.book import kernels, reports
+from gradleak.book import reports
 from gradleak.runs import code, records, runner
 from gradleak.runs.records import Record
 from gradleak.studies import Study
@@ -88,7 +89,7 @@ def pictures(pages: list[tuple[str, Record]], jobs: int | None = None) -> Iterat
     if jobs == 1:
         yield from (picture(*page) for page in pages)
         return
-    with ProcessPoolExecutor(jobs, mp_context=kernels.server([])) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         yield from pool.map(picture, *zip(*pages, strict=True))
 
 
