@@ -1,14 +1,13 @@
 """Pack what is kept for good: sources with records, the built book and its PDF, with checksums, in one zip file.
 
-`CITATION.cff` is the one place of the title, the authors and the abstract. The archive's metadata for Zenodo and the
-manifest of CODECHECK (https://codecheck.org.uk/spec/config/1.0/) are made from it and from the records.
+`CITATION.cff` is the one place of the title, the authors and the abstract, and Zenodo reads it. The
+manifest of CODECHECK (https://codecheck.org.uk/spec/config/1.0/) is made from it and from the records.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-import json
 import subprocess
 import tarfile
 import time
@@ -28,7 +27,7 @@ from gradleak.runs.records import Record
 from gradleak.show.tables import duration
 from gradleak.storage import write_whole
 
-MANIFEST, CITATION, SUMS, ZENODO = "codecheck.yml", "CITATION.cff", "SHA256SUMS", ".zenodo.json"
+MANIFEST, CITATION, SUMS = "codecheck.yml", "CITATION.cff", "SHA256SUMS"
 # What is built, and the command that builds it.
 BUILT = {"_build/html": "make book", "_build/gradleak.pdf": "make pdf"}
 SPECIFICATION = "https://codecheck.org.uk/spec/config/1.0/"
@@ -103,30 +102,8 @@ def _described(record: Record) -> str:
     )
 
 
-def zenodo() -> str:
-    """Return the metadata with which Zenodo describes the archive."""
-    cited = citation()
-    content = {
-        "title": cited["title"],
-        "upload_type": "software",
-        "version": cited["version"],
-        "description": cited["abstract"],
-        "creators": [{"name": _name(author)} for author in cited["authors"]],
-        "license": cited["license"],
-        "keywords": cited["keywords"],
-        "references": [_reference(one) for one in cited.get("references", ())],
-    }
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-
-
 def _name(author: dict[str, str]) -> str:
     return author.get("name") or f"{author['family-names']}, {author['given-names']}"
-
-
-def _reference(cited: dict[str, Any]) -> str:
-    authors = "; ".join(map(_name, cited["authors"]))
-    place = cited.get("collection-title") or cited.get("journal") or cited.get("notes", "")
-    return f"{authors} ({cited['year']}). {cited['title']}. {place}."
 
 
 def write_codecheck() -> Path:
@@ -156,7 +133,6 @@ def write(out: Path | None = None) -> Archive:
         found = _built(root / place)
         files |= found
         missing += [f"{place} (`{command}` makes it)"] if not found else []
-    files[ZENODO] = zenodo().encode()
     files[SUMS] = "".join(
         f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in sorted(files.items())
     ).encode()

@@ -12,6 +12,7 @@ from jinja2 import Template
 from gradleak import claims
 from gradleak.claims import Line, listed, rounding
 from gradleak.claims.listed import Fact
+from gradleak.claims.shown import bar
 from gradleak.runs import golden, records
 from gradleak.runs.golden import State
 from gradleak.runs.records import Record
@@ -47,19 +48,9 @@ def bars(papers: Sequence[str], lines: Sequence[Line]) -> str:
     drawn = []
     for paper in papers:
         own = [line for line in lines if line.claim.paper == paper]
-        for name, group in ((paper, claims.of_papers(own)), ("our claims on it", claims.of_ours(own))):
-            if group:
-                words = html.escape(f"{name}: {claims.in_words(group)}")
-                parts = "".join(
-                    f'<span class="{claims.style(verdict)}" style="flex-grow:{count}" title="{count} {verdict}">'
-                    f"{count}</span>"
-                    for verdict, count in claims.counted(group)
-                )
-                drawn.append(f'<p>{name}</p><div class="bar" role="img" aria-label="{words}">{parts}</div>')
-    verdicts = [verdict for verdict, _ in claims.counted(lines)]
-    legend = " ".join(f'<span class="badge {claims.style(verdict)}">{verdict}</span>' for verdict in verdicts)
-    markup = f'<div class="verdict-bars">{"".join(drawn)}<p class="legend">{legend}</p></div>'
-    return f"```{{raw}} html\n{markup}\n```\n"
+        groups = ((paper, claims.of_papers(own)), ("ours on it", claims.of_ours(own)))
+        drawn += [bar(name, group) for name, group in groups if group]
+    return f"```{{raw}} html\n{''.join(drawn)}\n```\n"
 
 
 def rows(ordered: Sequence[Study], judged: Mapping[str, list[Line]]) -> pd.DataFrame:

@@ -122,6 +122,20 @@ def style(verdict: Verdict) -> str:
     return f"badge-{verdict.replace(':', '').replace(' ', '-')}"
 
 
+def bar(title: str, judged: Iterable[Line]) -> str:
+    """Return a bar in HTML that shows the numbers of claims by verdict, with its legend."""
+    counts = counted(judged)
+    parts = "".join(
+        f'<span class="{style(verdict)}" style="flex:{count}" title="{count} {verdict}"></span>'
+        for verdict, count in counts
+    )
+    legend = "".join(f'<li><i class="{style(verdict)}"></i>{count} {verdict}</li>' for verdict, count in counts)
+    return (
+        f'<div class="gradleak-verdicts"><span>{title}</span><div class="gradleak-bar" role="presentation">'
+        f"{parts}</div><ul>{legend}</ul></div>"
+    )
+
+
 def _cells(judged: list[Line], name: str, number: int) -> Table:
     """Return a published table with the measured values, each with the paper's value in brackets."""
     import pandas as pd

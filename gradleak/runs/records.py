@@ -241,8 +241,7 @@ class Record(_Strict):
 
 def about(record: Record) -> str:
     """Return the size of a recorded run in a few words, such as "45 images, CIFAR-10"."""
-    study = studies.load(record.study)
-    return study.about(record.stated(study.Parameters))
+    return record.stated(studies.load(record.study).Parameters).about()
 
 
 def write(record: Record, path: Path) -> None:

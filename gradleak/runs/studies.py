@@ -111,10 +111,6 @@ class Study:
         """Return the names of the datasets that a run reads."""
         return list(dict.fromkeys(name for experiment in parameters.experiments() for name in experiment.reads()))
 
-    def about(self, parameters: BaseParameters) -> str:
-        """Return the size of a run in a few words, such as "45 images, CIFAR-10"."""
-        return parameters.about()
-
     @property
     def smallest(self) -> Columns:
         """The values of the smallest profile, with which the whole page runs in seconds."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import html
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
 
-MISSING = "not recorded"
+from gradleak.wording import MISSING as MISSING
+from gradleak.wording import duration as duration
+
 # More notes than this on a visible table are folded.
 MOST_NOTES = 3
 
@@ -139,22 +140,6 @@ def _text(value: object, specification: str = "") -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
         return "–"
     return str(value) if isinstance(value, str) else format(value, specification)
-
-
-def duration(seconds: float) -> str:
-    """Return a time as a text in a suitable unit, from milliseconds to hours.
-
-    Examples:
-        >>> duration(0.0123), duration(90), duration(7200)
-        ('12 ms', '90 s', '2.0 h')
-    """
-    if math.isnan(seconds):
-        return MISSING
-    if seconds < 1:
-        return f"{float(f'{1000 * seconds:.2g}'):g} ms"
-    if seconds < 100:
-        return f"{seconds:.2g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def badge(text: str) -> str:

@@ -233,7 +233,7 @@ def test_a_study_runs_the_experiment_that_has_the_part(checkout: Toy) -> None:
 def test_a_study_reads_each_dataset_once_and_takes_the_threads_that_one_needs(checkout: Toy) -> None:
     study = checkout.load()
     assert study.datasets(checkout.parameters()) == ["digits"]
-    assert (study.threads, study.about(checkout.parameters())) == (1, "4 draws")
+    assert (study.threads, checkout.parameters().about()) == (1, "4 draws")
     checkout.rewrite(*PARTS, ('part: ClassVar[str] = "b"', 'part: ClassVar[str] = "b"\n    threads: ClassVar[int] = 2'))
     assert checkout.load().threads == 2
     checkout.edit('return ["digits"]', 'return ["digits", "photos"][self.number % 2 :]')
