@@ -10,16 +10,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from gradleak import claims, paths, studies
-from gradleak.book import (
-    attacks,
-    cover,
-    explorer,
-    gallery,
-    landing,
-    reports,
-    scale,
-    scoreboard,
-)
+from gradleak.book import constants, cover, explorer, gallery, landing, reports, scoreboard
 from gradleak.book.pages import PageRun
 from gradleak.claims import Line
 from gradleak.runs import golden, records
@@ -65,8 +56,8 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun], job
     parts["scoreboard.md"] = scoreboard.text(lines)
     parts["gallery.md"] = gallery.text(ordered, papers, fresh, folder / "gallery", jobs)
     parts["status.json"] = json.dumps(_status(ordered, runs, fresh))
-    parts["attacks.md"] = attacks.text()
-    parts["scale.md"] = scale.text()
+    parts["attacks.md"] = constants.attacks()
+    parts["scale.md"] = constants.scale()
     for name, text in parts.items():
         _put(folder / name, text.encode())
     _put_beside(folder / scoreboard.BESIDE, scoreboard.files(ordered, judged))
