@@ -232,8 +232,9 @@ def _list(judged: list[Line], caption: str, name: str) -> Table:
             "this run": [line.fresh.with_spread for line in judged],
         }
     )
-    links = [[_link(line)] + [""] * (len(frame.columns) - 1) for line in judged]
-    return Table(frame, caption, name, _remarks(judged), badges="verdict", kind="claims", links=links)
+    rest = [""] * (len(frame.columns) - 1)
+    marks, links = [[line.verdict, *rest] for line in judged], [[_link(line), *rest] for line in judged]
+    return Table(frame, caption, name, _remarks(judged), kind="claims", marks=marks, links=links)
 
 
 def _remarks(judged: Iterable[Line]) -> list[str]:
