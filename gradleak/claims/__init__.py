@@ -14,7 +14,7 @@ from gradleak.claims.entries import expanded
 from gradleak.claims.judging import DECIDED, Judgement, Line, judge, reaches
 from gradleak.claims.model import Claim
 from gradleak.claims.opening import Opening
-from gradleak.claims.shown import Tables, causes_table, counted, in_words, of_ours, of_papers, style, tally
+from gradleak.claims.shown import Tables, causes_table, counted, in_words, of_ours, of_papers, row, style, tally
 from gradleak.errors import InputError, first_line
 from gradleak.runs import records, studies
 from gradleak.runs.records import Record
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DECIDED", "Claim", "Judgement", "Line", "Opening", "Tables", "causes_table", "counted", "file_of", "in_words",
     "judge", "judgements", "lines", "load", "loosened", "of_ours", "of_papers", "opening", "published", "reaches",
-    "rules", "style", "tally", "verdicts",
+    "row", "rules", "style", "tally", "verdicts",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).parent

@@ -216,22 +216,24 @@ def _cell(line: Line | None) -> str:
     return f"{line.claim.number(line.deciding.value)}{mark} ({published})"
 
 
+def row(line: Line) -> dict[str, str]:
+    """Return a judged claim as texts: its words and its rule, with the published, recorded and new values."""
+    return {
+        "place": line.claim.place,
+        "claim": line.claim.statement,
+        "paper": _published(line.claim),
+        "holds if": _holds_if(line.claim),
+        "recorded": line.recorded.with_spread,
+        "this run": line.fresh.with_spread,
+    }
+
+
 def _list(judged: list[Line], caption: str, name: str) -> Table:
     import pandas as pd
 
     from gradleak.show.tables import Table
 
-    frame = pd.DataFrame(
-        {
-            "verdict": [line.verdict_text for line in judged],
-            "place": [line.claim.place for line in judged],
-            "claim": [line.claim.statement for line in judged],
-            "paper": [_published(line.claim) for line in judged],
-            "holds if": [_holds_if(line.claim) for line in judged],
-            "recorded": [line.recorded.with_spread for line in judged],
-            "this run": [line.fresh.with_spread for line in judged],
-        }
-    )
+    frame = pd.DataFrame([{"verdict": line.verdict_text} | row(line) for line in judged])
     rest = [""] * (len(frame.columns) - 1)
     marks, links = [[line.verdict, *rest] for line in judged], [[_link(line), *rest] for line in judged]
     return Table(frame, caption, name, _remarks(judged), kind="claims", marks=marks, links=links)

@@ -7,7 +7,6 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import os
 import platform
 import subprocess
 from collections.abc import Hashable, Iterable, Mapping
@@ -351,12 +350,7 @@ def _device(device: str) -> str:
 
 
 def commit() -> str:
-    """Return the checkout's short commit, with "+changes" if its code differs from it, or "unknown".
-
-    Where the code was unpacked without its history, $GRADLEAK_COMMIT states the commit.
-    """
-    if stated := os.environ.get("GRADLEAK_COMMIT"):
-        return stated
+    """Return the checkout's short commit, with "+changes" if its code differs from it, or "unknown"."""
 
     def git(*words: str) -> str:
         result = subprocess.run(["git", *words], cwd=paths.root(), capture_output=True, text=True, check=True)

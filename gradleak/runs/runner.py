@@ -30,10 +30,6 @@ from gradleak.runs.trials import Trials, known, short
 WAIT = 15 * 60
 
 
-class MemoryLack(GradleakError):
-    """The error of a trial that does not fit into a GPU's memory."""
-
-
 def run_study(
     study: Study | str,
     parameters: Parameters,
@@ -247,7 +243,7 @@ def _work(
         try:
             rows = loaded_study.run(inputs)
         except torch.OutOfMemoryError:
-            return index, MemoryLack(
+            return index, GradleakError(
                 f"a trial of '{study}' needs more memory than the GPU has free, also in the smallest chunks "
                 f"({short(inputs)}): make its batch or network smaller, run fewer trials at once, or take the CPU with "
                 "`-p device=cpu`; finished trials are kept"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from pydantic import JsonValue, ValidationError
 
@@ -21,7 +21,6 @@ from gradleak.runs.experiments import Parameters as BaseParameters
 from gradleak.runs.forms import is_form, reason, written_types
 from gradleak.runs.plain import Columns
 
-Profile = Literal["quick", "paper"]
 # The package of the studies, with one folder for each paper. It imports this module, so it is only named here.
 PACKAGE = "gradleak.studies"
 SHARED = "shared"

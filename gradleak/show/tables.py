@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 import pandas as pd
@@ -26,6 +26,7 @@ class Table:
         caption: The caption.
         name: The label to which cross-references in the book point.
         notes: A text below the table, or several, which are shown as a list.
+        formats: The format specifications of numbers, by column.
         kind: An additional style class; "cells" for a table whose marked cells are numbers.
         marks: Words in the shape of the frame; a word other than "" shows its cell as the coloured badge of that name.
         fold: The title of a fold that hides the table until a reader opens it, or "" for a table that is visible.
@@ -37,6 +38,7 @@ class Table:
     caption: str
     name: str
     notes: str | Sequence[str] = ""
+    formats: Mapping[str, str] = field(default_factory=dict)
     kind: str = ""
     marks: Sequence[Sequence[str]] = ()
     fold: str = ""
@@ -49,7 +51,10 @@ class Table:
     @property
     def _rows(self) -> list[list[str]]:
         # Read the cells by column, because pandas would convert the whole numbers of a mixed row to floats.
-        columns = [map(_text, self.frame.iloc[:, index].tolist()) for index in range(len(self.frame.columns))]
+        columns = [
+            [_text(value, self.formats.get(name, "")) for value in self.frame.iloc[:, index].tolist()]
+            for index, name in enumerate(self._head)
+        ]
         return [list(row) for row in zip(*columns, strict=True)]
 
     @property
@@ -133,10 +138,10 @@ class Table:
         return f"{self.caption}\n{self.frame.to_string(index=False)}"
 
 
-def _text(value: object) -> str:
+def _text(value: object, specification: str) -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
         return "–"
-    return str(value)
+    return str(value) if isinstance(value, str) else format(value, specification)
 
 
 def badge(text: str) -> str:

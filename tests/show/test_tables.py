@@ -73,10 +73,10 @@ def test_cells_without_a_format(value: object, text: str) -> None:
     ]
 
 
-def test_whole_numbers_beside_others() -> None:
+def test_formats_and_whole_numbers_beside_others() -> None:
     frame = pd.DataFrame({"n": [1, 2], "share": [0.25, math.nan], "text": ["x", "y"]})
-    table = Table(frame, "c", "n")
-    assert Cells(table._repr_html_()).cells == ["n", "share", "text", "1", "0.25", "x", "2", "–", "y"]
+    table = Table(frame, "c", "n", formats={"share": ".0%", "text": "not used on text"})
+    assert Cells(table._repr_html_()).cells == ["n", "share", "text", "1", "25%", "x", "2", "–", "y"]
     assert "| ---: | ---: | --- |" in body(table)
 
 
