@@ -151,7 +151,7 @@ def _attempt(
     with progress.quiet() if jobs == 1 else contextlib.nullcontext():
         try:
             parameters = studies.parameters(study, profile)
-            return pages.run_page(study, parameters, _folder(study), jobs=jobs, cluster=cluster, fresh=True)
+            return pages.run_page(study, parameters, _folder(study), jobs=jobs, cluster=cluster)
         except GradleakError as error:
             return error
 

@@ -39,13 +39,11 @@ class PageRun:
         notebook: The file of the executed notebook.
         record: The file of the record.
         seconds: The run time of the page.
-        cached: Whether the page was executed before and has not changed since.
     """
 
     notebook: Path
     record: Path
     seconds: float
-    cached: bool
 
 
 def page_key(study: Study, parameters: Parameters) -> str:
@@ -72,9 +70,8 @@ def run_page(
     *,
     jobs: int | None = None,
     cluster: str | None = None,
-    fresh: bool = False,
 ) -> PageRun:
-    """Run a study and execute its notebook, or return the page if it was executed before and has not changed since.
+    """Run a study and execute its notebook.
 
     Args:
         study: The study.
@@ -82,7 +79,6 @@ def run_page(
         out: The folder for the executed notebook and its record.
         jobs: The number of processes for the trials.
         cluster: The address of a Dask scheduler for the trials.
-        fresh: Execute the page even if it has not changed.
     """
     require_notebooks()
     import nbformat
@@ -92,8 +88,6 @@ def run_page(
     cells.read(study.notebook)
     key = page_key(study, parameters)
     _refuse_foreign(notebook, record)
-    if not fresh and (done := finished(study, key, out)) is not None:
-        return done
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
@@ -114,7 +108,7 @@ def run_page(
         write_whole(notebook, lambda stream: stream.write(text.encode()))
     except OSError as error:
         raise error if isinstance(error, GradleakError) else storage_error(notebook, error) from error
-    return PageRun(notebook, record, seconds, cached=False)
+    return PageRun(notebook, record, seconds)
 
 
 def _refuse_foreign(notebook: Path, record: Path) -> None:
@@ -175,7 +169,7 @@ def finished(study: Study, key: str, out: Path) -> PageRun | None:
         return None
     if facts["key"] != key:
         return None
-    return PageRun(notebook, record, float(facts["seconds"]), cached=True)
+    return PageRun(notebook, record, float(facts["seconds"]))
 
 
 def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path) -> Any:

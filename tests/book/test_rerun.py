@@ -107,7 +107,7 @@ def test_the_page_of_a_run_needs_no_network(checkout: Toy) -> None:
     page.cells[4].metadata["tags"] = ["hide-input"]
     nbformat.write(page, checkout.notebook)
     records.write(runner.run_study("toy", checkout.parameters(samples=6)), records.file_of("toy"))
-    run = pages.run_page(checkout.load(), checkout.parameters(samples=3), checkout.root / "out", jobs=1, fresh=True)
+    run = pages.run_page(checkout.load(), checkout.parameters(samples=3), checkout.root / "out", jobs=1)
     file = rerun.write(rerun.summary(checkout.load(), records.read(run.record)), run.notebook)
     executed = nbformat.read(run.notebook, 4)
     nbformat.validate(executed)
