@@ -12,7 +12,7 @@ import pandas as pd
 from gradleak.metrics import SCALE
 from gradleak.runs import records
 from gradleak.show.tables import Table, badge
-from gradleak.studies import Study
+from gradleak.studies import Study, paper_of
 from gradleak.studies.shared.outcomes import FAMILIES, KINDS, LEVELS, SHARES, Outcome, defense_in_words
 
 NOT_RUN = "not run"
@@ -28,7 +28,7 @@ def gather(ordered: Sequence[Study]) -> list[Outcome]:
     return found
 
 
-def text(ordered: Sequence[Study], outcomes: Sequence[Outcome]) -> str:
+def text(outcomes: Sequence[Outcome]) -> str:
     """Return what the words for severities mean and the overview of all outcomes, in Markdown."""
     bounds = "; ".join(
         f"*{level}* from {100 * share:g} % on, or {word} images ({decibels:g} dB)"
@@ -38,13 +38,12 @@ def text(ordered: Sequence[Study], outcomes: Sequence[Outcome]) -> str:
         f"{len(outcomes):,} outcomes of {len({one.attack for one in outcomes})} attacks, from "
         f"{len({one.page for one in outcomes})} pages. The severity levels, as a share of what a guess misses, or of "
         f"images ({{doc}}`reading` explains the words): {bounds}; else *{LEVELS[0]}*.\n\n"
-        f"{overview(ordered, outcomes)._repr_markdown_()}"
+        f"{overview(outcomes)._repr_markdown_()}"
     )
 
 
-def overview(ordered: Sequence[Study], outcomes: Sequence[Outcome]) -> Table:
+def overview(outcomes: Sequence[Outcome]) -> Table:
     """Return the most severe outcome of each attack behind each family of defences, linked to its page."""
-    papers = {study.name: study.paper for study in ordered}
     families = [name for name in dict.fromkeys(FAMILIES.values()) if any(one.family == name for one in outcomes)]
     # The last outcome with a key is the most severe, and of equally severe ones that with the largest value.
     worst = {
@@ -56,7 +55,7 @@ def overview(ordered: Sequence[Study], outcomes: Sequence[Outcome]) -> Table:
         cells = [worst.get((leak, attack, family)) for family in families]
         rows.append([leak, attack, *(f"{_number(one.value)}{_unit(one)}" if one else NOT_RUN for one in cells)])
         marks.append(["", "", *(LEVELS[one.severity] if one else NOT_RUN for one in cells)])
-        links.append(["", "", *(f"doc:executed/{papers[one.page]}/{one.page}" if one else "" for one in cells)])
+        links.append(["", "", *(f"doc:executed/{paper_of(one.page)}/{one.page}" if one else "" for one in cells)])
     heads = ["no defence" if name == "none" else name for name in families]
     caption = (
         "The most severe outcome of each attack behind each family of defences, over all networks, batch sizes and "
@@ -76,18 +75,17 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
 
 
-def rows(ordered: Sequence[Study], outcomes: Sequence[Outcome]) -> pd.DataFrame:
+def rows(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """Return the table of all outcomes, the most severe first; texts are HTML, and each row links to its page."""
-    papers = {study.name: study.paper for study in ordered}
     severe = sorted(outcomes, key=lambda one: (-one.severity, -_bound(one.low), -_bound(one.value)))
-    return pd.DataFrame([_row(one, papers[one.page]) for one in severe])
+    return pd.DataFrame(map(_row, severe))
 
 
 def _bound(value: float) -> float:
     return -math.inf if math.isnan(value) else value
 
 
-def _row(one: Outcome, paper: str) -> dict[str, str | int]:
+def _row(one: Outcome) -> dict[str, str | int]:
     interval = "too few cases for an interval"
     if not math.isnan(one.low):
         interval = f"95 %: {_number(one.low)} to {_number(one.high)}"
@@ -104,7 +102,7 @@ def _row(one: Outcome, paper: str) -> dict[str, str | int]:
         "batch size": one.batch,
         "defence": html.escape("; ".join(filter(None, texts))),
         "data": html.escape(one.data),
-        "measured on": f'<a href="executed/{paper}/{one.page}.html">{one.page}</a>',
+        "measured on": f'<a href="executed/{paper_of(one.page)}/{one.page}.html">{one.page}</a>',
         # The table is filtered by what follows, and does not show it.
         "what leaks": one.leak,
         "kind of defence": "no defence" if one.family == "none" else one.family,

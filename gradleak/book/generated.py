@@ -46,8 +46,8 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun], job
     )
     outcomes = explorer.gather(ordered)
     parts["what-leaks.md"] = landing.text(ordered, outcomes)
-    parts["explorer.md"] = explorer.text(ordered, outcomes)
-    parts["outcomes.json"] = explorer.rows(ordered, outcomes).to_json(orient="records")
+    parts["explorer.md"] = explorer.text(outcomes)
+    parts["outcomes.json"] = explorer.rows(outcomes).to_json(orient="records")
     parts["static/outcomes.csv"] = explorer.table(outcomes)
     lines = [line for own in judged.values() for line in own]
     parts["scores.md"] = scoreboard.scores(lines)

@@ -10,7 +10,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from gradleak import studies
 from gradleak.book import explorer
 from gradleak.errors import InputError, UnknownName
 from gradleak.metrics import EXACT, INDISTINGUISHABLE, RECOGNISABLE
@@ -29,7 +28,6 @@ from gradleak.studies.shared.outcomes import (
 from gradleak.studies.shared.proportions import wilson_interval
 from tests.book.made_up import outcome
 
-PAGES = [studies.load(name) for name in ("noise", "fcn-inversion")]
 MADE_UP = [
     outcome(),
     outcome(defense="gaussian/1", value=3.0, low=1.0, high=5.0),
@@ -40,7 +38,7 @@ MADE_UP = [
 
 
 def test_the_table_holds_every_outcome_the_most_severe_first() -> None:
-    rows = explorer.rows(PAGES, MADE_UP).to_dict("records")
+    rows = explorer.rows(MADE_UP).to_dict("records")
     assert len(rows) == len(MADE_UP)
     assert ["little" in row["leaks"] for row in rows] == [False, False, True, True]
     (row,) = [row for row in rows if row["defence"] == "no defence" and row["network"] == "LeNet"]
@@ -51,7 +49,7 @@ def test_the_table_holds_every_outcome_the_most_severe_first() -> None:
 
 
 def test_the_overview_names_the_most_and_what_was_not_run() -> None:
-    table = explorer.overview(PAGES, MADE_UP)
+    table = explorer.overview(MADE_UP)
     assert table.frame.to_dict("records") == [
         {"what leaks": "labels", "attack": "guesser", "no defence": "50 %", "noise": "3 %"},
         {"what leaks": "images", "attack": "matcher", "no defence": "44 dB", "noise": "not run"},
@@ -61,7 +59,7 @@ def test_the_overview_names_the_most_and_what_was_not_run() -> None:
 
 
 def test_a_lost_image_is_said_to_be() -> None:
-    assert explorer.overview(PAGES, MADE_UP[2:3]).frame["no defence"].tolist() == ["lost"]
+    assert explorer.overview(MADE_UP[2:3]).frame["no defence"].tolist() == ["lost"]
 
 
 def test_the_csv_file_holds_every_outcome() -> None:
