@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -115,11 +115,6 @@ def pairs(one: Any, other: Any, place: str = "") -> Iterator[tuple[str, Any, Any
             yield from pairs(one[key], other[key], f"{place}.{key}")
     else:
         yield place, one, other
-
-
-def unlike(one: Any, other: Any, same: Callable[[Any, Any], bool]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the places at which two values differ, with both single values; `same` compares two single values."""
-    return ((place, left, right) for place, left, right in pairs(one, other) if not same(left, right))
 
 
 def is_picture(value: Any) -> bool:
