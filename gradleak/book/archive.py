@@ -36,8 +36,8 @@ HEAD = """---
 """
 SUMMARY = (
     "`make book` sets everything up and builds the book from the records (minutes). `gradleak verify` judges every "
-    "claim on the records: the numbers of verdicts must be those stated here. `gradleak verify --spot --all --minutes "
-    "60` runs some recorded trials of every page again and compares their rows within the tolerances of the columns. "
+    "claim on the records: the numbers of verdicts must be those stated here. `gradleak rerun PAGE --minutes 60` "
+    "runs recorded trials of a page again and compares their rows within the tolerances of the columns. "
     "`gradleak record PAGE` computes a whole record anew; the stated time is that of one process."
 )
 
