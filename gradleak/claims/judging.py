@@ -149,10 +149,15 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
 
 
 def _finished(claim: Claim, record: Record, chosen: list[Columns]) -> bool:
-    """Whether no trial is waiting that measures a claim, which the parts of the study do that have rows for it."""
+    """Whether no trial is waiting that measures a claim, and the rows that measure it come from runs that reach it.
+
+    A claim is measured by the parts of the study that have rows for it.
+    """
     parts = {line.get("part", "") for line in chosen}
-    waiting = [inputs for inputs in record.waiting if inputs.get("part", "") in parts]
-    return not any(may_measure(claim, inputs) for inputs in waiting)
+    if any(inputs.get("part", "") in parts and may_measure(claim, inputs) for inputs in record.waiting):
+        return False
+    runs = {id(parameters): parameters for line in chosen if (parameters := record.under.get(id(line)))}
+    return all(reaches(claim, record.parameters | parameters) for parameters in runs.values())
 
 
 def _verdict(claim: Claim, value: float, *, agrees: bool, differs: bool, reached: bool) -> Verdict:

@@ -27,6 +27,8 @@ class Experiment(BaseModel):
         part: The name of this kind of experiment, which records state; "" if the study has only one kind.
         threads: The number of CPU threads that a trial uses.
         stays_on_cpu: The reason why this kind of experiment does not use a GPU; "" if it does.
+        effort_fields: The fields that state how much is spent on a result, such as random starts. Of two trials that
+            differ in nothing else, a record keeps the later.
         seed: The seed of the trial's random numbers.
         device: "cpu" or "cuda".
     """
@@ -38,6 +40,7 @@ class Experiment(BaseModel):
     part: ClassVar[str] = ""
     threads: ClassVar[int] = 1
     stays_on_cpu: ClassVar[str] = ""
+    effort_fields: ClassVar[frozenset[str]] = frozenset()
 
     seed: int
     device: str

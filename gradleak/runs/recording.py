@@ -26,11 +26,18 @@ class OutOfTime(BaseException):
     """The time of a recording is over. It is no Exception, so that no attack takes it for a failure of its own."""
 
 
+def slot(study: Study, inputs: Columns) -> str:
+    """Return what a trial measures: the inputs of the trial without the device and the effort."""
+    kind = study.experiments.get(str(inputs.get("part", "")))
+    effort = kind.effort_fields if kind else frozenset()
+    return without_device({name: value for name, value in inputs.items() if name not in effort})
+
+
 class Recording:
     """The record of a study while it grows towards a run with some parameters.
 
-    A finished trial takes the place of the recorded trial with the same inputs, which older code may have made. Until
-    then the older trial stays. Recorded trials that are no part of the run are dropped.
+    A finished trial takes the place of the recorded trial that measured the same: one of older code, or one with less
+    effort. Until then the older trial stays. Recorded trials that measure something else than the run are dropped.
 
     Attributes:
         study: The study.
@@ -42,14 +49,29 @@ class Recording:
     def __init__(self, study: Study, parameters: Parameters, rules: Columns | None = None) -> None:
         self.study, self.parameters = study, parameters
         self.inputs = runner.planned(study, parameters)
-        self._places = {without_device(inputs): place for place, inputs in enumerate(self.inputs)}
+        self._places = {slot(study, inputs): place for place, inputs in enumerate(self.inputs)}
+        if len(self._places) < len(self.inputs):
+            raise InputError(f"trials of '{study.name}' differ in their `effort_fields` alone")
+        self._planned = set(map(without_device, self.inputs))
         self._golden = golden.digest(study.name)
         before = records.recorded(study.name)
-        self._trials: dict[int, Trial] = {}
+        self._trials = {}
         for trial in before.trials if before else ():
-            self.add(trial)
+            if (place := self._place(trial)) is not None:
+                self._trials[place] = self._in_place(trial, place, before.parameters if before else {})
         self._accepted = before.accepted if before else None
         self._rules = (rules or {}) | ((before.rules or {}) if before and self._trials else {})
+
+    def _place(self, trial: Trial) -> int | None:
+        return self._places.get(slot(self.study, trial.inputs))
+
+    def _in_place(self, trial: Trial, place: int, parameters: Columns) -> Trial:
+        """Return a recorded trial with the parameters in which its run, with `parameters`, differed from this run."""
+        if without_device(trial.inputs) == without_device(self.inputs[place]):
+            return trial.model_copy(update={"under": {}})
+        present = self.parameters.model_dump()
+        run = parameters | trial.under
+        return trial.model_copy(update={"under": {name: run[name] for name in run if run[name] != present.get(name)}})
 
     @property
     def record(self) -> Record:
@@ -77,18 +99,23 @@ class Recording:
             if part not in parts:
                 raise unknown("part", part, parts)
             return [inputs for inputs in self.inputs if inputs.get("part") == part]
-        return [inputs for place, inputs in enumerate(self.inputs) if not self._covers(place)]
+        return [inputs for place, inputs in enumerate(self.inputs) if not self._covers(place, inputs)]
 
-    def _covers(self, place: int) -> bool:
+    def _covers(self, place: int, inputs: Columns) -> bool:
+        trial = self._trials.get(place)
+        if trial is None or without_device(trial.inputs) != without_device(inputs):
+            return False
         accepted = self._accepted is not None and self._accepted.golden == self._golden
-        return place in self._trials and (accepted or self._trials[place].golden == self._golden)
+        return accepted or trial.golden == self._golden
 
     def add(self, trial: Trial) -> bool:
         """Put a finished trial into the record; return False if it is no trial of the run."""
-        place = self._places.get(without_device(trial.inputs))
-        if place is not None:
-            self._trials[place] = trial
-        return place is not None
+        if without_device(trial.inputs) not in self._planned:
+            return False
+        place = self._place(trial)
+        assert place is not None
+        self._trials[place] = trial
+        return True
 
     def write(self) -> None:
         """Write the record to its file."""

@@ -71,6 +71,8 @@ class Trial(_Strict):
         commit: The commit of the code.
         golden: The digest of the page's golden rows in that code.
         peak: The most memory that its process held, in bytes; None if it was not recorded.
+        under: The parameters in which its run differed from the record's, if it spent less effort than the record's run
+            plans; a trial with more effort takes its place.
         machine: Where it ran.
     """
 
@@ -81,6 +83,7 @@ class Trial(_Strict):
     commit: str = "unknown"
     golden: str = ""
     peak: float | None = None
+    under: Columns = {}
     machine: Machine = Machine()
 
 
@@ -163,8 +166,10 @@ class Record(_Strict):
     @property
     def size(self) -> str:
         """The number of trials, and the number that the run plans if it is not finished: "412 of 900 trials"."""
-        finished = len(self.trials)
-        return f"{finished:,} of {self.planned:,} trials" if self.waiting else counted(finished, "trial")
+        finished = sum(not trial.under for trial in self.trials)
+        if finished == len(self.trials) and not self.waiting:
+            return counted(finished, "trial")
+        return f"{finished:,} of {self.planned:,} trials"
 
     @property
     def days(self) -> list[str]:
@@ -176,6 +181,12 @@ class Record(_Strict):
     def lines(self) -> tuple[Columns, ...]:
         """All rows, each joined with its trial's inputs; the dicts are shared between callers: do not change them."""
         return tuple(trial.inputs | row for trial in self.trials for row in trial.rows)
+
+    @functools.cached_property
+    def under(self) -> Mapping[int, Columns]:
+        """The parameters in which the run of a line differed from the record's, by the `id` of the line."""
+        numbered = zip(self.lines, (trial for trial in self.trials for _ in trial.rows), strict=True)
+        return {id(line): trial.under for line, trial in numbered if trial.under}
 
     @functools.cached_property
     def columns(self) -> frozenset[str]:
@@ -259,7 +270,7 @@ def _lines(values: Iterable[Any]) -> str:
 
 
 def _written(trial: Trial, machine: int) -> str:
-    named = ("date", "commit", "golden", "peak")
+    named = ("date", "commit", "golden", "peak", "under")
     facts = {name: value for name in named if (value := worded(getattr(trial, name)))}
     stated = json.dumps({"seconds": float(f"{trial.seconds:.4g}"), **facts, "machine": machine})
     rows = ",\n   ".join(json.dumps(row) for row in worded(trial.rows))

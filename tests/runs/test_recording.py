@@ -144,6 +144,29 @@ def test_a_record_is_current_while_its_golden_rows_are_the_same(checkout: Toy) -
     assert len(checkout.traced) == begun + 4
 
 
+def test_more_effort_takes_the_place_of_less(checkout: Toy) -> None:
+    field = "    words: list[str]\n\n    def reads"
+    checkout.rewrite((field, field.replace("\n\n", '\n    effort_fields = frozenset({"scale"})\n\n')))
+    first = record(checkout)
+    growing = recording.Recording(checkout.load(), checkout.parameters(scale=2.0))
+    assert [inputs["scale"] for inputs in growing.missing()] == [2.0] * 4
+    assert text_of(growing.record) == text_of(first), "the old trials stay until the new ones have ended"
+    assert growing.record.size == "0 of 4 trials"
+    (new,) = runner.run_study("toy", checkout.parameters(scale=2.0, samples=1)).trials
+    assert growing.add(new)
+    assert [trial.inputs["scale"] for trial in growing.record.trials] == [2.0, 1.0, 1.0, 1.0]
+    assert growing.record.size == "1 of 4 trials"
+    assert not growing.add(first.trials[1]), "less effort than the run plans"
+
+
+def test_no_study_has_trials_that_differ_in_their_effort_alone() -> None:
+    for name in studies.names():
+        study = studies.load(name)
+        for profile in ("quick", "paper"):
+            inputs = runner.planned(study, studies.parameters(study, profile))
+            assert len({recording.slot(study, one) for one in inputs}) == len(inputs), name
+
+
 def test_every_record_is_current() -> None:
     recorded = [record for name in studies.names() if (record := records.recorded(name))]
     old = [record.study for record in recorded if golden.state(record) != "current"]
