@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 LAB := $(VENV)/.lab
 
 .DEFAULT_GOAL := help
-.PHONY: help book lab archive test lint seeds fuzz hunt faults bench size clean pdf wheel-check gpu-check golden
+.PHONY: help book lab archive test lint seeds fuzz hunt faults bench size clean pdf wheel-check gpu-check golden gpu-queue
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -61,6 +61,9 @@ faults: $(READY) ## kill runs before random file operations, fill disks, run twi
 
 golden: $(READY) ## write the rows of the pages' smallest runs anew where they changed; ARGS="peeling noise"
 	@$(RUN) -m tests.studies.golden $(ARGS)
+
+gpu-queue: $(READY) ## pack the trials that decide most claims, for a machine with a GPU and torch
+	@$(RUN) -m tests.gpu.queue $(ARGS)
 
 gpu-check: $(READY) ## try every page and attack on a GPU, beside the CPU; minutes
 	@$(RUN) -m tests.gpu.check $(ARGS)

@@ -290,22 +290,35 @@ def record(
     parameter: Settings = None,
     profile: ProfileOption = "paper",
     part: Annotated[str | None, typer.Option("--part", help="Run all trials of this part, and no others.")] = None,
+    undecided: Annotated[
+        bool, typer.Option("--undecided", help="Run the trials that decide most claims per second, of all studies.")
+    ] = False,
     merge: Annotated[
-        list[Path] | None, typer.Option("--merge", metavar="FILE", help="Add the trials of a record made elsewhere.")
+        list[Path] | None, typer.Option("--merge", metavar="FILE", help="Add the trials in this file; may be repeated.")
     ] = None,
     minutes: Annotated[float | None, typer.Option("--minutes", help="Stop after this time in minutes.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --undecided: only list the trials.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="With --undecided: append trials to this file instead.")
+    ] = None,
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:
     """Run studies at the papers' scale; each finished trial is added to the record in results/ at once."""
     interrupts.listen()
     from gradleak import claims
+    from gradleak.book import queue
     from gradleak.runs import forecast, recording, records
 
-    if bool(study) + bool(merge) != 1:
-        raise InputError("name studies to record, or give --merge")
+    if bool(study) + undecided + bool(merge) != 1:
+        raise InputError("name studies to record, or give --undecided or --merge")
+    if undecided:
+        _record_undecided(minutes, jobs, out, dry_run=dry_run)
+        return
+    if dry_run or out:
+        raise InputError(f"{'--dry-run' if dry_run else '--out'} is an option of --undecided: give both")
     if merge:
-        results = [recording.merge(file, claims.rules) for file in merge]
+        results = recording.merge(merge, claims.rules, queue.asked)
     else:
         results = []
         for loaded, parameters in _asked(study or [], profile, parameter):
@@ -320,6 +333,22 @@ def record(
             )
     for result in results:
         typer.echo(f"record  {records.file_of(result.study)}  ({result.size}, {result.seconds:.0f} s in all)")
+
+
+def _record_undecided(minutes: float | None, jobs: int | None, out: Path | None, *, dry_run: bool) -> None:
+    """Run the trials that decide claims, or list them with the expected times."""
+    from tqdm import tqdm
+
+    from gradleak.book import queue
+
+    entries = queue.queue()
+    if dry_run:
+        _show([entry.row for entry in entries])
+        for line in queue.summary(entries):
+            typer.echo(line)
+        return
+    for line in queue.run(entries, minutes=minutes, jobs=jobs, out=out, say=tqdm.write):
+        typer.echo(line)
 
 
 @app.command()

@@ -1,21 +1,28 @@
-"""Make records grow: each finished trial is added at once, runs can be continued, and other records are merged."""
+"""Make records grow: each finished trial is added at once, a run can be stopped and continued, and trials made
+elsewhere are merged.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from gradleak.errors import InputError, unknown
+from pydantic import ValidationError
+
+from gradleak.errors import InputError, StorageError, first_line, unknown
 from gradleak.runs import golden, records, runner, studies
 from gradleak.runs.experiments import Parameters
-from gradleak.runs.plain import Columns
+from gradleak.runs.plain import Columns, restored, worded
 from gradleak.runs.records import Record, Trial
 from gradleak.runs.studies import Study
-from gradleak.runs.trials import without_device
+from gradleak.runs.trials import known, without_device
+from gradleak.storage import parsed, storage_error
 
 # `record` writes the record after a trial if at least this time (s) has passed since the last time. Until then the
 # finished trials are in the cache.
@@ -184,23 +191,61 @@ def deadline(minutes: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def merge(file: Path, rules: Callable[[str], Columns]) -> Record:
-    """Add the trials of a record that was made elsewhere to the record of its study, whose run becomes that record's.
+def append(trial: Trial, study: str, file: Path) -> None:
+    """Append a finished trial to a file of trials, one line of JSON each, and make sure that it is on the disk."""
+    line = json.dumps({"study": study, "trial": worded(trial.model_dump())}) + "\n"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("ab", buffering=0) as stream:
+            stream.write(line.encode())
+            os.fsync(stream.fileno())
+    except OSError as error:
+        raise storage_error(file, error) from error
 
-    A record of other code, whose page had other golden rows, and a run that lacks recorded trials are refused.
+
+def trials_in(file: Path) -> Iterator[tuple[str, Trial]]:
+    """Yield the trials in a file of trials, each with its study; a last line that was cut off is skipped."""
+    try:
+        lines = file.read_bytes().splitlines()
+    except OSError as error:
+        raise StorageError(f"cannot read the trials in {file.name}: {error.strerror or error}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            content = restored(parsed(line))
+            yield content["study"], Trial.model_validate(content["trial"])
+        except (ValidationError, ValueError, KeyError, TypeError) as error:
+            if number == len(lines):
+                return
+            raise InputError(f"{file.name}, line {number}, is no trial: {first_line(error)}") from error
+
+
+def merge(files: Iterable[Path], rules: Callable[[str], Columns], asked: Callable[[Study], Parameters]) -> list[Record]:
+    """Add trials that were made elsewhere to the records of their studies.
+
+    Trials of other code, whose page had other golden rows, and trials that are no part of the run are refused.
 
     Args:
-        file: The file of the record.
+        files: Files of trials.
         rules: Returns the present rules of a study's claims.
+        asked: Returns the parameters of the run for a study.
     """
-    other = records.read(file)
-    if old := golden.outdated(other):
-        raise InputError(f"{old} trials in {file.name} were made by other code: the golden rows were others then")
-    study, before = studies.load(other.study), records.recorded(other.study)
-    growing = Recording(study, other.stated(study.Parameters), rules(other.study))
-    if before and (lost := len(before.trials) - len(growing.record.trials)):
-        raise InputError(f"the run in {file.name} lacks {lost} recorded trials of '{other.study}'")
-    for trial in other.trials:
-        growing.add(trial)
-    growing.write()
-    return growing.record
+    by_study: dict[str, list[Trial]] = {}
+    for file in files:
+        for name, trial in trials_in(file):
+            by_study.setdefault(name, []).append(trial)
+    grown = []
+    for name, trials in by_study.items():
+        study, present = studies.load(name), golden.digest(name)
+        if old := sum(trial.golden != present for trial in trials):
+            raise InputError(f"{old} trials of '{name}' were made by other code: its golden rows were others then")
+        growing = Recording(study, asked(study), rules(name))
+        foreign = [trial for trial in trials if not growing.add(trial)]
+        if foreign:
+            raise InputError(
+                f"{len(foreign)} trials of '{name}' are no part of the run with these parameters, such as one with "
+                f"{known(foreign[0].inputs)[:200]}"
+            )
+        grown.append(growing)
+    for growing in grown:
+        growing.write()
+    return [growing.record for growing in grown]

@@ -130,7 +130,7 @@ def run_trials(
         jobs: The number of processes, as in `run_study`.
         cluster: The address of a Dask scheduler.
     """
-    with contextlib.closing(_results(study, inputs, jobs, cluster)) as results:
+    with contextlib.closing(_results(_of(study, inputs), jobs, cluster)) as results:
         for index, result in results:
             if isinstance(result, GradleakError):
                 raise result
@@ -141,12 +141,29 @@ def try_trials(
     study: Study, inputs: Sequence[Columns], *, jobs: int | None = None
 ) -> Generator[tuple[int, Trial | GradleakError], None, None]:
     """Run trials as `run_trials` does, on this machine; if a trial raises an error, yield the error and continue."""
-    yield from _results(study, inputs, jobs, None, caught=True)
+    yield from _results(_of(study, inputs), jobs, None, caught=True)
+
+
+def try_all(
+    work: Sequence[tuple[Study, Columns]], *, jobs: int | None = None
+) -> Generator[tuple[int, Trial | GradleakError], None, None]:
+    """Run trials of several studies as `try_trials` does; each trial states the commit and the golden rows."""
+    commit = records.commit()
+    with contextlib.closing(_results(work, jobs, None, caught=True)) as results:
+        for place, result in results:
+            if isinstance(result, Trial):
+                facts = {"commit": commit, "golden": golden.digest(work[place][0].name)}
+                yield place, result.model_copy(update=facts)
+            else:
+                yield place, result
+
+
+def _of(study: Study, inputs: Sequence[Columns]) -> list[tuple[Study, Columns]]:
+    return [(study, trial_inputs) for trial_inputs in inputs]
 
 
 def _results(
-    study: Study,
-    trials: Sequence[Columns],
+    trials: Sequence[tuple[Study, Columns]],
     jobs: int | None,
     cluster: str | None,
     *,
@@ -160,15 +177,15 @@ def _results(
 
     if not trials:
         return
-    threads = study.threads
-    accelerated = any(map(records.on_gpu, trials))
+    threads = max(study.threads for study, _ in trials)
+    accelerated = any(records.on_gpu(inputs) for _, inputs in trials)
     workers = processes(jobs, len(trials), "cuda" if accelerated else "cpu", threads)
     alone = cluster is None and workers <= 1
     # A worker of a cluster looks for the GPUs of its own machine.
     shared = None if cluster else (gpus.visible() if accelerated and not alone else [], gpus.folder())
     work = (
-        joblib.delayed(_work)(study.name, index, inputs, threads, alone, shared, caught)
-        for index, inputs in enumerate(trials)
+        joblib.delayed(_work)(study.name, index, inputs, study.threads, alone, shared, caught)
+        for index, (study, inputs) in enumerate(trials)
     )
     with _backend(cluster, threads, alone), warnings.catch_warnings():
         # joblib replaces workers whose memory has grown. That is harmless, so the warning is hidden.
@@ -179,7 +196,8 @@ def _results(
         ahead = "2*n_jobs" if cluster is None else "all"
         parallel = joblib.Parallel(1 if alone else workers, return_as="generator_unordered", pre_dispatch=ahead)
         with contextlib.closing(parallel(work)) as finished:
-            yield from progress.progress(finished, len(trials), f"{study.name}: trials")
+            names = " and ".join(dict.fromkeys(study.name for study, _ in trials))
+            yield from progress.progress(finished, len(trials), f"{names}: trials")
 
 
 def sources_of(study: Study, parameters: Parameters) -> list[str]:

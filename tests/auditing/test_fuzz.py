@@ -95,6 +95,7 @@ WORDS += [
     "1e-9",
     "--seed",
     "theorem1",
+    "--undecided",
     "--merge",
     "--profile",
 ]
@@ -108,6 +109,7 @@ def test_any_command_line_ends_in_a_code_and_no_traceback(capsys: pytest.Capture
             patch.setattr(f"gradleak.{PLACES[name]}.{name}", lambda *_, **__: pytest.skip("it would work"))
         patch.setattr(options, "audit", lambda *_, **__: Report.from_json("{}"))
         patch.setattr("gradleak.book.again.again", lambda *_, **__: pytest.skip("it would work"))
+        patch.setattr(cli, "_record_undecided", lambda *_, **__: None)
         patch.setattr(cli, "_list_outdated", lambda *_: None)
         try:
             code, _, err = call(capsys, *[word.replace("\0", "0") for word in words])

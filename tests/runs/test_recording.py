@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -159,6 +160,35 @@ def test_more_effort_takes_the_place_of_less(checkout: Toy) -> None:
     assert not growing.add(first.trials[1]), "less effort than the run plans"
 
 
+def test_trials_made_elsewhere_are_merged(checkout: Toy, tmp_path: Path) -> None:
+    def asked(study: studies.Study) -> studies.Parameters:
+        return checkout.parameters()
+
+    file = tmp_path / "trials.jsonl"
+    elsewhere = runner.run_study("toy", checkout.parameters()).trials
+    for trial in elsewhere[1:]:
+        recording.append(trial, "toy", file)
+    whole = file.read_bytes()
+    file.write_bytes(whole + b'{"study": "toy", "tri')  # cut off by a kill
+    record(checkout, changes={"samples": 1})
+    (merged,) = recording.merge([file], claims.rules, asked)
+    assert kept() == text_of(merged)
+    assert [trial.inputs["number"] for trial in merged.trials] == [0, 1, 2, 3]
+    assert [repr(trial.rows) for trial in merged.trials[1:]] == [repr(trial.rows) for trial in elsewhere[1:]]
+    (again,) = recording.merge([file], claims.rules, asked)
+    assert text_of(again) == text_of(merged), "merging twice changes nothing"
+    before = records.file_of("toy").read_bytes()
+    with pytest.raises(InputError, match="1 trials of 'toy' are no part of the run with these parameters"):
+        recording.merge([file], claims.rules, lambda study: checkout.parameters(samples=3))
+    write_golden("[1]")
+    with pytest.raises(InputError, match="3 trials of 'toy' were made by other code"):
+        recording.merge([file], claims.rules, asked)
+    assert records.file_of("toy").read_bytes() == before
+    file.write_bytes(b"{}\n" + whole)
+    with pytest.raises(InputError, match=r"trials\.jsonl, line 1, is no trial"):
+        recording.merge([file], claims.rules, asked)
+
+
 def test_no_study_has_trials_that_differ_in_their_effort_alone() -> None:
     for name in studies.names():
         study = studies.load(name)
@@ -176,18 +206,10 @@ def test_every_record_is_current() -> None:
     )
 
 
-def test_a_record_made_elsewhere_is_merged(checkout: Toy, tmp_path: Path) -> None:
-    file = tmp_path / "toy.json"
-    elsewhere = record(checkout)
-    records.file_of("toy").rename(file)
-    record(checkout, changes={"samples": 1})
-    merged = recording.merge(file, claims.rules)
-    assert kept() == text_of(merged) == text_of(elsewhere)
-    assert text_of(recording.merge(file, claims.rules)) == text_of(merged), "merging twice changes nothing"
-    before = record(checkout, changes={"samples": 6})
-    with pytest.raises(InputError, match=r"the run in toy\.json lacks 2 recorded trials of 'toy'"):
-        recording.merge(file, claims.rules)
-    write_golden("[1]")
-    with pytest.raises(InputError, match=r"4 trials in toy\.json were made by other code"):
-        recording.merge(file, claims.rules)
-    assert kept() == text_of(before)
+def test_a_file_of_trials_is_one_line_of_json_each(checkout: Toy, tmp_path: Path) -> None:
+    trial = runner.run_study("toy", checkout.parameters(samples=1)).trials[0]
+    recording.append(trial, "toy", tmp_path / "new" / "trials.jsonl")
+    (line,) = (tmp_path / "new" / "trials.jsonl").read_text().splitlines()
+    assert json.loads(line)["study"] == "toy"
+    ((name, read),) = recording.trials_in(tmp_path / "new" / "trials.jsonl")
+    assert (name, read.inputs, repr(read.rows)) == ("toy", trial.inputs, repr(trial.rows))

@@ -1,0 +1,276 @@
+"""Order the trials that would decide claims, by claims decided per expected second, and run them.
+
+A claim is undecided if it was measured with too few samples or starts, or not at all. The run that would decide it has
+the parameters of the record, raised to what the claim needs. Stand-ins need another network or dataset than the page
+offers, so no run of the page decides them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradleak import claims, studies
+from gradleak.claims import Claim
+from gradleak.claims.judging import differences, enough, judge, may_measure, selected
+from gradleak.errors import GradleakError, first_line
+from gradleak.runs import experiments, recording, records, runner
+from gradleak.runs.experiments import Parameters
+from gradleak.runs.plain import Columns
+from gradleak.runs.records import Record, part_of
+from gradleak.runs.studies import Study
+from gradleak.runs.trials import short
+from gradleak.show.tables import duration
+
+# A GPU is expected to run a trial of matching this many times as fast as one thread of a CPU, but each trial takes at
+# least so many seconds: an H100 evaluates 450 attacks on LeNet in 2.3 ms, where one thread takes 300 ms.
+GPU_SPEED, GPU_LEAST = 100.0, 5.0
+# The size (bytes) after which finished trials are appended to a further file.
+MOST_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A trial of the queue.
+
+    Attributes:
+        study: The study.
+        inputs: The inputs of the trial.
+        seconds: The expected time on one thread of a CPU; None if nothing alike is recorded.
+        decides: The claims that are decided when this trial and all before it have ended.
+        helps: The number of further claims to which the trial contributes.
+    """
+
+    study: str
+    inputs: Columns
+    seconds: float | None
+    decides: tuple[str, ...]
+    helps: int
+
+    @property
+    def gpu_seconds(self) -> float | None:
+        """The expected time on a GPU."""
+        return None if self.seconds is None else max(GPU_LEAST, self.seconds / GPU_SPEED)
+
+    @property
+    def row(self) -> dict[str, str]:
+        """The entry as a row of texts."""
+        return {
+            "page": self.study,
+            "trial": short({name: value for name, value in self.inputs.items() if name not in ("dataset", "stages")}),
+            "CPU": "unknown" if self.seconds is None else duration(self.seconds),
+            "GPU": "unknown" if self.gpu_seconds is None else duration(self.gpu_seconds),
+            "claims decided": f"{len(self.decides)}",
+            "helps to decide": f"{self.helps}",
+        }
+
+
+def asked(study: Study) -> Parameters:
+    """Return the parameters of the run that would decide a study's claims: the record's, raised to their needs.
+
+    A need is left out if it would make the record's trials useless, or if the study refuses it.
+    """
+    record = records.recorded(study.name)
+    if record is None:
+        return studies.parameters(study, "paper")
+    values, slots = dict(record.parameters), {recording.slot(study, trial.inputs) for trial in record.trials}
+    for claim in claims.load(study.name):
+        if _open(claim, record):
+            raised = values | {name: _raised(values.get(name), need) for name, need in claim.needs.items()}
+            if raised != values and _keeps(study, raised, slots):
+                values = raised
+    return study.Parameters(**values)
+
+
+def _raised(offered: Any, needed: Any) -> Any:
+    """Return a value of a parameter that meets what a claim needs, starting from the value `offered`."""
+    if isinstance(offered, list):
+        values = needed if isinstance(needed, list) else [needed]
+        return offered + [value for value in values if value not in offered]
+    return offered if enough(offered, needed) else needed[0] if isinstance(needed, list) else needed
+
+
+def _keeps(study: Study, values: Columns, slots: set[str]) -> bool:
+    """Whether parameters are valid and their run has a trial for everything that was recorded."""
+    try:
+        planned = study.trials(study.Parameters(**values))
+    except ValueError:
+        return False
+    return slots <= {recording.slot(study, inputs) for inputs in planned}
+
+
+def _open(claim: Claim, record: Record) -> bool:
+    """Whether more samples or starts would decide a claim."""
+    judged = judge(claim, record)
+    return judged.verdict not in claims.DECIDED and not claim.stand_in and not judged.differs
+
+
+def queue() -> list[Entry]:
+    """Return the trials that would decide claims, those first that decide most claims per expected second."""
+    entries = []
+    for name in studies.names():
+        entries += _of_study(studies.load(name))
+    return [entry for _, entry in sorted(entries, key=lambda pair: -pair[0])]
+
+
+def _of_study(study: Study) -> list[tuple[float, Entry]]:
+    """Return a study's trials in the order in which they decide claims, each with the claims per second of its group.
+
+    The choice is greedy: next come the missing trials of the claim that has the most claims decided per second.
+    """
+    record = records.recorded(study.name)
+    if record is None:
+        return []
+    parameters = asked(study)
+    growing = recording.Recording(study, parameters)
+    missing = growing.missing()
+    behind = _behind(study, record, parameters, missing)
+    seconds = [_expected(study, record, inputs) for inputs in missing]
+    price = [1e9 if one is None else max(one, 0.1) for one in seconds]
+    entries: list[tuple[float, Entry]] = []
+    left, done, least = dict(behind), set[int](), float("inf")
+    while left:
+        gains = {
+            places: sum(other <= done | places for other in left.values())
+            / sum(price[place] for place in places - done)
+            for places in set(left.values())
+        }
+        chosen = max(gains, key=lambda places: (gains[places], sorted(places)))
+        # A trial may decide more claims per second once others have ended, but it cannot come before them.
+        least = min(least, gains[chosen])
+        for place in sorted(chosen - done, key=lambda place: price[place]):
+            done.add(place)
+            ended = tuple(claim for claim, places in left.items() if places <= done)
+            left = {claim: places for claim, places in left.items() if claim not in ended}
+            helps = sum(place in places for places in left.values())
+            entries.append((least, Entry(study.name, missing[place], seconds[place], ended, helps)))
+    return entries
+
+
+def _behind(
+    study: Study, record: Record, parameters: Parameters, missing: Sequence[Columns]
+) -> dict[str, frozenset[int]]:
+    """Return the places of the missing trials that may measure a claim, for each claim that they can decide."""
+    values, behind = parameters.model_dump(), {}
+    for claim in claims.load(study.name):
+        if _open(claim, record) and claims.reaches(claim, values):
+            parts = {line.get("part", "") for line in selected(claim, record, may_lack=True)}
+            places = frozenset(
+                place
+                for place, inputs in enumerate(missing)
+                if may_measure(claim, inputs) and (not parts or inputs.get("part", "") in parts)
+            )
+            if places and not differences(claim, [dict(missing[place]) for place in places], values):
+                behind[claim.id] = places
+    return behind
+
+
+def _expected(study: Study, record: Record, inputs: Columns) -> float | None:
+    """Return the time that a trial is expected to take: that of the recorded trial of its slot or, failing that, the
+    mean of its part, in proportion to the effort.
+    """
+    own = [trial for trial in record.trials if recording.slot(study, trial.inputs) == recording.slot(study, inputs)]
+    part = [trial for trial in record.trials if part_of(trial) == str(inputs.get("part", ""))]
+    alike = [trial for trial in own or part if not records.on_gpu(trial.inputs)]
+    if not alike:
+        return None
+    fields = study.experiments[str(inputs.get("part", ""))].effort_fields
+    return statistics.fmean(trial.seconds * _effort(inputs, fields) / _effort(trial.inputs, fields) for trial in alike)
+
+
+def _effort(inputs: Columns, fields: frozenset[str]) -> float:
+    product = 1.0
+    for name in fields:
+        value: Any = inputs.get(name)
+        if isinstance(value, int | float) and value > 0:
+            product *= value
+    return product
+
+
+def summary(entries: Sequence[Entry]) -> list[str]:
+    """Return the size of the queue in sentences."""
+    decided = sum(len(entry.decides) for entry in entries)
+    cpu = sum(entry.seconds or 0.0 for entry in entries)
+    gpu = sum(entry.gpu_seconds or 0.0 for entry in entries)
+    return [
+        f"{len(entries)} trials would decide {decided} claims; expected time: {duration(cpu)} on one thread of a CPU, "
+        f"{duration(gpu)} on a GPU."
+    ]
+
+
+def run(
+    entries: Sequence[Entry],
+    *,
+    minutes: float | None,
+    jobs: int | None = None,
+    out: Path | None = None,
+    device: str = "auto",
+    say: Callable[[str], None] = lambda _: None,
+) -> list[str]:
+    """Run the trials of a queue until the time is over, and return what happened in sentences.
+
+    Args:
+        entries: The queue.
+        minutes: The time; None for the whole queue.
+        jobs: The number of processes.
+        out: The file to which finished trials are appended; by default they are added to the records.
+        device: "auto", "cpu" or "cuda".
+        say: Called with a line after each trial.
+    """
+    resolved = experiments.resolve_device(device)
+    loaded = {name: studies.load(name) for name in dict.fromkeys(entry.study for entry in entries)}
+    work = [(loaded[entry.study], loaded[entry.study].on_device(entry.inputs, resolved)) for entry in entries]
+    growing: dict[str, recording.Recording] = {}
+    finished, failed, lines = 0, [], []
+    try:
+        with recording.deadline(minutes), contextlib.closing(runner.try_all(work, jobs=jobs)) as results:
+            for place, result in results:
+                study, inputs = work[place]
+                if isinstance(result, GradleakError):
+                    failed.append(f"{study.name} failed ({short(inputs)}): {first_line(result)}")
+                    continue
+                finished += 1
+                if out is not None:
+                    recording.append(result, study.name, _with_room(out))
+                else:
+                    if study.name not in growing:
+                        growing[study.name] = recording.Recording(study, asked(study), claims.rules(study.name))
+                    growing[study.name].add(result)
+                    growing[study.name].write()
+                say(f"{study.name}: {short(inputs)}: {duration(result.seconds)}")
+    except recording.OutOfTime:
+        lines.append("The time is over. Trials that were still running are lost.")
+    return [*lines, *failed, f"{finished} of {len(entries)} trials ended."]
+
+
+def _with_room(file: Path) -> Path:
+    """Return the file, or the next one with a number in its name if it is so large that it might not travel."""
+    number, chosen = 1, file
+    while chosen.is_file() and chosen.stat().st_size > MOST_BYTES:
+        number += 1
+        chosen = file.with_stem(f"{file.stem}-{number}")
+    return chosen
+
+
+def main() -> None:
+    """Run the trials that a file lists, on a machine that has neither the records nor the claims' parameters."""
+    parser = argparse.ArgumentParser(description="Run listed trials, and append each to a file when it ends.")
+    parser.add_argument("queue", type=Path, help="the list of trials, which `make gpu-queue` packs")
+    parser.add_argument("--minutes", type=float, help="the time")
+    parser.add_argument("--jobs", type=int, help="the number of processes")
+    parser.add_argument("--out", type=Path, required=True, help="the file for finished trials")
+    asked_for = parser.parse_args()
+    listed = json.loads(asked_for.queue.read_text("utf-8"))
+    entries = [Entry(one["study"], one["inputs"], None, (), 0) for one in listed]
+    for line in run(entries, minutes=asked_for.minutes, jobs=asked_for.jobs, out=asked_for.out, say=print):
+        print(line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""The queue of trials that decide claims: what decides most per second comes first; a stop loses no finished trial."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from gradleak import claims
+from gradleak.book import queue
+from gradleak.runs import recording, records
+from tests.checkout import Toy
+from tests.patience import wait_until
+
+EFFORT = (
+    "    words: list[str]\n\n    def reads",
+    '    words: list[str]\n    effort_fields = frozenset({"scale"})\n\n    def reads',
+)
+CLAIMS = """
+- paper: toy2020
+  place: Table 1
+  study: toy
+  setting: any
+  measure: {column: value, reduce: sum}
+  rule: {at_least: 0}
+  claims:
+  - {id: dear, statement: Two dear draws, where: {number: [1, 2]}, needs: {scale: 10}}
+  - {id: cheap, statement: A cheap draw, where: {number: 0}, needs: {scale: 10}}
+  - {id: more, statement: More of the dear ones, where: {number: 2}, needs: {scale: 10}}
+  - {id: decided, statement: Decided already, where: {number: 3}, needs: {scale: 1}}
+  - {id: other, statement: On another network, where: {number: 3}, needs: {scale: 10}, stand_in: a toy}
+"""
+SECONDS = {0: 1.0, 1: 40.0, 2: 20.0, 3: 1.0}
+
+
+@pytest.fixture
+def recorded(checkout: Toy) -> Toy:
+    """Give a toy whose claims need ten times the recorded effort."""
+    return undecided(checkout)
+
+
+def undecided(checkout: Toy) -> Toy:
+    """Record a toy whose claims need ten times the recorded effort."""
+    checkout.rewrite(EFFORT)
+    checkout.claims.write_text(CLAIMS)
+    record = recording.record(checkout.load(), checkout.parameters(), rules=claims.rules("toy"), jobs=1)
+    trials = [one.model_copy(update={"seconds": SECONDS[place]}) for place, one in enumerate(record.trials)]
+    records.write(record.model_copy(update={"trials": trials}), records.file_of("toy"))
+    return checkout
+
+
+def test_most_claims_per_second_come_first(recorded: Toy) -> None:
+    entries = queue.queue()
+    assert [(entry.inputs["number"], entry.decides, entry.helps) for entry in entries] == [
+        (0, ("cheap",), 0),
+        (2, ("more",), 1),
+        (1, ("dear",), 0),
+    ]
+    assert [entry.seconds for entry in entries] == [10.0, 200.0, 400.0], "ten times the effort takes ten times as long"
+    assert all(entry.inputs["scale"] == 10 for entry in entries)
+    assert queue.summary(entries)[0].startswith("3 trials would decide 3 claims; expected time: 10 min")
+    assert len(recorded.traced) == 4, "a queue is only a list"
+
+
+def test_finished_trials_decide_claims_and_leave_the_queue(recorded: Toy) -> None:
+    before = claims.judgements(record_of())
+    assert {before[name].verdict for name in ("cheap", "dear", "more")} == {"trend: agrees"}
+    lines = queue.run(queue.queue()[:2], minutes=None, jobs=1)
+    assert lines == ["2 of 2 trials ended."]
+    after = claims.judgements(record_of())
+    assert [after[name].verdict for name in ("cheap", "more", "dear")] == ["reproduced", "reproduced", "trend: agrees"]
+    assert after["decided"].verdict == "reproduced", "what was decided stays so while the record grows"
+    assert record_of().size == "2 of 4 trials"
+    assert [entry.inputs["number"] for entry in queue.queue()] == [1]
+
+
+def test_a_queue_that_is_killed_is_merged_and_continued(recorded: Toy, tmp_path: Path) -> None:
+    file = tmp_path / "trials.jsonl"
+    script = (
+        "from pathlib import Path; from gradleak.book import queue; "
+        f"queue.run(queue.queue(), minutes=30, jobs=1, out=Path({str(file)!r}))"
+    )
+    recorded.rewrite(EFFORT, ("if os.environ.get", "if self.number == 1: time.sleep(3600)\n        if os.environ.get"))
+    process = recorded.start(script)
+    wait_until(lambda: process.poll() is not None or (file.is_file() and file.read_bytes().count(b"\n") == 2))
+    assert process.poll() is None, process.communicate()
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert record_of().size == "4 trials", "the record is as it was"
+    (merged,) = recording.merge([file], claims.rules, queue.asked)
+    assert merged.size == "2 of 4 trials"
+    recorded.rewrite(EFFORT)
+    assert [entry.inputs["number"] for entry in queue.queue()] == [1]
+    queue.run(queue.queue(), minutes=None, jobs=1)
+    assert {one.verdict for name, one in claims.judgements(record_of()).items() if name != "other"} == {"reproduced"}
+
+
+def test_the_time_ends_a_queue(recorded: Toy, tmp_path: Path) -> None:
+    recorded.rewrite(EFFORT, ("if os.environ.get", "if self.number == 2: time.sleep(3600)\n        if os.environ.get"))
+    lines = queue.run(queue.queue(), minutes=0.05, jobs=1, out=tmp_path / "trials.jsonl")
+    assert lines == ["The time is over. Trials that were still running are lost.", "1 of 3 trials ended."]
+
+
+def test_a_trial_that_fails_does_not_end_the_queue(recorded: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_FAILS", "2")
+    lines = queue.run(queue.queue(), minutes=None, jobs=1)
+    assert lines[-1] == "2 of 3 trials ended."
+    assert lines[0].startswith("toy failed (number=2")
+
+
+def test_a_need_that_would_drop_recorded_trials_is_left_out(recorded: Toy) -> None:
+    recorded.claims.write_text(CLAIMS.replace("needs: {scale: 1}", "needs: {words: [a, b, c]}"))
+    parameters = queue.asked(recorded.load())
+    assert parameters.model_dump()["scale"] == 10
+    assert parameters.model_dump()["words"] == ["a", "b"]
+
+
+def record_of() -> records.Record:
+    record = records.recorded("toy")
+    assert record is not None
+    return record
