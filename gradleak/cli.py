@@ -133,7 +133,7 @@ def run(
         typer.echo(forecast.forecast(loaded, parameters, jobs=jobs), err=True)
     if show:
         return
-    page = pages.run_page(loaded, parameters, out or paths.runs() / study, jobs=jobs, cluster=cluster, fresh=True)
+    page = pages.run_page(loaded, parameters, out or paths.runs() / study, jobs=jobs, cluster=cluster)
     summary = rerun.summary(loaded, records.read(page.record))
     file = rerun.write(summary, page.notebook)
     _show([row | {"claim": _cut(row["claim"])} for row in summary.rows])
@@ -178,7 +178,7 @@ def archive(
     if codecheck:
         typer.echo(f"manifest {packing.write_codecheck()}")
         return
-    for line in packing.report(packing.write(out)):
+    for line in packing.write(out):
         typer.echo(line)
 
 

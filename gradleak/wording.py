@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+MISSING = "not recorded"
+
 
 def counted(number: int, noun: str) -> str:
     """Return a number with a noun in the singular or plural.
@@ -22,3 +26,19 @@ def label_kind(kind: str) -> str:
         ('one-hot', 'mixup')
     """
     return {"onehot": "one-hot"}.get(kind, kind)
+
+
+def duration(seconds: float) -> str:
+    """Return a time as a text in a suitable unit, from milliseconds to hours.
+
+    Examples:
+        >>> duration(0.0123), duration(90), duration(7200)
+        ('12 ms', '90 s', '2.0 h')
+    """
+    if math.isnan(seconds):
+        return MISSING
+    if seconds < 1:
+        return f"{float(f'{1000 * seconds:.2g}'):g} ms"
+    if seconds < 100:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -37,19 +37,14 @@ import pandas as pd
 import torch
 
 from gradleak import studies
-from gradleak.studies import Experiment, Row, setting
+from gradleak.runs.columns import Column, Columns
+from gradleak.studies import Experiment, setting
 
 PLACE = "Table 1"
 
 
-class Draw(Row, extra="allow"):
-    word: str
-    value: float
-    sum: Any
-    product: Any
-    careless: float
-    positive: bool
-    nothing: float
+NAMES = ("word", "value", "sum", "product", "careless", "positive", "nothing", "threads", "precision")
+COLUMNS = Columns({name: Column(name) for name in NAMES})
 
 
 class Draws(Experiment):
@@ -62,7 +57,7 @@ class Draws(Experiment):
     def reads(self) -> list[str]:
         return ["digits"]
 
-    def run(self) -> Iterator[Draw]:
+    def run(self) -> Iterator[dict[str, Any]]:
         if trace := os.environ.get("TOY_TRACE"):
             with open(trace, "a") as file:
                 file.write(f"{self.number}\\n")
@@ -75,7 +70,7 @@ class Draws(Experiment):
             values = values.round()
         careless = torch.rand(1)  # from torch's own generator, as a library might
         for word in self.words:
-            yield Draw(
+            yield dict(
                 word=word,
                 value=self.scale * self.number,
                 sum=values.sum(),
@@ -140,7 +135,7 @@ KIND = """
 class {name}(Draws):
     part: ClassVar[str] = "{part}"
 
-    def run(self) -> Iterator[Draw]:
+    def run(self) -> Iterator[dict[str, Any]]:
         return super().run()
 """
 NEXT = "\n\nclass Parameters(studies.Parameters):"

@@ -9,7 +9,7 @@ document.addEventListener("DOMContentLoaded", () => {
       : seconds < 5400 ? `about ${Math.round(seconds / 60)} min` : `about ${(seconds / 3600).toFixed(1)} h`
     // What a value contributes to the time: a count, or the length of a list.
     const size = (name, text) => {
-      const [quick, paper] = facts.sizes[name]
+      const quick = facts.sizes[name]
       const parts = text.split(",").filter(part => part.trim())
       return inputs.find(input => input.name === name).defaultValue.includes(",") || parts.length > 1 || !Number(text) && parts.length
         ? parts.length : Number(text) || quick
@@ -19,9 +19,9 @@ document.addEventListener("DOMContentLoaded", () => {
       command.textContent = ["gradleak run", facts.study,
         ...changed.map(input => `-p ${quoted(`${input.name}=${input.value.trim()}`)}`), "--open"].join(" ")
       if (facts.seconds === null) return
-      const ratio = Object.entries(facts.sizes).reduce((product, [name, [quick]]) =>
+      const ratio = Object.entries(facts.sizes).reduce((product, [name, quick]) =>
         product * size(name, inputs.find(input => input.name === name).value) / quick, 1)
-      const seconds = Math.max(facts.seconds, 0.05) * ratio ** facts.growth
+      const seconds = Math.max(facts.seconds, 0.05) * ratio
       estimate.textContent = `With the values above: ${inWords(seconds)} of computing time, by a rough estimate from these runs.`
     }
     form.addEventListener("input", write)

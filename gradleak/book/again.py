@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gradleak import claims, studies
 from gradleak.claims import Claim
-from gradleak.claims.behind import trials_behind
+from gradleak.claims.judging import selected
 from gradleak.errors import GradleakError, InputError, MissingData, first_line
 from gradleak.runs import experiments, records, runner
-from gradleak.runs.comparing import Comparison, compare, tells_time, worst
+from gradleak.runs.comparing import Difference, compare, outcome, tells_time, worst
 from gradleak.runs.records import Record, Trial, part_of
 from gradleak.wording import counted
 
@@ -24,25 +24,25 @@ class Again:
 
     Attributes:
         record: The record.
-        compared: The comparison of each trial with its recorded rows, by the trial's index.
+        compared: How each trial differs from its recorded rows, by the trial's index.
         errors: What the trials that failed reported, by the trial's index.
         changed: The claims whose verdict changes, each with the recorded and the new verdict.
     """
 
     record: Record
-    compared: Mapping[int, Comparison]
+    compared: Mapping[int, Sequence[Difference]]
     errors: Mapping[int, str]
     changed: Mapping[str, tuple[str, str]]
 
     @property
     def differs(self) -> bool:
         """Whether a trial failed, or a row or a verdict differs."""
-        return bool(self.errors or self.changed) or any(one.outcome == "differs" for one in self.compared.values())
+        return bool(self.errors or self.changed) or any(outcome(one) == "differs" for one in self.compared.values())
 
     @property
     def lines(self) -> list[str]:
         """The outcome in lines: numbers of trials, verdicts, errors, and each column's largest differences."""
-        outcomes = Counter(one.outcome for one in self.compared.values())
+        outcomes = Counter(map(outcome, self.compared.values()))
         parts = {part_of(self.record.trials[place]) for place in self.compared}
         lines = [
             f"{self.record.study}: {len(self.compared)} of {counted(len(self.record.trials), 'trial')} ran again, from "
@@ -52,9 +52,9 @@ class Again:
             *(f"  {name}: '{after}' where '{before}' is recorded" for name, (before, after) in self.changed.items()),
             *(f"  failed: {message}" for message in dict.fromkeys(self.errors.values())),
         ]
-        for outcome, name in (("differs", "different"), ("within", "within tolerance")):
-            every = [one for comparison in self.compared.values() for one in comparison.differences]
-            chosen = [one for one in worst(every) if one.outcome == outcome]
+        every = worst(one for differences in self.compared.values() for one in differences)
+        for reached, name in (("differs", "different"), ("within", "within tolerance")):
+            chosen = [one for one in every if one.how.outcome == reached]
             lines += [f"columns {name}: {len(chosen)}", *(f"  {one.text}" for one in chosen)]
         return lines
 
@@ -91,7 +91,7 @@ def again(
         loaded.on_device(one, experiments.resolve_device(name))
         for one, name in zip(recorded_inputs, wanted, strict=True)
     ]
-    compared: dict[int, Comparison] = {}
+    compared: dict[int, list[Difference]] = {}
     errors: dict[int, str] = {}
     rows: dict[int, Trial] = {}
     end = time.monotonic() + 60 * minutes
@@ -134,9 +134,13 @@ def verdicts_changed(record: Record, rows: Mapping[int, Trial]) -> dict[str, tup
     study = studies.load(record.study)
     judged = {claim.id: claim for claim in claims.load(record.study)}
     changed = {}
-    for name, places in trials_behind(judged.values(), record).items():
-        if places & rows.keys() and not tells_time(study, judged[name].measure.column):
-            before, after = _verdict(judged[name], record), _verdict(judged[name], replaced)
+    # `record.lines` returns the same objects at every call, so a line can be identified by its `id`.
+    owners = [index for index, trial in enumerate(record.trials) for _ in trial.rows]
+    owner = {id(line): index for line, index in zip(record.lines, owners, strict=True)}
+    for name, claim in judged.items():
+        places = {owner[id(line)] for line in selected(claim, record, may_lack=True)}
+        if places & rows.keys() and not tells_time(study, claim.measure.column):
+            before, after = _verdict(claim, record), _verdict(claim, replaced)
             if before != after:
                 changed[name] = before, after
     return changed

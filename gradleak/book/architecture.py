@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 import gradleak
 from gradleak.show import figures
 
-# The layers, from the most dependent to the most basic. A part that no layer lists belongs to the last layer, to which
-# no arrows are drawn.
+# The layers, from the most dependent to the most basic; no arrows are drawn to the last one.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("the command line", ("cli", "watched")),
     ("the book", ("book",)),
@@ -27,40 +26,21 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("labels and losses", ("augment", "losses")),
     (
         "used by all parts",
-        (
-            "precision",
-            "devices",
-            "spans",
-            "reporting",
-            "interrupts",
-            "paths",
-            "storage",
-            "wording",
-            "arguments",
-            "errors",
-        ),
+        ("precision", "devices", "spans", "reporting", "interrupts",
+         "paths", "storage", "wording", "arguments", "errors"),
     ),
-)
+)  # fmt: skip
 COLOURS = ("#e8eef3", "#f6e3de", "#dbe7ef", "#f5ecd9", "#e3ede4", "#ece6f0", "#eef0f2", "#f3ece2")
-
-
-def parts() -> list[str]:
-    """Return the package's parts: its subpackages and modules whose names do not start with an underscore."""
-    folder = Path(gradleak.__file__).parent
-    names = [path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
-    return sorted(name for name in names if not name.startswith("_"))
 
 
 def imports() -> set[tuple[str, str]]:
     """Return the pairs (importing part, imported part), without imports that serve only for type checking."""
-    known, folder = parts(), Path(gradleak.__file__).parent
+    folder, known = Path(gradleak.__file__).parent, {part for _, row in LAYERS for part in row}
     pairs = set()
-    for part in known:
-        base = folder / part
-        for file in base.rglob("*.py") if base.is_dir() else [base.with_suffix(".py")]:
-            imported = set(_imported(ast.parse(file.read_text("utf-8"))))
-            pairs |= {(part, other) for other in imported.intersection(known) - {part}}
-    return pairs
+    for file in folder.rglob("*.py"):
+        part = file.relative_to(folder).with_suffix("").parts[0]
+        pairs |= {(part, other) for other in _imported(ast.parse(file.read_text("utf-8"))) if other != part}
+    return {pair for pair in pairs if known.issuperset(pair)}
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:
@@ -77,37 +57,27 @@ def _imported(tree: ast.AST) -> Iterator[str]:
         yield from _imported(node)
 
 
-def layers() -> list[tuple[str, list[str]]]:
-    """Return the existing parts, by layer."""
-    existing = parts()
-    named = {part for _, row in LAYERS for part in row}
-    rows = [(title, [part for part in row if part in existing]) for title, row in LAYERS]
-    rows[-1][1].extend(part for part in existing if part not in named)
-    return [(title, row) for title, row in rows if row]
-
-
 def draw() -> Figure:
     """Draw the layers from the command line down to the basic parts, with one arrow for each import between parts.
 
     An arrow down to a lower layer is blue, an arrow within a layer is green, and an arrow upwards is red.
     """
-    rows = layers()
-    figure, axes = figures.panels(1, 1, height=0.95 * len(rows), width=8.4)
+    figure, axes = figures.panels(1, 1, height=0.95 * len(LAYERS), width=8.4)
     axis, places = axes[0][0], {}
-    for number, (title, row) in enumerate(rows):
-        height = len(rows) - number
+    for number, (title, row) in enumerate(LAYERS):
+        height = len(LAYERS) - number
         axis.text(0, height + 0.25, title, fontsize=9, color="#5a6570", zorder=5, backgroundcolor="white")
         for column, part in enumerate(row):
             places[part] = (column + 0.5) / len(row), height
             box = {"boxstyle": "round,pad=0.4", "facecolor": COLOURS[number % len(COLOURS)], "edgecolor": "#14405c"}
             axis.text(*places[part], part, ha="center", va="center", fontsize=9, bbox=box, zorder=4)
     for source, target in sorted(imports()):
-        if target not in rows[-1][1]:
+        if target not in LAYERS[-1][1]:
             (x, y), (u, v) = places[source], places[target]
             colour = "#4f9dc9" if v < y else "#7a9e7e" if v == y else "#c8553d"
             bow = 0.0 if v != y else -0.25 if u > x else 0.25
             style = {"arrowstyle": "-|>", "color": colour, "alpha": 0.75, "shrinkA": 12, "shrinkB": 12}
             axis.annotate("", (u, v), (x, y), arrowprops=style | {"connectionstyle": f"arc3,rad={bow}"}, zorder=2)
-    axis.set(xlim=(-0.02, 1.02), ylim=(0.5, len(rows) + 0.7))
+    axis.set(xlim=(-0.02, 1.02), ylim=(0.5, len(LAYERS) + 0.7))
     axis.axis("off")
     return figure

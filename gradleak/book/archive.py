@@ -1,20 +1,17 @@
 """Pack what is kept for good: sources with records, the built book and its PDF, with checksums, in one zip file.
 
-`CITATION.cff` is the one place of the title, the authors and the abstract. The archive's metadata for Zenodo and the
-manifest of CODECHECK (https://codecheck.org.uk/spec/config/1.0/) are made from it and from the records.
+`CITATION.cff` is the one place of the title, the authors and the abstract, and Zenodo reads it. The
+manifest of CODECHECK (https://codecheck.org.uk/spec/config/1.0/) is made from it and from the records.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-import json
 import subprocess
-import tarfile
 import time
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +25,7 @@ from gradleak.runs.records import Record
 from gradleak.show.tables import duration
 from gradleak.storage import write_whole
 
-MANIFEST, CITATION, SUMS, ZENODO = "codecheck.yml", "CITATION.cff", "SHA256SUMS", ".zenodo.json"
+MANIFEST, CITATION, SUMS = "codecheck.yml", "CITATION.cff", "SHA256SUMS"
 # What is built, and the command that builds it.
 BUILT = {"_build/html": "make book", "_build/gradleak.pdf": "make pdf"}
 SPECIFICATION = "https://codecheck.org.uk/spec/config/1.0/"
@@ -39,27 +36,10 @@ HEAD = """---
 """
 SUMMARY = (
     "`make book` sets everything up and builds the book from the records (minutes). `gradleak verify` judges every "
-    "claim on the records: the numbers of verdicts must be those stated here. `gradleak verify --spot --all --minutes "
-    "60` runs some recorded trials of every page again and compares their rows within the tolerances of the columns. "
+    "claim on the records: the numbers of verdicts must be those stated here. `gradleak rerun PAGE --minutes 60` "
+    "runs recorded trials of a page again and compares their rows within the tolerances of the columns. "
     "`gradleak record PAGE` computes a whole record anew; the stated time is that of one process."
 )
-
-
-@dataclass(frozen=True)
-class Archive:
-    """A written archive.
-
-    Attributes:
-        file: The zip file.
-        sha256: Its checksum.
-        files: The number of files in it.
-        missing: What could have been in it and is not built.
-    """
-
-    file: Path
-    sha256: str
-    files: int
-    missing: tuple[str, ...]
 
 
 def citation() -> dict[str, Any]:
@@ -103,30 +83,8 @@ def _described(record: Record) -> str:
     )
 
 
-def zenodo() -> str:
-    """Return the metadata with which Zenodo describes the archive."""
-    cited = citation()
-    content = {
-        "title": cited["title"],
-        "upload_type": "software",
-        "version": cited["version"],
-        "description": cited["abstract"],
-        "creators": [{"name": _name(author)} for author in cited["authors"]],
-        "license": cited["license"],
-        "keywords": cited["keywords"],
-        "references": [_reference(one) for one in cited.get("references", ())],
-    }
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-
-
 def _name(author: dict[str, str]) -> str:
     return author.get("name") or f"{author['family-names']}, {author['given-names']}"
-
-
-def _reference(cited: dict[str, Any]) -> str:
-    authors = "; ".join(map(_name, cited["authors"]))
-    place = cited.get("collection-title") or cited.get("journal") or cited.get("notes", "")
-    return f"{authors} ({cited['year']}). {cited['title']}. {place}."
 
 
 def write_codecheck() -> Path:
@@ -137,33 +95,32 @@ def write_codecheck() -> Path:
     return file
 
 
-def write(out: Path | None = None) -> Archive:
-    """Write the archive of the last commit and of the built book.
+def write(out: Path | None = None) -> list[str]:
+    """Write the archive of the last commit and of the built book, and return what it holds in lines.
 
     Its files are sorted, and dated as the commit, so that the same content gives the same zip file.
 
     Args:
         out: The zip file; by default gradleak-VERSION.zip in _build.
     """
-    root, version = paths.root(), citation()["version"]
-    top = f"gradleak-{version}"
-    file = out or root / "_build" / f"{top}.zip"
-    files = dict(_sources())
-    if files.get(MANIFEST) != codecheck().encode():
+    root, top = paths.root(), f"gradleak-{citation()['version']}"
+    file, missing = out or root / "_build" / f"{top}.zip", []
+    names = _git("ls-files", "-z").decode().split("\0")[:-1]
+    if (root / MANIFEST).read_text("utf-8") != codecheck():
         raise InputError(f"{MANIFEST} is not up to date: run `gradleak archive --codecheck` and commit the file")
-    missing = []
+    if _git("status", "--porcelain").strip():
+        raise InputError("the archive holds the last commit, and there are changes: commit or undo them")
     for place, command in BUILT.items():
-        found = _built(root / place)
-        files |= found
-        missing += [f"{place} (`{command}` makes it)"] if not found else []
-    files[ZENODO] = zenodo().encode()
-    files[SUMS] = "".join(
-        f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in sorted(files.items())
-    ).encode()
+        made = [one for one in (root / place, *(root / place).rglob("*")) if one.is_file()]
+        names += [one.relative_to(root).as_posix() for one in made]
+        missing += [f"not in it, because it is not built: {place} (`{command}` makes it)"] if not made else []
+    files = {name: (root / name).read_bytes() for name in sorted(names)}
+    sums = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items()]
+    files[SUMS] = "".join(sums).encode()
     date = time.gmtime(int(_git("log", "-1", "--format=%ct")))[:6]
     content = _zipped({f"{top}/{name}": data for name, data in files.items()}, date)
     write_whole(file, lambda stream: stream.write(content))
-    return Archive(file, hashlib.sha256(content).hexdigest(), len(files), tuple(missing))
+    return [f"archive  {file}  ({len(files)} files)", f"sha256   {hashlib.sha256(content).hexdigest()}", *missing]
 
 
 def _git(*words: str) -> bytes:
@@ -171,21 +128,6 @@ def _git(*words: str) -> bytes:
         return subprocess.run(["git", *words], cwd=paths.root(), capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise GradleakError("the archive holds the last commit of a git checkout, and there is none here") from error
-
-
-def _sources() -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the content of every file of the last commit."""
-    with tarfile.open(fileobj=io.BytesIO(_git("archive", "--format=tar", "HEAD"))) as packed:
-        for member in packed:
-            stream = packed.extractfile(member) if member.isfile() else None
-            if stream is not None:
-                yield member.name, stream.read()
-
-
-def _built(made: Path) -> dict[str, bytes]:
-    """Return the built files at a place, by their names in the checkout; there are none if it is not built."""
-    found = [made] if made.is_file() else sorted(made.rglob("*"))
-    return {file.relative_to(paths.root()).as_posix(): file.read_bytes() for file in found if file.is_file()}
 
 
 def _zipped(files: dict[str, bytes], date: Any) -> bytes:
@@ -198,12 +140,3 @@ def _zipped(files: dict[str, bytes], date: Any) -> bytes:
             entry.external_attr = (0o100755 if content.startswith(b"#!") else 0o100644) << 16
             archive.writestr(entry, content)
     return packed.getvalue()
-
-
-def report(archive: Archive) -> list[str]:
-    """Return what was written, and what is not in it, in lines."""
-    lines = [f"archive  {archive.file}  ({archive.files} files)", f"sha256   {archive.sha256}"]
-    lines += [f"not in it, because it is not built: {place}" for place in archive.missing]
-    if _git("status", "--porcelain").strip():
-        lines.append("changes that are not committed are not in it")
-    return lines

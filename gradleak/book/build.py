@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import multiprocessing
 import os
 import subprocess
 import sys
-import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from fnmatch import fnmatch
@@ -24,12 +24,8 @@ from gradleak.studies import Study
 if TYPE_CHECKING:
     from gradleak.book.pages import PageRun
 
-# `MEASURED` are files that may be absent, `SOURCES` the inputs of a build, and `MADE` the folders that a build writes
-# into the book. `RENDERED` are the other inputs of the HTML.
-MEASURED = ("benchmarks/results.json", "benchmarks/gpu-check.json")
-SOURCES = ("gradleak", "notebooks", "results", "tests/golden", "book", "_config.yml", *MEASURED)
-MADE = ("book/executed", "book/generated")
-RENDERED = ("_config.yml", "book", "gradleak/book/build.py")
+# What the HTML is made from: the book's files and pages, and files of measurements, which may be absent.
+RENDERED = ("_config.yml", "book", "gradleak/book/build.py", "benchmarks/results.json", "benchmarks/gpu-check.json")
 
 
 def build(profile: str = "quick", *, jobs: int | None = None, cluster: str | None = None) -> Path:
@@ -45,14 +41,7 @@ def build(profile: str = "quick", *, jobs: int | None = None, cluster: str | Non
     """
     contents = _contents()
     ordered = sorted((studies.load(name) for name in studies.names()), key=lambda study: _place(study, contents))
-    index, stamp = paths.root() / "_build" / "html" / "index.html", paths.root() / "_build" / "book.hash"
-    asked = _asked(profile)
-    if index.is_file() and stamp.is_file() and stamp.read_text() == asked + _made():
-        # No slow import is needed to find that the book is up to date.
-        for number, study in enumerate(ordered, 1):
-            _say(number, len(ordered), study, "unchanged")
-        return index
-    stamp.unlink(missing_ok=True)
+    index = paths.root() / "_build" / "html" / "index.html"
     from gradleak.book import generated
     from gradleak.runs import records
 
@@ -62,45 +51,16 @@ def build(profile: str = "quick", *, jobs: int | None = None, cluster: str | Non
     _remove_stale({run.notebook for run in runs.values()})
     generated.write(ordered, papers(), runs, jobs)
     _render(index)
-    stamp.write_text(asked + _made())
     return index
 
 
-def _asked(profile: str) -> str:
-    """Return a hash of all inputs of the build: files, data, versions and devices."""
-    folders = [folder for folder in (paths.data_folder(), paths.weights_folder()) if folder]
-    datasets = [
-        f"{dataset.name} {dataset.stat().st_size} {dataset.stat().st_mtime_ns}"
-        for base in folders
-        for dataset in sorted(base.glob("*.*"))
-    ]
-    installed = sorted(folder.name for folder in Path(sysconfig.get_path("purelib")).glob("*.dist-info"))
-    accelerators = sorted(device.name for device in Path("/dev").glob("nvidia*"))
-    digest = _hash(_files(SOURCES), lambda file: file.read_bytes())
-    text = "\n".join([profile, sys.version, digest, *datasets, *installed, *accelerators])
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _made() -> str:
-    """Return a hash of the sizes and times of the files that a build writes into the book."""
-    return _hash(_files(MADE), lambda file: f"{file.stat().st_size} {file.stat().st_mtime_ns}".encode())
-
-
-def _files(places: Iterable[str]) -> Iterator[Path]:
-    """Yield the files under places of the checkout, except those that a build writes and `places` does not name."""
-    made = {paths.root() / place for place in MADE}
-    for place in places:
-        base = paths.root() / place
-        for file in sorted([base] if base.is_file() else base.rglob("*")):
-            inside = base in made or made.isdisjoint(file.parents)
-            if file.is_file() and inside and "__pycache__" not in file.parts:
-                yield file
-
-
-def _hash(files: Iterable[Path], content: Callable[[Path], bytes]) -> str:
+def _inputs() -> str:
+    """Return a hash of all files from which the HTML is made."""
     digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.relative_to(paths.root()).as_posix().encode() + b"\0" + content(file) + b"\0")
+    for base in (paths.root() / place for place in RENDERED):
+        for file in sorted([base, *base.rglob("*")]):
+            if file.is_file() and "__pycache__" not in file.parts:
+                digest.update(f"{file.relative_to(paths.root())}\0".encode() + file.read_bytes() + b"\0")
     return digest.hexdigest()
 
 
@@ -152,7 +112,6 @@ def _attempts(
     waiting: list[Study], profile: str, jobs: int | None, cluster: str | None
 ) -> Iterator[tuple[Study, PageRun | GradleakError]]:
     """Run pages in parallel, with one job for each page; if pages run one by one, each uses all jobs for its trials."""
-    from gradleak.book import kernels
     from gradleak.runs import gpus, runner
 
     at_once = runner.processes(jobs, max(1, len(waiting)), "cpu")
@@ -161,8 +120,8 @@ def _attempts(
         return
     # The pages use all cores, so each gets a single thread.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    context = kernels.server([f"gradleak.studies.{page.paper}.{page.name.replace('-', '_')}" for page in waiting])
-    pool = ProcessPoolExecutor(at_once, mp_context=context, initializer=kernels.use)
+    # A fork of a process that has loaded libraries may hang, so the processes are new ones.
+    pool = ProcessPoolExecutor(at_once, mp_context=multiprocessing.get_context("spawn"))
     try:
         shared = gpus.visible(), gpus.folder()
         begun = {pool.submit(_attempt, study.name, profile, 1, cluster, shared): study for study in waiting}
@@ -192,7 +151,7 @@ def _attempt(
     with progress.quiet() if jobs == 1 else contextlib.nullcontext():
         try:
             parameters = studies.parameters(study, profile)
-            return pages.run_page(study, parameters, _folder(study), jobs=jobs, cluster=cluster, fresh=True)
+            return pages.run_page(study, parameters, _folder(study), jobs=jobs, cluster=cluster)
         except GradleakError as error:
             return error
 
@@ -214,7 +173,7 @@ def _remove_stale(kept: set[Path]) -> None:
 
 def _render(index: Path) -> None:
     stamp = paths.root() / "_build" / "inputs.hash"
-    inputs_hash = _hash(_files([*RENDERED, *MADE]), lambda file: file.read_bytes())
+    inputs_hash = _inputs()
     if index.is_file() and stamp.is_file() and stamp.read_text() == inputs_hash:
         return
     from gradleak.runs import code

@@ -13,7 +13,7 @@ from gradleak.defenses import DP_VARIANCE
 from gradleak.metrics import SCALE
 from gradleak.runs import records
 from gradleak.show.tables import Table, badge
-from gradleak.studies import Study
+from gradleak.studies import Study, paper_of
 from gradleak.studies.shared.outcomes import KINDS, LEVELS, SHARES, Outcome, defense_in_words
 
 UNMEASURED = "not measured"
@@ -55,7 +55,7 @@ def gather(ordered: Sequence[Study]) -> list[Outcome]:
     return found
 
 
-def text(ordered: Sequence[Study], outcomes: Sequence[Outcome]) -> str:
+def text(outcomes: Sequence[Outcome]) -> str:
     """Return what the words for severities mean, and the tables by model, defence and client, in Markdown."""
     bounds = "; ".join(
         f"*{level}* from {100 * share:g} % on, or {word} images ({decibels:g} dB)"
@@ -64,16 +64,16 @@ def text(ordered: Sequence[Study], outcomes: Sequence[Outcome]) -> str:
     plain = [one for one in outcomes if one.family == "none" and one.client == "float32"]
     tables = (
         _table(
-            ordered, plain, "model and batch", _models(plain), _model,
+            plain, "model and batch", _models(plain), _model,
             "By the model and the batch size, from clients that take one step in float32 and have no defence",
             "tab-leaks-by-model",
         ),
         _table(
-            ordered, [one for one in outcomes if one.client == "float32"], "defence", list(STRENGTHS), strength,
+            [one for one in outcomes if one.client == "float32"], "defence", list(STRENGTHS), strength,
             "By the defence and its strength, over all models and batch sizes", "tab-leaks-by-defence",
         ),
         _table(
-            ordered, [one for one in outcomes if one.family == "none"], "client", list(CLIENTS), lambda one: one.client,
+            [one for one in outcomes if one.family == "none"], "client", list(CLIENTS), lambda one: one.client,
             "By what the client does and what the server sees, over all models and batch sizes, without a defence",
             "tab-leaks-by-client",
         ),
@@ -87,14 +87,13 @@ def text(ordered: Sequence[Study], outcomes: Sequence[Outcome]) -> str:
 
 
 def _table(
-    ordered: Sequence[Study], outcomes: Sequence[Outcome], head: str, lines: list[str],
+    outcomes: Sequence[Outcome], head: str, lines: list[str],
     line_of: Callable[[Outcome], str], caption: str, name: str,
 ) -> Table:  # fmt: skip
     """Return the most severe outcome of each kind of data for each line of a table, linked to its page.
 
     A line that is asked for and that no outcome has says that nothing was measured.
     """
-    papers = {study.name: study.paper for study in ordered}
     # The last outcome with a key is the most severe; of equally severe ones, one with an interval if there is any.
     severe = sorted(outcomes, key=lambda one: (one.severity, not math.isnan(one.low), one.value, one.count))
     worst = {(line_of(one), one.leak): one for one in severe}
@@ -104,10 +103,8 @@ def _table(
         [[line, *map(_cell, own)] for line, own in zip(lines, cells, strict=True)], columns=[head, *KINDS]
     )
     marks = [["", *(LEVELS[one.severity] if one else UNMEASURED for one in own)] for own in cells]
-    links = [["", *(f"doc:executed/{papers[one.page]}/{one.page}" if one else "" for one in own)] for own in cells]
-    caption = (
-        f"{caption}: the most severe outcome. In brackets: 95 % interval, number of cases. Click one for its page."
-    )
+    links = [["", *(f"doc:executed/{paper_of(one.page)}/{one.page}" if one else "" for one in own)] for own in cells]
+    caption += ": the most severe outcome. In brackets: 95 % interval; number of cases. Click a value for its page."
     return Table(frame, caption, name, kind="cells", marks=marks, links=links)
 
 
@@ -163,18 +160,17 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 10 or value == 0 else f"{value:.2g}"
 
 
-def rows(ordered: Sequence[Study], outcomes: Sequence[Outcome]) -> pd.DataFrame:
+def rows(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """Return the table of all outcomes, the most severe first; texts are HTML, and each row links to its page."""
-    papers = {study.name: study.paper for study in ordered}
     severe = sorted(outcomes, key=lambda one: (-one.severity, -_bound(one.low), -_bound(one.value)))
-    return pd.DataFrame([_row(one, papers[one.page]) for one in severe])
+    return pd.DataFrame(map(_row, severe))
 
 
 def _bound(value: float) -> float:
     return -math.inf if math.isnan(value) else value
 
 
-def _row(one: Outcome, paper: str) -> dict[str, str | int]:
+def _row(one: Outcome) -> dict[str, str | int]:
     interval = "too few cases for an interval"
     if not math.isnan(one.low):
         interval = f"95 %: {_number(one.low)} to {_number(one.high)}"
@@ -191,7 +187,7 @@ def _row(one: Outcome, paper: str) -> dict[str, str | int]:
         "batch size": one.batch,
         "defence": html.escape("; ".join(filter(None, texts))),
         "data": html.escape(one.data),
-        "measured on": f'<a href="executed/{paper}/{one.page}.html">{one.page}</a>',
+        "measured on": f'<a href="executed/{paper_of(one.page)}/{one.page}.html">{one.page}</a>',
         # The table is filtered by what follows, and does not show it.
         "what leaks": one.leak,
         "kind of defence": "no defence" if one.family == "none" else one.family,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import io
+import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from gradleak import studies
-from gradleak.book import kernels, reports
+from gradleak.book import reports
 from gradleak.runs import code, records, runner
 from gradleak.runs.records import Record
 from gradleak.studies import Study
@@ -88,7 +88,7 @@ def pictures(pages: list[tuple[str, Record]], jobs: int | None = None) -> Iterat
     if jobs == 1:
         yield from (picture(*page) for page in pages)
         return
-    with ProcessPoolExecutor(jobs, mp_context=kernels.server([])) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         yield from pool.map(picture, *zip(*pages, strict=True))
 
 
@@ -99,19 +99,9 @@ def picture(name: str, record: Record) -> bytes | None:
 
 
 def best(study: Study, record: Record) -> Callable[[Record], Figure] | None:
-    """Return the function that draws a page's best figure: that of its headline, or its first figure of a record."""
-    if headline := getattr(study.module, "headline", None):
-        chosen: Callable[[Record], Figure] = headline(record).figure
-        return chosen
-    return next((one for name, one in vars(study.module).items() if _draws(study, name, one)), None)
-
-
-def _draws(study: Study, name: str, one: object) -> bool:
-    """Return whether a name of a study's module is a function that draws a figure and needs only a record."""
-    if not name.startswith("figure") or not inspect.isfunction(one) or one.__module__ != study.module.__name__:
-        return False
-    needed = [argument for argument in inspect.signature(one).parameters.values() if argument.default is argument.empty]
-    return [argument.name for argument in needed] == ["record"]
+    """Return the function that draws the figure of a page's headline; None if the page has no headline."""
+    headline = getattr(study.module, "headline", None)
+    return headline(record).figure if headline else None
 
 
 def small(figure: Figure) -> bytes:
@@ -129,8 +119,7 @@ def small(figure: Figure) -> bytes:
 def _card(study: Study, record: Record, file: Path) -> str:
     lines = [f":::{{grid-item-card}} {study.title}"]
     if file.is_file():
-        headline = getattr(study.module, "headline", None)
-        says = headline(record).sentence if headline else f"A figure of {study.name}"
+        says = study.module.headline(record).sentence
         lines += [f":img-top: generated/{file.parent.name}/{file.name}", f":img-alt: {says}"]
     lines += [f":link: executed/{study.paper}/{study.name}", ":link-type: doc", "", f"{study.paper}, {study.place}"]
     return "\n".join([*lines, ":::"])

@@ -10,16 +10,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from gradleak import claims, paths, studies
-from gradleak.book import (
-    attacks,
-    cover,
-    explorer,
-    gallery,
-    landing,
-    reports,
-    scale,
-    scoreboard,
-)
+from gradleak.book import constants, cover, explorer, gallery, landing, reports, scoreboard
 from gradleak.book.pages import PageRun
 from gradleak.claims import Line
 from gradleak.runs import golden, records
@@ -54,8 +45,8 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun], job
     )
     outcomes = explorer.gather(ordered)
     parts["what-leaks.md"] = landing.text(ordered, outcomes)
-    parts["explorer.md"] = explorer.text(ordered, outcomes)
-    parts["outcomes.json"] = explorer.rows(ordered, outcomes).to_json(orient="records")
+    parts["explorer.md"] = explorer.text(outcomes)
+    parts["outcomes.json"] = explorer.rows(outcomes).to_json(orient="records")
     parts["static/outcomes.csv"] = explorer.table(outcomes)
     lines = [line for own in judged.values() for line in own]
     parts["scores.md"] = scoreboard.scores(lines)
@@ -64,8 +55,8 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun], job
     parts["scoreboard.md"] = scoreboard.text(lines)
     parts["gallery.md"] = gallery.text(ordered, papers, fresh, folder / "gallery", jobs)
     parts["status.json"] = json.dumps(_status(ordered, runs, fresh))
-    parts["attacks.md"] = attacks.text()
-    parts["scale.md"] = scale.text()
+    parts["attacks.md"] = constants.attacks()
+    parts["scale.md"] = constants.scale()
     for name, text in parts.items():
         _put(folder / name, text.encode())
     _put_beside(folder / scoreboard.BESIDE, scoreboard.files(ordered, judged))

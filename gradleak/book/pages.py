@@ -1,4 +1,4 @@
-"""Run pages: run a study's trials, execute its notebook with papermill, and write the record beside the notebook.
+"""Run pages: run a study's trials, execute its notebook in a kernel, and write the record beside the notebook.
 
 The trials run in this process and its workers, which show their progress. The notebook's kernel then finds them in the
 cache.
@@ -6,11 +6,9 @@ cache.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import queue
 import re
 import sys
 import tempfile
@@ -41,13 +39,11 @@ class PageRun:
         notebook: The file of the executed notebook.
         record: The file of the record.
         seconds: The run time of the page.
-        cached: Whether the page was executed before and has not changed since.
     """
 
     notebook: Path
     record: Path
     seconds: float
-    cached: bool
 
 
 def page_key(study: Study, parameters: Parameters) -> str:
@@ -74,9 +70,8 @@ def run_page(
     *,
     jobs: int | None = None,
     cluster: str | None = None,
-    fresh: bool = False,
 ) -> PageRun:
-    """Run a study and execute its notebook, or return the page if it was executed before and has not changed since.
+    """Run a study and execute its notebook.
 
     Args:
         study: The study.
@@ -84,7 +79,6 @@ def run_page(
         out: The folder for the executed notebook and its record.
         jobs: The number of processes for the trials.
         cluster: The address of a Dask scheduler for the trials.
-        fresh: Execute the page even if it has not changed.
     """
     require_notebooks()
     import nbformat
@@ -94,8 +88,6 @@ def run_page(
     cells.read(study.notebook)
     key = page_key(study, parameters)
     _refuse_foreign(notebook, record)
-    if not fresh and (done := finished(study, key, out)) is not None:
-        return done
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
@@ -116,7 +108,7 @@ def run_page(
         write_whole(notebook, lambda stream: stream.write(text.encode()))
     except OSError as error:
         raise error if isinstance(error, GradleakError) else storage_error(notebook, error) from error
-    return PageRun(notebook, record, seconds, cached=False)
+    return PageRun(notebook, record, seconds)
 
 
 def _refuse_foreign(notebook: Path, record: Path) -> None:
@@ -177,72 +169,44 @@ def finished(study: Study, key: str, out: Path) -> PageRun | None:
         return None
     if facts["key"] != key:
         return None
-    return PageRun(notebook, record, float(facts["seconds"]), cached=True)
+    return PageRun(notebook, record, float(facts["seconds"]))
 
 
 def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path) -> Any:
-    import papermill
+    """Execute a page in a new kernel and return it; if a cell fails, the page up to there is written to `notebook`."""
+    import nbformat
     from jupyter_client.kernelspec import NoSuchKernel
-    from jupyter_core.utils import run_sync
-    from nbclient.exceptions import DeadKernelError
-    from papermill.clientwrap import PapermillNotebookClient
-    from papermill.engines import Engine, papermill_engines
-    from papermill.exceptions import PapermillException, PapermillExecutionError
-    from papermill.log import logger
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, DeadKernelError
+    from papermill.iorw import load_notebook_node
+    from papermill.parameterize import parameterize_notebook
 
-    class Client(PapermillNotebookClient):  # type: ignore[misc]
-        """The client of papermill, which also waits until the kernel is idle after its last reply.
-
-        papermill then shuts the kernel down, which begins with an interrupt. A kernel that is still busy with what
-        follows its reply would report the interrupt as an error.
-        """
-
-        async def async_wait_for_reply(self, msg_id: str, cell: Any = None) -> Any:
-            reply, idle = await super().async_wait_for_reply(msg_id, cell), False
-            while not idle:
-                with contextlib.suppress(queue.Empty):
-                    message = await self.kc.get_iopub_msg(timeout=self.shell_timeout_interval)
-                    idle = message["parent_header"].get("msg_id") == msg_id and (
-                        message["content"].get("execution_state") == "idle"
-                    )
-                if not await self.kc.is_alive():
-                    raise DeadKernelError("the kernel died after its last cell")
-            return reply
-
-        wait_for_reply = run_sync(async_wait_for_reply)
-
-    class PageEngine(Engine):  # type: ignore[misc]
-        """An engine of papermill like its default one, with this client."""
-
-        @classmethod
-        def execute_managed_notebook(cls, manager: Any, kernel_name: str, **_: Any) -> None:
-            limits = {"startup_timeout": PATIENCE, "iopub_timeout": PATIENCE}
-            Client(manager, kernel_name=kernel_name, log=logger, **limits).execute(env=environment)
-
-    environment = os.environ | _settings(folder)
-    papermill_engines.register("gradleak", PageEngine)
-    defaults = study.Parameters().model_dump()
+    page, defaults = load_notebook_node(str(study.notebook)), study.Parameters().model_dump()
     # Only changed parameters are injected, so that a page with default parameters reads as it was written.
-    changed = {name: value for name, value in parameters.model_dump().items() if value != defaults[name]}
-    # papermill replaces {names} in paths, so braces have to be escaped.
-    source, target = (str(path).replace("{", "{{").replace("}", "}}") for path in (study.notebook, notebook))
-    options = {
-        "kernel_name": "python3", "engine_name": "gradleak", "progress_bar": progress.in_terminal(), "cwd": str(folder),
-    }  # fmt: skip
+    if changed := {name: value for name, value in parameters.model_dump().items() if value != defaults[name]}:
+        page = parameterize_notebook(page, changed, kernel_name="python3", language="python")
+    client = NotebookClient(
+        page, kernel_name="python3", resources={"metadata": {"path": str(folder)}},
+        startup_timeout=PATIENCE, iopub_timeout=PATIENCE,
+    )  # fmt: skip
     try:
-        return papermill.execute_notebook(source, target, changed, **options)
-    except PapermillExecutionError as error:
+        # `client.execute` would ask the kernel what it is after the last cell, and interrupt what follows the answer.
+        with client.setup_kernel(env=os.environ | _settings(folder)):
+            for number, cell in enumerate(progress.progress(page.cells, len(page.cells), f"{study.name}: cells")):
+                client.execute_cell(cell, number)
+    except CellExecutionError as error:
+        text = nbformat.writes(page)
+        write_whole(notebook, lambda stream: stream.write(text.encode()))
         value = str(error.evalue).strip().partition("\n")[0]
         raise GradleakError(
-            f"page '{study.name}' failed in cell {error.exec_count}: {error.ename}: {value} "
+            f"page '{study.name}' failed in cell {cell.execution_count}: {error.ename}: {value} "
             f"(the cells up to there are in {notebook.name})"
         ) from error
     except DeadKernelError as error:
         raise GradleakError(f"the kernel of page '{study.name}' died: was there too little memory?") from error
     except NoSuchKernel as error:
         raise GradleakError("the kernel 'python3' is missing: install it with `pip install ipykernel`") from error
-    except PapermillException as error:
-        raise GradleakError(f"page '{study.name}': {str(error).strip().partition(chr(10))[0]}") from error
+    return page
 
 
 def _pass_on_warnings(page: Any) -> None:

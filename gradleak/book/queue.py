@@ -18,7 +18,7 @@ from typing import Any
 
 from gradleak import claims, studies
 from gradleak.claims import Claim
-from gradleak.claims.judging import differences, judge, may_measure, selected
+from gradleak.claims.judging import differences, enough, judge, may_measure, selected
 from gradleak.errors import GradleakError, first_line
 from gradleak.runs import experiments, recording, records, runner
 from gradleak.runs.experiments import Parameters
@@ -82,10 +82,18 @@ def asked(study: Study) -> Parameters:
     values, slots = dict(record.parameters), {recording.slot(study, trial.inputs) for trial in record.trials}
     for claim in claims.load(study.name):
         if _open(claim, record):
-            raised = values | {name: claims.raised(values.get(name), need) for name, need in claim.needs.items()}
+            raised = values | {name: _raised(values.get(name), need) for name, need in claim.needs.items()}
             if raised != values and _keeps(study, raised, slots):
                 values = raised
     return study.Parameters(**values)
+
+
+def _raised(offered: Any, needed: Any) -> Any:
+    """Return a value of a parameter that meets what a claim needs, starting from the value `offered`."""
+    if isinstance(offered, list):
+        values = needed if isinstance(needed, list) else [needed]
+        return offered + [value for value in values if value not in offered]
+    return offered if enough(offered, needed) else needed[0] if isinstance(needed, list) else needed
 
 
 def _keeps(study: Study, values: Columns, slots: set[str]) -> bool:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gradleak import claims, paths, studies
-from gradleak.claims import Judgement, Line, causes
+from gradleak.claims import Judgement, Line
 from gradleak.errors import InputError
 from gradleak.runs import records
 from gradleak.show import figures
@@ -157,7 +157,7 @@ class Filled:
 
     def cause(self, finding: Finding) -> str:
         """Return the causes of the claims on which a sentence about what fails rests, as the scoreboard lists them."""
-        found = [causes.cause(self.by_id[name]) or "not explained yet" for name in finding.rests]
+        found = [self.by_id[name].cause or "not explained yet" for name in finding.rests]
         return "; ".join(dict.fromkeys(found))
 
     def fill(self, text: str) -> str:
@@ -222,23 +222,23 @@ def text(paper: str, judged: Sequence[Line]) -> str:
     report, say = filled.report, filled.fill
     options = f":name: fig-report-{paper}\n:alt: {report.caption}\n"
     picture = f"```{{figure}} generated/report-{paper}.png\n{options}\n{report.caption}\n```"
-    parts = [
-        f"**What the paper set out to show.** {say(report.question)}",
-        "**What holds.**\n\n" + "\n".join(f"- {say(finding.says)}" for finding in report.holds),
-        "**What does not hold.**\n\n"
-        + "\n".join(f"- {say(finding.says)} *Cause: {filled.cause(finding)}.*" for finding in report.fails),
-        "**What stand-ins show, without deciding it.**\n\n"
-        + "\n".join(f"- {say(finding.says)}" for finding in report.undecided)
-        if report.undecided
-        else "",
-        f"**What was not run.** {say(report.not_run)}",
-        f"**What was easy.** {say(report.easy)} **What was hard.** {say(report.hard)} "
-        f"**What neither the text nor the code tells.** {say(report.silent)}",
-        f"> {say(report.quote)}",
-        picture,
-        _table(filled),
-    ]
-    return "\n\n".join(filter(None, parts)) + "\n"
+
+    def listed(findings: Sequence[Finding], *, causes: bool = False) -> str:
+        ends = [f" *Cause: {filled.cause(one)}.*" if causes else "" for one in findings]
+        return "\n\n" + "\n".join(f"- {say(one.says)}{end}" for one, end in zip(findings, ends, strict=True))
+
+    parts = {
+        "What the paper set out to show": say(report.question),
+        "What holds": listed(report.holds),
+        "What does not hold": listed(report.fails, causes=True),
+        "What stand-ins show, without deciding it": listed(report.undecided) if report.undecided else "",
+        "What was not run": say(report.not_run),
+        "What was easy": say(report.easy),
+        "What was hard": say(report.hard),
+        "What neither the text nor the code tells": say(report.silent),
+    }
+    answers = [f"**{head}.** {answer}" for head, answer in parts.items() if answer]
+    return "\n\n".join([*answers, f"> {say(report.quote)}", picture, _table(filled)]) + "\n"
 
 
 def _table(filled: Filled) -> str:

@@ -159,16 +159,9 @@ def _changed(study: Study, record: Record) -> str:
 
 
 def _row(line: Line) -> dict[str, str]:
-    claim, before, now = line.claim, line.recorded, line.fresh
-    published = "in words" if claim.published is None else claim.formatted(claim.published)
+    before, now = line.recorded, line.fresh
     both = before.agrees is not None and now.agrees is not None
-    cell = f"{claim.table.partition(':')[0]}: {', '.join(filter(None, claim.shown_names))}" if claim.table else ""
-    return {
-        "claim": cell or f"{claim.place}: {claim.statement}",
-        "paper": f"our {claim.ours}" if claim.ours else published,
-        "holds if": claim.rule_text,
-        "recorded": before.with_spread,
-        "this run": now.with_spread,
+    return claims.row(line) | {
         "verdict of this run": verdict(now),
         "as in the record": ("yes" if before.agrees == now.agrees else "no") if both else "–",
     }

@@ -1,4 +1,4 @@
-"""Write the scoreboard's parts: rows and pages of all claims, the failing ones by cause, and counts by paper."""
+"""Write the scoreboard's parts: rows and pages of all claims, counts by verdict, and the causes of failures."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pandas as pd
 from jinja2 import Template
 
 from gradleak import claims
-from gradleak.claims import Line, causes, listed, rounding
-from gradleak.claims.listed import Fact, Listed
+from gradleak.claims import Line, listed, rounding
+from gradleak.claims.listed import Fact
+from gradleak.claims.shown import bar
 from gradleak.runs import golden, records
 from gradleak.runs.golden import State
 from gradleak.runs.records import Record
 from gradleak.show import provenance
 from gradleak.studies import Study
-from gradleak.wording import counted
 
 # The folder of files that lie beside the book's pages; `_config.yml` names it.
 BESIDE = "beside"
@@ -27,12 +27,7 @@ def text(lines: Sequence[Line]) -> str:
     """Return the sections that follow the table of all claims, in Markdown."""
     parts = [
         "## What fails, and why",
-        *_failing(lines),
-        "## Verdicts by paper",
-        claims.matrix(lines)._repr_markdown_(),
-        claims.own_matrix(lines)._repr_markdown_(),
-        "## What was changed",
-        claims.changes_table(lines)._repr_markdown_(),
+        claims.causes_table(lines)._repr_markdown_(),
         "## Downloads",
         _downloads(),
     ]
@@ -53,19 +48,9 @@ def bars(papers: Sequence[str], lines: Sequence[Line]) -> str:
     drawn = []
     for paper in papers:
         own = [line for line in lines if line.claim.paper == paper]
-        for name, group in ((paper, claims.of_papers(own)), ("our claims on it", claims.of_ours(own))):
-            if group:
-                words = html.escape(f"{name}: {claims.in_words(group)}")
-                parts = "".join(
-                    f'<span class="{claims.style(verdict)}" style="flex-grow:{count}" title="{count} {verdict}">'
-                    f"{count}</span>"
-                    for verdict, count in claims.counted(group)
-                )
-                drawn.append(f'<p>{name}</p><div class="bar" role="img" aria-label="{words}">{parts}</div>')
-    verdicts = [verdict for verdict, _ in claims.counted(lines)]
-    legend = " ".join(f'<span class="badge {claims.style(verdict)}">{verdict}</span>' for verdict in verdicts)
-    markup = f'<div class="verdict-bars">{"".join(drawn)}<p class="legend">{legend}</p></div>'
-    return f"```{{raw}} html\n{markup}\n```\n"
+        groups = ((paper, claims.of_papers(own)), ("ours on it", claims.of_ours(own)))
+        drawn += [bar(name, group) for name, group in groups if group]
+    return f"```{{raw}} html\n{''.join(drawn)}\n```\n"
 
 
 def rows(ordered: Sequence[Study], judged: Mapping[str, list[Line]]) -> pd.DataFrame:
@@ -87,26 +72,15 @@ def _row(study: Study, line: Line) -> dict[str, str]:
         # The table is filtered by what follows, and does not show it.
         "decided": line.verdict,
         "whose": listed.whose(claim),
-        "cause": causes.cause(line) or "",
+        "cause": line.cause or "",
         "changed": ", ".join(dict.fromkeys(change.kind for change in claim.changed)) or "nothing",
         "id": claim.id,
     }
 
 
-def _failing(lines: Sequence[Line]) -> list[str]:
-    """Return the numbers of failing claims by cause, and for each cause a folded table of those that are decided."""
-    parts = [claims.causes_table(lines)._repr_markdown_()]
-    for cause, group in causes.by_cause(lines).items():
-        failing = [line for line in group if line.failing]
-        if failing:
-            table = claims.failing_table(failing, cause)._repr_markdown_()
-            parts.append(f"::::{{dropdown}} {cause}: {counted(len(failing), 'claim')}\n{table}\n::::")
-    return parts
-
-
 def _downloads() -> str:
     """Return the links to the lists of claims, with the meaning of their columns."""
-    rows = [f"`{name}`\n: {field.description}" for name, field in Listed.model_fields.items()]
+    rows = [f"`{name}`\n: {about}" for name, about in listed.ABOUT.items()]
     return (
         "All claims with their verdicts: {bookfile}`claims.csv <claims.csv>` and {bookfile}`claims.json "
         "<claims.json>`. Both have the same fields. The records are linked from each page's table of provenance and "
@@ -129,12 +103,11 @@ def files(ordered: Sequence[Study], judged: Mapping[str, list[Line]]) -> dict[st
         state = golden.state(record) if record else None
         links = _links(study, record, state)
         for line in judged[study.name]:
-            entry = listed.listed(line, state)
-            entries.append(entry)
-            again = [Fact("Run again", text) for text in rounding.verdicts(entry.id)]
-            made[f"claims/{entry.id}.html"] = page.render(
-                statement=entry.statement,
-                facts=[*listed.facts(line, entry), *again, *links],
+            entries.append(listed.listed(line, state))
+            again = [Fact("Run again", text) for text in rounding.verdicts(line.claim.id)]
+            made[f"claims/{line.claim.id}.html"] = page.render(
+                statement=line.claim.statement,
+                facts=[*listed.facts(line), *again, *links],
                 rows=listed.rows_behind(line.claim, record) if record else None,
             ).encode()
         if record:

@@ -11,24 +11,11 @@ from pydantic import ValidationError
 
 from gradleak.claims import kept, shown
 from gradleak.claims.entries import expanded
-from gradleak.claims.judging import DECIDED, OF_OURS, OF_PAPERS, Judgement, Line, Verdict, among, enough, judge, reaches
-from gradleak.claims.model import Change, Claim, Measure, Rule, Within
+from gradleak.claims.judging import DECIDED, Judgement, Line, judge, reaches
+from gradleak.claims.model import Claim
 from gradleak.claims.opening import Opening
-from gradleak.claims.shown import (
-    Tables,
-    causes_table,
-    changes_table,
-    counted,
-    failing_table,
-    in_words,
-    matrix,
-    of_ours,
-    of_papers,
-    own_matrix,
-    style,
-    tally,
-)
-from gradleak.errors import InputError, first_line, unknown
+from gradleak.claims.shown import Tables, causes_table, counted, in_words, of_ours, of_papers, row, style, tally
+from gradleak.errors import InputError, first_line
 from gradleak.runs import records, studies
 from gradleak.runs.records import Record
 
@@ -36,10 +23,9 @@ if TYPE_CHECKING:
     from gradleak.show.provenance import Shown
 
 __all__ = [
-    "DECIDED", "OF_OURS", "OF_PAPERS", "Change", "Claim", "Judgement", "Line", "Measure", "Opening", "Rule", "Tables",
-    "Verdict", "Within", "causes_table", "changes_table", "check", "counted", "enough", "failing", "failing_table",
-    "file_of", "in_words", "judge", "judgements", "lines", "load", "loosened", "matrix", "of_ours", "of_papers",
-    "opening", "own_matrix", "published", "raised", "reaches", "rules", "style", "tally", "verdicts",
+    "DECIDED", "Claim", "Judgement", "Line", "Opening", "Tables", "causes_table", "counted", "file_of", "in_words",
+    "judge", "judgements", "lines", "load", "loosened", "of_ours", "of_papers", "opening", "published", "reaches",
+    "row", "rules", "style", "tally", "verdicts",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).parent
@@ -111,44 +97,9 @@ def published(study: str, column: str, keys: Sequence[str]) -> dict[tuple[Any, .
     return by_keys
 
 
-def check(study: studies.Study) -> None:
-    """Raise an InputError if a study cannot provide what one of its claims needs, so that nothing could be judged.
-
-    The `needs` of a claim must be parameters of the study with valid values. The rows that a claim selects must exist
-    at the paper profile.
-    """
-    parameters = studies.parameters(study, "paper")
-    offered, trials = parameters.model_dump(), study.trials(parameters)
-    for claim in load(study.name):
-        for name, values in claim.measure.where.items():
-            allowed = values if isinstance(values, list) else [values]
-            if any(name in inputs for inputs in trials) and not any(
-                among(trial_inputs.get(name), allowed) for trial_inputs in trials
-            ):
-                raise InputError(f"claim '{claim.id}' selects {name} = {values}, which no trial of '{study.name}' has")
-        for name in claim.needs:
-            if name not in offered:
-                raise InputError(f"claim '{claim.id}' needs {unknown('parameter', name, offered)}")
-        try:
-            study.Parameters(**offered | {name: raised(offered[name], claim.needs[name]) for name in claim.needs})
-        except ValidationError as error:
-            problem = error.errors()[0]["msg"]
-            raise InputError(
-                f"claim '{claim.id}' needs {claim.needs}, and '{study.name}' refuses that: {problem}"
-            ) from error
-
-
-def raised(offered: Any, needed: Any) -> Any:
-    """Return a value of a parameter that meets what a claim needs, starting from the value `offered`."""
-    if isinstance(offered, list):
-        values = needed if isinstance(needed, list) else [needed]
-        return offered + [value for value in values if value not in offered]
-    return offered if enough(offered, needed) else needed[0] if isinstance(needed, list) else needed
-
-
 def rules(study: str) -> dict[str, Any]:
     """Return the rules of a study's claims as plain data, which a record stores."""
-    return kept.plain(load(study))
+    return {claim.id: kept.plain(claim) for claim in load(study)}
 
 
 def loosened(record: Record) -> list[str]:
@@ -165,11 +116,6 @@ def lines(fresh: Mapping[str, Record], study: str | None = None) -> list[Line]:
     """
     recorded = {name: records.recorded(name) for name in (studies.names() if study is None else (study,))}
     return [Line(judge(claim, recorded[claim.study]), judge(claim, fresh.get(claim.study))) for claim in load(study)]
-
-
-def failing(fresh: Mapping[str, Record]) -> list[Line]:
-    """Return the claims of all studies that fail although they were measured at the scale that they need."""
-    return [line for line in lines(fresh) if line.failing]
 
 
 def judgements(record: Record) -> dict[str, Judgement]:

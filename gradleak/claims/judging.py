@@ -19,16 +19,16 @@ Verdict = Literal[
     "stand-in: agrees", "stand-in: disagrees", "trend: agrees", "trend: disagrees",
     "holds", "fails", "not run",
 ]  # fmt: skip
-# The possible verdicts on the papers' claims and on our own claims, the best verdict first.
-OF_PAPERS: tuple[Verdict, ...] = (
-    "reproduced", "better", "not reproduced",
-    "stand-in: agrees", "stand-in: disagrees", "trend: agrees", "trend: disagrees", "not run",
-)  # fmt: skip
-OF_OURS: tuple[Verdict, ...] = ("holds", "fails", "trend: agrees", "trend: disagrees", "not run")
 # The verdicts that decide a claim, because it was measured at the claim's scale.
 DECIDED: frozenset[Verdict] = frozenset({"reproduced", "better", "not reproduced", "holds", "fails"})
 # The verdicts on claims that were measured at their scale and do not hold.
 FAILED: frozenset[Verdict] = frozenset({"not reproduced", "fails"})
+# The causes that follow from the verdict. They need not be stated with the claim.
+DERIVED: dict[Verdict, str] = {
+    "stand-in: disagrees": "a stand-in was measured",
+    "trend: disagrees": "too few samples",
+    "fails": "our prediction was wrong",
+}
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,16 @@ class Line:
     def failing(self) -> bool:
         """Whether the claim fails at the scale that it needs, in the recorded run or in the new run."""
         return not FAILED.isdisjoint((self.recorded.verdict, self.fresh.verdict))
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether the claim fails or disagrees, so that it needs a cause."""
+        return self.failing or self.verdict in DERIVED
+
+    @property
+    def cause(self) -> str | None:
+        """The cause for which the claim fails or disagrees; None for other claims, and where no cause is stated."""
+        return (self.claim.cause or DERIVED.get(self.verdict)) if self.disagrees else None
 
 
 def judge(claim: Claim, record: Record | None) -> Judgement:

@@ -3,55 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
-from gradleak.claims.model import Claim, Number, Rule
+from gradleak.claims.judging import enough
+from gradleak.claims.model import Claim, Rule
 from gradleak.runs.plain import Columns
 
 
-class Kept(BaseModel):
-    """The rule of a claim as a record stores it, with the fields of `Claim` that affect the verdict."""
-
-    model_config = ConfigDict(frozen=True)
-
-    measure: Columns
-    published: Number | str | None
-    rule: Columns
-    better: Literal["higher", "lower"] | None
-    needs: Columns
-    setting: Columns | str = {}
-
-
-def plain(claims: Iterable[Claim]) -> Columns:
-    """Return the rules of claims as plain data, by the claims' ids."""
-    return {claim.id: _kept(claim).model_dump() for claim in claims}
-
-
-def _kept(claim: Claim) -> Kept:
+def plain(claim: Claim) -> Columns:
+    """Return the fields of a claim that affect its verdict, as a record stores them."""
     rule = claim.rule.model_dump(exclude_none=True)
-    return Kept(
-        measure=claim.measure.model_dump(exclude={"format", "samples"}),
-        published=claim.published,
-        rule={name: list(value) if isinstance(value, tuple) else value for name, value in rule.items()},
-        better=claim.better,
-        needs=claim.needs,
-        setting=claim.setting,
-    )
+    return {
+        "measure": claim.measure.model_dump(exclude={"format", "samples"}),
+        "published": claim.published,
+        "rule": {name: list(value) if isinstance(value, tuple) else value for name, value in rule.items()},
+        "better": claim.better,
+        "needs": claim.needs,
+        "setting": claim.setting,
+    }
 
 
-def loosened(claims: Iterable[Claim], kept: Columns) -> list[str]:
+def loosened(claims: Iterable[Claim], kept: dict[str, Any]) -> list[str]:
     """Return a line for each rule that is looser now than the stored rule and whose claim does not state `changed`."""
     current = list(claims)
     messages = []
-    for name, stated in kept.items():
-        stored = Kept.model_validate(stated)
+    for name, stored in kept.items():
         # A claim that was only renamed is found by its measure.
         matches = (
             [claim for claim in current if claim.id == name]
             or [claim for claim in current if name in claim.replaces]
-            or [claim for claim in current if _kept(claim).measure == stored.measure]
+            or [claim for claim in current if plain(claim)["measure"] == stored["measure"]]
         )
         if not matches:
             messages.append(f"claim '{name}' was measured and is gone")
@@ -62,22 +43,21 @@ def loosened(claims: Iterable[Claim], kept: Columns) -> list[str]:
     return messages
 
 
-def _how(claim: Claim, then: Kept) -> str:
+def _how(claim: Claim, then: Any) -> str:
     """Return what is looser about a claim than in its stored rule, or "" if nothing is."""
-    current = _kept(claim)
-    if current.measure != then.measure:
+    if plain(claim)["measure"] != then["measure"]:
         return "it measures something else"
-    if current.published != then.published:
-        return f"published was {then.published}, now {current.published}"
-    former = claim.model_copy(update={"rule": Rule.model_validate(then.rule), "better": then.better})
+    if claim.published != then["published"]:
+        return f"published was {then['published']}, now {claim.published}"
+    former = claim.model_copy(update={"rule": Rule.model_validate(then["rule"]), "better": then["better"]})
     (least, most), (least_then, most_then) = claim.accepted(), former.accepted()
     if least < least_then or most > most_then:
         return f"its rule was {former.rule_text}, now {claim.rule_text}"
-    for name, needed in then.needs.items():
+    for name, needed in then["needs"].items():
         # A value that was required in `needs` may now be required in `setting`.
         needs = [part[name] for part in (claim.needs, claim.setting) if isinstance(part, dict) and name in part]
-        if not _settled(needed, claim) and not any(_as_much(need, needed) for need in needs):
-            return f"it needed {name} = {needed}, now {current.needs.get(name, 'nothing')}"
+        if not _settled(needed, claim) and not any(enough(need, needed) for need in needs):
+            return f"it needed {name} = {needed}, now {claim.needs.get(name, 'nothing')}"
     return ""
 
 
@@ -85,16 +65,3 @@ def _settled(needed: Any, claim: Claim) -> bool:
     """Whether a former need consists of words, such as networks or datasets, which the claim's setting now states."""
     words = needed if isinstance(needed, list) else [needed]
     return isinstance(claim.setting, dict) and bool(claim.setting) and all(isinstance(word, str) for word in words)
-
-
-def _as_much(now: Any, then: Any) -> bool:
-    """Whether a need is at least as strict as another."""
-    if isinstance(now, list) and isinstance(then, int | float):
-        # All of these sizes are needed now, where one size was needed before.
-        return then in now
-    if isinstance(now, list) or isinstance(then, list):
-        value_lists = [value if isinstance(value, list) else [value] for value in (now, then)]
-        return all(value in value_lists[1] for value in value_lists[0])
-    if isinstance(then, int | float) and not isinstance(then, bool):
-        return isinstance(now, int | float) and now >= then
-    return bool(now == then)

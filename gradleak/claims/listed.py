@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from gradleak.claims.causes import cause
-from gradleak.claims.judging import Line, Verdict, selected
-from gradleak.claims.model import Cause, Change, Claim
+from gradleak.claims.judging import Line, selected
+from gradleak.claims.model import Claim
 from gradleak.runs.golden import State
 from gradleak.runs.plain import worded
 from gradleak.runs.records import Record
@@ -30,71 +28,77 @@ REDUCED = {
 }  # fmt: skip
 
 
-class Listed(BaseModel):
-    """A judged claim as a line of `claims.csv` and an entry of `claims.json`."""
+@dataclass(frozen=True)
+class Field:
+    """A field of the lists of claims: a column of `claims.csv`, and a name in each entry of `claims.json`.
 
-    model_config = ConfigDict(frozen=True)
+    Attributes:
+        about: What the field holds.
+        value: Returns the field of a judged claim.
+        head: The head of the field on the page of a claim; "" for a field that the page does not show as it is.
+    """
 
-    id: str = Field(description="name of the claim; claims/<name>.html is its page")
-    paper: str = Field(description="citation key of the paper")
-    place: str = Field(description="part of the paper that states the claim")
-    statement: str = Field(description="the claim in words")
-    page: str = Field(description="page that measures the claim; its record has the same name")
-    whose: Whose = Field(description="whether the claim is the paper's, or our prediction or finding")
-    table: str = Field(description="title of the paper's table of which the claim is a cell; else empty")
-    published: float | str | None = Field(description="published number or words; empty if the claim has none")
-    unit: str = Field(description="unit of the published and the measured value")
-    rule: str = Field(description="condition under which the claim holds")
-    measure: str = Field(description="what is measured, by the columns of the record")
-    setting: str = Field(description="network, data and steps of the paper that the measurement must have")
-    needs: str = Field(description="numbers of samples and starts that the measurement must have")
-    value: float | str | None = Field(description="measured value; percentages are numbers from 0 to 100")
-    spread: float | str | None = Field(description="standard deviation of the rows, if the value is their mean")
-    n: int = Field(description="number of samples behind the value")
-    verdict: Verdict = Field(description="verdict on the claim")
-    this_run: float | str | None = Field(description="value of the short run with which the book was built")
-    differs: str = Field(description="parts of the setting in which the measurement differs from the paper")
-    stand_in: str = Field(description="what is measured instead of the paper's setting")
-    protocol: str = Field(description="what was changed about the published method")
-    cause: Cause | None = Field(description="cause for which the claim fails or disagrees")
-    note: str = Field(description="remark, such as the reason why the claim fails")
-    immaterial: str = Field(description="differences from the paper that do not matter, with reasons")
-    changed: tuple[Change, ...] = Field(description="changes of the claim after a measurement: kind, date and reason")
-    record: State | Literal["not recorded"] = Field(description="state of the record")
+    about: str
+    value: Callable[[Line], Any]
+    head: str = ""
 
 
-def listed(line: Line, state: State | None) -> Listed:
-    """Return the entry of a judged claim; `state` is the state of its page's record."""
-    claim, judged = line.claim, line.deciding
-    immaterial = [f"{name} = {one.value}: {one.why}" for name, one in claim.immaterial.items()]
-    return Listed(
-        id=claim.id,
-        paper=claim.paper,
-        place=claim.place,
-        statement=claim.statement,
-        page=claim.study,
-        whose=whose(claim),
-        table=claim.table,
-        published=claim.published,
-        unit=claim.unit,
-        rule=claim.rule_text,
-        measure=_measure(claim),
-        setting=claim.setting if isinstance(claim.setting, str) else _equations(claim.setting),
-        needs=_equations(claim.needs, at_least=True),
-        value=worded(judged.value),
-        spread=worded(judged.spread),
-        n=judged.count,
-        verdict=line.verdict,
-        this_run=worded(line.fresh.value),
-        differs=", ".join(judged.differs),
-        stand_in=claim.stand_in,
-        protocol=claim.protocol,
-        cause=cause(line),
-        note=claim.note,
-        immaterial="; ".join(immaterial),
-        changed=claim.changed,
-        record=state or "not recorded",
-    )
+FIELDS = {
+    "id": Field("name of the claim; claims/<name>.html is its page", lambda line: line.claim.id),
+    "paper": Field("citation key of the paper", lambda line: line.claim.paper),
+    "place": Field("part of the paper that states the claim", lambda line: line.claim.place),
+    "statement": Field("the claim in words", lambda line: line.claim.statement),
+    "page": Field("page that measures the claim; its record has the same name", lambda line: line.claim.study),
+    "whose": Field("whether the claim is the paper's, or our prediction or finding", lambda line: whose(line.claim)),
+    "table": Field(
+        "title of the paper's table of which the claim is a cell; else empty", lambda line: line.claim.table, "Table"
+    ),
+    "published": Field("published number or words; empty if the claim has none", lambda line: line.claim.published),
+    "unit": Field("unit of the published and the measured value", lambda line: line.claim.unit),
+    "rule": Field("condition under which the claim holds", lambda line: line.claim.rule_text, "Holds if"),
+    "measure": Field("what is measured, by the columns of the record", lambda line: _measure(line.claim), "Measured"),
+    "setting": Field(
+        "network, data and steps of the paper that the measurement must have",
+        lambda line: _equations(line.claim.setting),
+        "Paper's setting",
+    ),
+    "needs": Field(
+        "numbers of samples and starts that the measurement must have",
+        lambda line: _equations(line.claim.needs, at_least=True),
+        "Needs",
+    ),
+    "value": Field("measured value; percentages are numbers from 0 to 100", lambda line: line.deciding.value),
+    "spread": Field("standard deviation of the rows, if the value is their mean", lambda line: line.deciding.spread),
+    "n": Field("number of samples behind the value", lambda line: line.deciding.count),
+    "verdict": Field("verdict on the claim", lambda line: line.verdict),
+    "this_run": Field("value of the short run with which the book was built", lambda line: line.fresh.value),
+    "differs": Field(
+        "parts of the setting in which the measurement differs from the paper",
+        lambda line: ", ".join(line.deciding.differs),
+        "Differs in",
+    ),
+    "stand_in": Field("what is measured instead of the paper's setting", lambda line: line.claim.stand_in, "Stand-in"),
+    "protocol": Field(
+        "what was changed about the published method", lambda line: line.claim.protocol, "Changed method"
+    ),
+    "cause": Field("cause for which the claim fails or disagrees", lambda line: line.cause, "Cause"),
+    "note": Field("remark, such as the reason why the claim fails", lambda line: line.claim.note, "Remark"),
+    "immaterial": Field(
+        "differences from the paper that do not matter, with reasons",
+        lambda line: "; ".join(f"{name} = {one.value}: {one.why}" for name, one in line.claim.immaterial.items()),
+        "Does not matter",
+    ),
+    "changed": Field(
+        "changes of the claim after a measurement: kind, date and reason",
+        lambda line: [change.model_dump() for change in line.claim.changed],
+    ),
+}
+ABOUT = {name: field.about for name, field in FIELDS.items()} | {"record": "state of the record"}
+
+
+def listed(line: Line, state: State | None) -> dict[str, Any]:
+    """Return the entry of a judged claim, by `FIELDS`; `state` is the state of its page's record."""
+    return {name: worded(field.value(line)) for name, field in FIELDS.items()} | {"record": state or "not recorded"}
 
 
 def whose(claim: Claim) -> Whose:
@@ -108,9 +112,11 @@ def _measure(claim: Claim) -> str:
     return REDUCED[measure.reduce].format(measure.column) + where
 
 
-def _equations(values: Mapping[str, Any], *, at_least: bool = False) -> str:
+def _equations(values: Mapping[str, Any] | Literal["any"], *, at_least: bool = False) -> str:
     """Return conditions as a text: "network = lenet, size = 8 or 32"; with `at_least`, numbers are lower bounds."""
     texts = []
+    if values == "any":
+        return values
     for name, value in values.items():
         number = at_least and isinstance(value, int | float) and not isinstance(value, bool)
         between = " and " if at_least else " or "
@@ -119,19 +125,19 @@ def _equations(values: Mapping[str, Any], *, at_least: bool = False) -> str:
     return ", ".join(texts)
 
 
-def as_json(entries: Iterable[Listed]) -> str:
+def as_json(entries: Iterable[dict[str, Any]]) -> str:
     """Return entries as a JSON array, with one entry on each line."""
-    return "[\n" + ",\n".join(entry.model_dump_json() for entry in entries) + "\n]\n"
+    return "[\n" + ",\n".join(json.dumps(entry, ensure_ascii=False) for entry in entries) + "\n]\n"
 
 
-def as_csv(entries: Iterable[Listed]) -> str:
-    """Return entries as CSV, with the fields of `Listed` as columns; several changes are separated by " | "."""
+def as_csv(entries: Iterable[dict[str, Any]]) -> str:
+    """Return entries as CSV, with the fields as columns; several changes are separated by " | "."""
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(Listed.model_fields)
+    writer = csv.DictWriter(stream, ABOUT, lineterminator="\n")
+    writer.writeheader()
     for entry in entries:
-        values = dict(entry) | {"changed": " | ".join(f"{change.kind}: {change.why}" for change in entry.changed)}
-        writer.writerow(["" if value is None else value for value in values.values()])
+        changes = " | ".join(f"{change['kind']}: {change['why']}" for change in entry["changed"])
+        writer.writerow(entry | {"changed": changes})
     return stream.getvalue()
 
 
@@ -184,31 +190,16 @@ class Fact:
     link: str = ""
 
 
-def facts(line: Line, entry: Listed) -> list[Fact]:
-    """Return the facts that the page of a claim states about the claim.
-
-    Args:
-        line: The judged claim.
-        entry: Its entry in the list.
-    """
+def facts(line: Line) -> list[Fact]:
+    """Return the facts that the page of a claim states about the claim."""
     claim = line.claim
     stated = [
-        Fact("Paper", f"{entry.paper}, {entry.place}" + (f" ({entry.whose})" if claim.ours else "")),
-        Fact("Table", entry.table),
+        Fact("Paper", f"{claim.paper}, {claim.place}" + (f" ({whose(claim)})" if claim.ours else "")),
         Fact("Published", "" if claim.published is None else claim.formatted(claim.published)),
         Fact("Recorded", line.recorded.with_spread),
         Fact("Run of the book", line.fresh.with_spread if line.fresh.value is not None else ""),
         Fact("Verdict", line.verdict_text),
-        Fact("Holds if", entry.rule),
-        Fact("Measured", entry.measure),
-        Fact("Needs", entry.needs),
-        Fact("Paper's setting", entry.setting),
-        Fact("Differs in", entry.differs),
-        Fact("Stand-in", entry.stand_in),
-        Fact("Changed method", entry.protocol),
-        Fact("Cause", entry.cause or ""),
-        Fact("Remark", entry.note),
-        Fact("Does not matter", entry.immaterial),
-        *(Fact(f"Changed ({change.kind})", change.why) for change in entry.changed),
+        *(Fact(field.head, field.value(line) or "") for field in FIELDS.values() if field.head),
+        *(Fact(f"Changed ({change.kind})", change.why) for change in claim.changed),
     ]
     return [fact for fact in stated if fact.text]

@@ -165,18 +165,18 @@ CHANGES: dict[ChangeKind, str] = {
 }
 
 
-# The causes for which a claim fails or disagrees. `gradleak.claims.causes` explains them and derives the last three.
-Cause = Literal[
-    "the paper contradicts itself",
-    "the statement does not hold",
-    "details are not published",
-    "another method",
-    "chance",
-    "not explained yet",
-    "our prediction was wrong",
-    "a stand-in was measured",
-    "too few samples",
-]
+# The causes for which a claim fails or disagrees, in the scoreboard's order, with what each means.
+CAUSES = {
+    "the paper contradicts itself": "Its text, its numbers and its code do not agree with each other.",
+    "the statement does not hold": "It was measured in the paper's setting, and the reason why it is false is known.",
+    "details are not published": "The number depends on something that neither the paper nor its code states.",
+    "another method": "The measured method is not the one that the number was published for.",
+    "chance": "The paper's number comes from a single draw, and other draws lie as far away.",
+    "our prediction was wrong": "A prediction of ours, or a limit that we chose ourselves, was not met.",
+    "a stand-in was measured": "Another network, dataset or length of the search stands in for the paper's.",
+    "too few samples": "The paper's setting was measured with fewer samples or starts than the paper had.",
+    "not explained yet": "We do not know the cause.",
+}
 
 
 class Change(_Strict):
@@ -245,7 +245,7 @@ class Claim(_Strict):
     immaterial: dict[str, Immaterial] = Field(default_factory=dict)
     ours: Literal["", "prediction", "finding"] = ""
     note: str = ""
-    cause: Cause | None = None
+    cause: str | None = None
     stand_in: str = ""
     changed: tuple[Change, ...] = ()
     replaces: tuple[str, ...] = ()
@@ -269,6 +269,8 @@ class Claim(_Strict):
 
     @model_validator(mode="after")
     def _caused(self) -> Claim:
+        if self.cause and self.cause not in CAUSES:
+            raise ValueError(f"its cause is one of {', '.join(CAUSES)}; got '{self.cause}'")
         if self.cause and self.stand_in:
             raise ValueError("a stand-in decides nothing, so the claim cannot fail: leave out its cause")
         return self

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gradleak.claims import shown as words
-from gradleak.claims.judging import Line, Verdict
+from gradleak.claims.judging import Line
 from gradleak.claims.model import Claim
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ class Opening:
         return numbers
 
     @property
-    def bars(self) -> list[tuple[str, dict[Verdict, int]]]:
-        """The verdicts on the paper's claims, and those on ours, each with their numbers, the best verdict first."""
+    def groups(self) -> list[tuple[str, list[Line]]]:
+        """The paper's claims, and ours, if there are any."""
         groups = (
             ("The paper’s claims", words.of_papers(self.judged)),
             ("Our own claims", words.of_ours(self.judged)),
         )
-        return [(title, dict(words.counted(lines))) for title, lines in groups if lines]
+        return [(title, lines) for title, lines in groups if lines]
 
     def _repr_markdown_(self) -> str:
         parts = [
@@ -76,10 +76,7 @@ class Opening:
 
     def __repr__(self) -> str:
         numbers = "; ".join(f"{number} {what}" for number, what in self.numbers)
-        bars = "; ".join(
-            f"{title}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}"
-            for title, counts in self.bars
-        )
+        bars = "; ".join(f"{title}: {words.in_words(lines)}" for title, lines in self.groups)
         return "\n".join(filter(None, [self.sentence, numbers, bars]))
 
     @property
@@ -89,7 +86,7 @@ class Opening:
             f"<div><b>{html.escape(number)}</b><span>{html.escape(what)}</span></div>" for number, what in self.numbers
         )
         numbers = f'<div class="gradleak-numbers">{tiles}</div>' if tiles else ""
-        return numbers + "".join(_bar(title, counts) for title, counts in self.bars)
+        return numbers + "".join(words.bar(title, lines) for title, lines in self.groups)
 
 
 def _recorded(line: Line) -> str:
@@ -106,18 +103,3 @@ def _published(claim: Claim) -> tuple[str, str]:
     if claim.published is None:
         return "in words", f"in the paper ({claim.place})"
     return claim.formatted(claim.published), f"in the paper ({claim.place})"
-
-
-def _bar(title: str, counts: dict[Verdict, int]) -> str:
-    """Return a bar in HTML, divided by verdict, with its legend."""
-    parts = "".join(
-        f'<span class="{words.style(verdict)}" style="flex:{count}" title="{count} {verdict}"></span>'
-        for verdict, count in counts.items()
-    )
-    legend = "".join(
-        f'<li><i class="{words.style(verdict)}"></i>{count} {verdict}</li>' for verdict, count in counts.items()
-    )
-    return (
-        f'<div class="gradleak-verdicts"><span>{title}</span><div class="gradleak-bar" role="presentation">'
-        f"{parts}</div><ul>{legend}</ul></div>"
-    )

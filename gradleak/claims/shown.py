@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
-from gradleak.claims.causes import MEANINGS, by_cause
-from gradleak.claims.judging import OF_OURS, OF_PAPERS, Line, Verdict
-from gradleak.claims.model import Cause, ChangeKind, Claim
+from gradleak.claims.judging import Line, Verdict
+from gradleak.claims.model import CAUSES, Claim
 
 if TYPE_CHECKING:
     from gradleak.show.tables import Table
@@ -29,14 +28,12 @@ COLOURS: dict[Verdict, str] = {
 }
 # The mark of a cell that was measured with a changed method.
 CHANGED = "†"
-KINDS = get_args(ChangeKind)
 # A list of claims with more rows than this is folded: the box at the top of the page has the summary. A paper's table
 # is visible unless it is very long, so that a reader who looks for a published number finds it. Where a page has many
 # tables of claims, those after the first rows are folded.
 MOST_ROWS, MOST_TABLE_ROWS, MOST_VISIBLE_ROWS = 8, 48, 50
 # A remark on this many rows or more does not list the rows.
 FEW = 3
-UNEXPLAINED = "not explained yet"
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ def in_words(judged: Iterable[Line]) -> str:
 
 def counted(judged: Iterable[Line]) -> list[tuple[Verdict, int]]:
     """Return the verdicts that occur, the best first, each with the number of its claims."""
-    counts = _counted(judged)
+    counts = Counter(line.verdict for line in judged)
     return [(verdict, counts[verdict]) for verdict in COLOURS if counts[verdict]]
 
 
@@ -125,8 +122,18 @@ def style(verdict: Verdict) -> str:
     return f"badge-{verdict.replace(':', '').replace(' ', '-')}"
 
 
-def _counted(judged: Iterable[Line]) -> Counter[Verdict]:
-    return Counter(line.verdict for line in judged)
+def bar(title: str, judged: Iterable[Line]) -> str:
+    """Return a bar in HTML that shows the numbers of claims by verdict, with its legend."""
+    counts = counted(judged)
+    parts = "".join(
+        f'<span class="{style(verdict)}" style="flex:{count}" title="{count} {verdict}"></span>'
+        for verdict, count in counts
+    )
+    legend = "".join(f'<li><i class="{style(verdict)}"></i>{count} {verdict}</li>' for verdict, count in counts)
+    return (
+        f'<div class="gradleak-verdicts"><span>{title}</span><div class="gradleak-bar" role="presentation">'
+        f"{parts}</div><ul>{legend}</ul></div>"
+    )
 
 
 def _cells(judged: list[Line], name: str, number: int) -> Table:
@@ -209,60 +216,42 @@ def _cell(line: Line | None) -> str:
     return f"{line.claim.number(line.deciding.value)}{mark} ({published})"
 
 
+def row(line: Line) -> dict[str, str]:
+    """Return a judged claim as texts: its words and its rule, with the published, recorded and new values."""
+    return {
+        "place": line.claim.place,
+        "claim": line.claim.statement,
+        "paper": _published(line.claim),
+        "holds if": _holds_if(line.claim),
+        "recorded": line.recorded.with_spread,
+        "this run": line.fresh.with_spread,
+    }
+
+
 def _list(judged: list[Line], caption: str, name: str) -> Table:
     import pandas as pd
 
     from gradleak.show.tables import Table
 
-    frame = pd.DataFrame(
-        {
-            "verdict": [line.verdict_text for line in judged],
-            "place": [line.claim.place for line in judged],
-            "claim": [line.claim.statement for line in judged],
-            "paper": [_published(line.claim) for line in judged],
-            "holds if": [_holds_if(line.claim) for line in judged],
-            "recorded": [line.recorded.with_spread for line in judged],
-            "this run": [line.fresh.with_spread for line in judged],
-        }
-    )
-    links = [[_link(line)] + [""] * (len(frame.columns) - 1) for line in judged]
-    return Table(frame, caption, name, _remarks(judged), badges="verdict", kind="claims", links=links)
+    frame = pd.DataFrame([{"verdict": line.verdict_text} | row(line) for line in judged])
+    rest = [""] * (len(frame.columns) - 1)
+    marks, links = [[line.verdict, *rest] for line in judged], [[_link(line), *rest] for line in judged]
+    return Table(frame, caption, name, _remarks(judged), kind="claims", marks=marks, links=links)
 
 
 def _remarks(judged: Iterable[Line]) -> list[str]:
-    """Return all remarks on claims, each once, with the names of the rows or claims it is about if these are few."""
+    """Return all remarks on claims, each once, with the names of its claims if these are few, or their number."""
     claims = [line.claim for line in judged]
-    remarks = dict.fromkeys(text for claim in claims for text in claim.remarks)
-    return [_said_of(text, claims) + text for text in remarks]
-
-
-def _said_of(text: str, claims: Sequence[Claim]) -> str:
-    """Return the names of the places or rows that a remark is about, followed by a colon.
-
-    If these also hold claims without the remark, return the finer names: columns, cells or single claims. Return the
-    number of claims if there are too many names, and "" if the remark is about all claims.
-    """
-    if all(text in claim.remarks for claim in claims):
-        return ""
-    levels = [list(zip(names, claims, strict=True)) for names in zip(*map(_names, claims), strict=True)]
-    subjects = [dict.fromkeys(name for name, claim in level if text in claim.remarks) for level in levels]
-    exclusive = (
-        subject
-        for subject, level in zip(subjects, levels, strict=True)
-        if len(subject) < FEW and all(text in claim.remarks for name, claim in level if name in subject)
-    )
-    chosen = next(exclusive, subjects[0])
-    said = sum(text in claim.remarks for claim in claims)
-    return f"{'; '.join(chosen)}: " if len(chosen) < FEW else f"{said} of these {len(claims)} claims: "
-
-
-def _names(claim: Claim) -> list[str]:
-    """Return the names that distinguish a claim within its list or table, from the coarsest to the most specific."""
-    if not claim.table:
-        return [claim.place, claim.statement]
-    group, label, column = claim.shown_names
-    row = [group, label] if group else [label]
-    return [row[0], ", ".join(row), column, ", ".join([*row, column])]
+    about: dict[str, list[str]] = {}
+    for claim in claims:
+        name = ", ".join(filter(None, claim.shown_names)) if claim.table else claim.statement
+        for text in claim.remarks:
+            about.setdefault(text, []).append(name)
+    texts = []
+    for text, names in about.items():
+        few = "; ".join(names) if len(names) < FEW else f"{len(names)} of these {len(claims)} claims"
+        texts.append(text if len(names) == len(claims) else f"{few}: {text}")
+    return texts
 
 
 def _published(claim: Claim) -> str:
@@ -271,131 +260,22 @@ def _published(claim: Claim) -> str:
     return "in words" if claim.published is None else claim.formatted(claim.published)
 
 
-def _by_paper(judged: Iterable[Line]) -> dict[str, list[Line]]:
-    """Group claims by paper, the paper with the most claims first."""
-    by_paper: dict[str, list[Line]] = {}
-    for line in judged:
-        by_paper.setdefault(line.claim.paper, []).append(line)
-    return dict(sorted(by_paper.items(), key=lambda item: -len(item[1])))
-
-
-def matrix(judged: Iterable[Line]) -> Table:
-    """Return a table of the number of each paper's claims with each verdict."""
-    return _matrix(
-        of_papers(judged), OF_PAPERS, "The papers' claims by paper and verdict.", "tab-scoreboard-matrix",
-        "The first three verdicts are decisions: the claim was measured on the paper's network, data and number of "
-        "samples. A stand-in or a trend decides nothing.",
-    )  # fmt: skip
-
-
-def own_matrix(judged: Iterable[Line]) -> Table:
-    """Return a table of the number of our own claims on each paper with each verdict."""
-    ours = of_ours(judged)
-    predicted = sum(line.claim.ours == "prediction" for line in ours)
-    return _matrix(
-        ours, OF_OURS, "Our own claims, by paper and verdict.", "tab-scoreboard-own",
-        f"{predicted} are predictions, written before the run; {len(ours) - predicted} are findings, written after it.",
-    )  # fmt: skip
-
-
-def _matrix(judged: list[Line], verdicts: Sequence[Verdict], caption: str, name: str, notes: str) -> Table:
-    import pandas as pd
-
-    from gradleak.show.tables import Table
-
-    counts = {paper: _counted(paper_claims) for paper, paper_claims in _by_paper(judged).items()}
-    rows = [*counts.items(), ("all", sum(counts.values(), Counter()))]
-    frame = pd.DataFrame(
-        [
-            {"paper": paper}
-            | {verdict: paper_claims[verdict] for verdict in verdicts}
-            | {"claims": paper_claims.total()}
-            for paper, paper_claims in rows
-        ]
-    )
-    return Table(frame, caption, name, notes, kind="matrix")
-
-
-def changes_table(judged: Iterable[Line]) -> Table:
-    """Return a table of the number of claims that were changed or written after a measurement, by kind of change."""
-    import pandas as pd
-
-    from gradleak.show.tables import Table
-
-    lines = list(judged)
-    changes = {
-        whose: [{change.kind for change in line.claim.changed} for line in group]
-        for whose, group in (("the papers' claims", of_papers(lines)), ("ours", of_ours(lines)))
-    }
-    rows: list[dict[str, str | int]] = [
-        {"what was changed": kind} | {whose: sum(kind in kinds for kinds in group) for whose, group in changes.items()}
-        for kind in KINDS
-    ]
-    rows.append(
-        {"what was changed": "any of these"} | {whose: sum(map(bool, group)) for whose, group in changes.items()}
-    )
-    notes = (
-        "A claim that was changed in two ways counts in two rows. A rule is corrected, and so made looser, only where "
-        "it was stricter than the paper's sentence. Scale: the network, the data or the numbers of samples and starts "
-        "changed. Each claim says when it was changed and why."
-    )
-    return Table(pd.DataFrame(rows), "Claims that were changed after a measurement.", "tab-scoreboard-changes", notes)
-
-
 def causes_table(judged: Iterable[Line]) -> Table:
     """Return a table of the number of claims that fail or disagree, by cause."""
     import pandas as pd
 
     from gradleak.show.tables import Table
 
-    groups = by_cause(judged)
-    rows: list[dict[str, str | int]] = [
-        {
-            "cause": cause,
-            "meaning": MEANINGS[cause],
-            "the papers' claims": len(of_papers(group)),
-            "ours": len(of_ours(group)),
-        }
-        for cause, group in groups.items()
-    ]
-    total = sum(map(len, groups.values()))
+    disagreeing = [line for line in judged if line.disagrees]
+    theirs, own = (
+        Counter(line.cause or "not explained yet" for line in group)
+        for group in (of_papers(disagreeing), of_ours(disagreeing))
+    )
+    rows = [(cause, CAUSES[cause], theirs[cause], own[cause]) for cause in CAUSES if theirs[cause] or own[cause]]
     frame = pd.DataFrame(rows, columns=["cause", "meaning", "the papers' claims", "ours"])
-    caption = f"The {total} claims that fail or disagree, by cause."
+    caption = f"The {len(disagreeing)} claims that fail or disagree, by cause."
     notes = (
         "A stand-in or a trend decides nothing, and its cause follows from the verdict. All other causes are stated "
         "with the claims."
     )
     return Table(frame, caption, "tab-scoreboard-causes", notes, kind="causes")
-
-
-def failing_table(judged: Iterable[Line], cause: Cause) -> Table:
-    """Return a table of claims that fail at the scale they need for one cause, sorted by page, with their reasons."""
-    import pandas as pd
-
-    from gradleak.show.tables import Table
-
-    failing = sorted(judged, key=lambda line: (line.claim.paper, line.claim.study))
-    pages = [line.claim.study for line in failing]
-    reasons = [line.claim.note or UNEXPLAINED for line in failing]
-    # "as above" refers only to a row of the same list or table of a page.
-    stated = [(line.claim.study, line.claim.table, reason) for line, reason in zip(failing, reasons, strict=True)]
-    frame = pd.DataFrame(
-        {
-            "page": [page if not index or page != pages[index - 1] else "" for index, page in enumerate(pages)],
-            "claim": [f"{line.claim.place}: {line.claim.statement}" for line in failing],
-            "paper": [_published(line.claim) for line in failing],
-            "holds if": [line.claim.rule_text for line in failing],
-            "measured": [_measured(line) for line in failing],
-            "reason": [
-                "as above" if index and entry == stated[index - 1] else entry[-1] for index, entry in enumerate(stated)
-            ],
-        }
-    )
-    links = [["", _link(line), "", "", "", ""] for line in failing]
-    caption = f"Claims that fail, by page, without stand-ins and trends. Cause: {cause}. {MEANINGS[cause]}"
-    return Table(frame, caption, f"tab-scoreboard-{cause.replace(' ', '-')}", kind="failing", links=links)
-
-
-def _measured(line: Line) -> str:
-    protocol = f" ({line.claim.protocol})" if line.claim.protocol else ""
-    return line.claim.formatted(line.deciding.value) + protocol

@@ -1,1 +1,1 @@
-"""Run studies and store the results: experiments, trials, records, and spot checks that confirm records."""
+"""Run studies and store the results: experiments, trials and records."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradleak.errors import InputError
-from gradleak.runs.kinds import Kind
+from gradleak.runs.kinds import Kind, kind_of
 from gradleak.runs.plain import Columns as Cells
 
 # How a value becomes text: a format specification such as ".1f", a template such as "{:.1f} dB", or a function.
@@ -31,6 +31,10 @@ class Column:
 
 class Columns(dict[str, Column]):
     """The columns that the rows of a paper's pages may have, by name."""
+
+    def kind(self, name: str) -> Kind:
+        """Return the kind of a column: the declared one, or else the one that its name suggests."""
+        return (self[name].kind if name in self else None) or kind_of(name)
 
     def check(self, row: Cells) -> None:
         """Refuse a row with a column that is not declared."""

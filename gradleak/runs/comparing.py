@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gradleak.errors import InputError
-from gradleak.runs import kinds
-from gradleak.runs.columns import Columns
-from gradleak.runs.kinds import Kind, Outcome
+from gradleak.runs.kinds import Compared, Outcome, compared
 from gradleak.runs.records import Trial
 from gradleak.runs.studies import Study
 from gradleak.runs.trials import short
@@ -32,110 +29,68 @@ class Difference:
 
     Attributes:
         column: The column, with the place of the value in its lists and mappings.
-        kind: The kind of value as which the two were compared.
-        outcome: "within" the tolerance, or "differs".
-        values: The number of values that differ.
-        apart: The relative difference of measured numbers, or the ratio of two rounding errors; None for other values.
+        how: The result of comparing the two values.
         recorded: The value of the first run.
         found: The value of the second run.
         row: The number of the row in its trial, from 1.
         about: The first inputs of the trial.
+        values: The number of values that differ.
     """
 
     column: str
-    kind: kinds.Name
-    outcome: Outcome
-    values: int
-    apart: float | None
+    how: Compared
     recorded: Any
     found: Any
     row: int
     about: str
+    values: int = 1
 
     @property
     def text(self) -> str:
         """The difference in one line."""
-        apart = ""
-        if self.apart is not None and math.isfinite(self.apart):
-            apart = f", a factor of {self.apart:.3g}" if self.kind == "rounding" else f", {self.apart:.1e} of it"
+        apart, text = self.how.apart, ""
+        if apart is not None and math.isfinite(apart):
+            text = f", a factor of {apart:.3g}" if self.how.kind == "rounding" else f", {apart:.1e} of it"
         count = f"; {self.values} values differ" if self.values > 1 else ""
-        values = f"{self.found!r} where {self.recorded!r} is recorded{apart}"
+        values = f"{_brief(self.found)} where {_brief(self.recorded)} is recorded{text}"
         return f"{self.column}: {values}, row {self.row} ({self.about}){count}"
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """The outcome of a trial that was run again, and how its rows differ.
+def compare(study: Study, recorded: Trial, again: Trial) -> list[Difference]:
+    """Return how the rows of a trial that was run again differ from the recorded rows, the largest of each column.
 
-    Attributes:
-        outcome: "same", "within" the tolerance, or "differs".
-        differences: The largest difference of each column within its tolerance, and the largest beyond it.
+    Columns that hold times are left out.
     """
-
-    outcome: Outcome
-    differences: tuple[Difference, ...]
-
-
-def compare(study: Study, recorded: Trial, again: Trial) -> Comparison:
-    """Compare the rows of a trial that was run again with the recorded rows; columns that hold times are left out."""
-    declared = columns(study)
-    about = short(recorded.inputs)
-
-    def difference(column: str, how: kinds.Compared, one: Any, other: Any, row: int) -> Difference:
-        return Difference(
-            column=column,
-            kind=how.kind,
-            outcome=how.outcome,
-            values=1,
-            apart=None if how.apart is None else float(f"{how.apart:.3g}"),
-            recorded=_brief(one),
-            found=_brief(other),
-            row=row,
-            about=about,
-        )
-
-    if len(recorded.rows) != len(again.rows):
-        counts = len(recorded.rows), len(again.rows)
-        return Comparison("differs", (difference("number of rows", kinds.Compared("differs", "exact"), *counts, 1),))
+    about, counts = short(recorded.inputs), (len(recorded.rows), len(again.rows))
+    if counts[0] != counts[1]:
+        return [Difference("number of rows", Compared("differs", "exact"), *counts, 1, about)]
     differences = []
     for number, (before, after) in enumerate(zip(recorded.rows, again.rows, strict=True), 1):
-        for column in {**before, **after}:
-            if tells_time(study, column):
-                continue
-            kind = kinds.kind_of(column, declared)
+        for column in (name for name in {**before, **after} if not tells_time(study, name)):
+            declared = column in study.columns and study.columns[column].kind is not None
             for place, one, other in pairs(before.get(column, NOTHING), after.get(column, NOTHING)):
-                how = kinds.compared(kind, one, other, declared=column in declared)
+                how = compared(study.columns.kind(column), one, other, declared=declared)
                 if how.outcome != "same":
-                    differences.append(difference(f"{column}{place}", how, one, other, number))
-    outcomes = {one.outcome for one in differences}
-    outcome: Outcome = "differs" if "differs" in outcomes else "within" if outcomes else "same"
-    return Comparison(outcome, tuple(worst(differences)))
+                    differences.append(Difference(f"{column}{place}", how, one, other, number, about))
+    return worst(differences)
+
+
+def outcome(differences: Iterable[Difference]) -> Outcome:
+    """Return the outcome of a trial that was run again: "same", "within" the tolerance, or "differs"."""
+    outcomes = {one.how.outcome for one in differences}
+    return "differs" if "differs" in outcomes else "within" if outcomes else "same"
 
 
 def worst(differences: Iterable[Difference]) -> list[Difference]:
     """Return each column's largest difference within its tolerance and beyond it, with the number of such values."""
-    largest: dict[tuple[str, Outcome], Difference] = {}
-    for difference in differences:
-        key = difference.column.partition("[")[0], difference.outcome
-        previous = largest.get(key)
-        is_larger = previous is None or _apart(difference) > _apart(previous)
-        larger = difference if previous is None or is_larger else previous
-        largest[key] = replace(larger, values=difference.values + (previous.values if previous else 0))
-    return list(largest.values())
+    groups: dict[tuple[str, Outcome], list[Difference]] = {}
+    for one in differences:
+        groups.setdefault((one.column.partition("[")[0], one.how.outcome), []).append(one)
+    return [replace(max(group, key=_apart), values=sum(one.values for one in group)) for group in groups.values()]
 
 
 def _apart(difference: Difference) -> float:
-    return math.inf if difference.apart is None else difference.apart
-
-
-def columns(study: Study) -> Mapping[str, Kind]:
-    """Return the kinds that a study declares for its columns in COLUMNS, by column."""
-    declared: Any = getattr(study.module, "COLUMNS", {})
-    if isinstance(declared, Columns):
-        return {name: column.kind for name, column in declared.items() if column.kind is not None}
-    if wrong := [name for name, kind in declared.items() if not isinstance(kind, Kind)]:
-        raise InputError(f"COLUMNS of '{study.name}' must map columns to kinds; it does not for {', '.join(wrong)}")
-    return dict(declared)
+    return math.inf if difference.how.apart is None else difference.how.apart
 
 
 def tells_time(study: Study, column: str) -> bool:
@@ -162,19 +117,12 @@ def pairs(one: Any, other: Any, place: str = "") -> Iterator[tuple[str, Any, Any
         yield place, one, other
 
 
-def unlike(one: Any, other: Any, same: Callable[[Any, Any], bool]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the places at which two values differ, with both single values; `same` compares two single values."""
-    return ((place, left, right) for place, left, right in pairs(one, other) if not same(left, right))
-
-
 def is_picture(value: Any) -> bool:
     """Whether a value is a picture, which is recorded as the text of a JPEG file in base64."""
     return isinstance(value, str) and value.startswith(JPEG)
 
 
-def _brief(value: Any) -> Any:
-    """Return a value, or the beginning of its text if that is long."""
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    text = value if isinstance(value, str) else repr(value)
+def _brief(value: Any) -> str:
+    """Return a value as text, or the beginning of a long one."""
+    text = repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"

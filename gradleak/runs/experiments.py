@@ -1,4 +1,4 @@
-"""Base classes of a study: its parameters, its experiments, and the rows that experiments return."""
+"""Base classes of a study: its parameters, and its experiments."""
 
 from __future__ import annotations
 
@@ -18,36 +18,6 @@ from gradleak.runs.plain import Columns
 
 # The keys under which a parameter keeps its values for a run at the paper's scale and for the smallest run.
 PAPER, SMALLEST = "paper", "smallest"
-
-
-class Row(BaseModel):
-    """One row of an experiment's results; each column is a typed field.
-
-    A field that is not set is not part of the row. For a column whose name is not a Python identifier, use a field with
-    that name as its alias.
-
-    Examples:
-        >>> class Found(Row):
-        ...     size: int
-        ...     psnr: float = 0.0
-        >>> Found(size=8).columns
-        {'size': 8}
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
-
-    @classmethod
-    def of(cls, *parts: Row, **columns: Any) -> Self:
-        """Return a row with all columns of other rows and with `columns`, which replace equally named columns."""
-        joined = {name: value for part in parts for name, value in part.columns.items()}
-        return cls(**joined | columns)
-
-    @property
-    def columns(self) -> Columns:
-        """The columns that are set, by name."""
-        fields = type(self).model_fields.items()
-        stated = {field.alias or name: getattr(self, name) for name, field in fields if name in self.model_fields_set}
-        return stated | (self.model_extra or {})
 
 
 class Experiment(BaseModel):
@@ -87,11 +57,7 @@ class Experiment(BaseModel):
         dataset = getattr(self, "dataset", None)
         return [dataset] if dataset else []
 
-    def splits(self, dataset: str) -> Iterable[str]:
-        """Return the splits of a dataset that the experiment reads: "train", "test" or both."""
-        return ("train", "test")
-
-    def run(self) -> Iterable[Row | Columns]:
+    def run(self) -> Iterable[Columns]:
         """Run the experiment and return its rows."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
 

@@ -52,53 +52,46 @@ def check(sees: Sees) -> None:
     """Raise an InputError if a network cannot take its images; the message lists the datasets that fit."""
     from gradleak import data
 
-    try:
-        _check(sees)
-    except UnknownName:
-        raise
-    except GradleakError as error:
-        candidates = [replace(sees, dataset=name, learns=_learned(sees, name)) for name in data.names()]
-        fitting = ", ".join(candidate.dataset for candidate in candidates if _fits(candidate))
-        raise InputError(f"{error}; datasets that fit: {fitting or 'none'}") from error
+    if reason := _misfit(sees):
+        learns_own = sees.learns == sees.dataset
+        others = (replace(sees, dataset=name, learns=name if learns_own else sees.learns) for name in data.names())
+        fitting = ", ".join(other.dataset for other in others if not _misfit(other))
+        raise InputError(f"{reason}; datasets that fit: {fitting or 'none'}")
 
 
-def _learned(sees: Sees, name: str) -> str:
-    return name if sees.learns == sees.dataset else sees.learns
-
-
-def _fits(sees: Sees) -> bool:
-    try:
-        _check(sees)
-    except GradleakError:
-        return False
-    return True
-
-
-def _check(sees: Sees) -> None:
+def _misfit(sees: Sees) -> str:
+    """Return why a network cannot take its images, or ""; an unknown name is an error."""
     from gradleak import data, models
 
-    name = sees.dataset
+    name, network = sees.dataset, f"network '{sees.network}'"
     try:
         channels, side = data.shape(name, size=sees.size)
-        # A network outside the registry cannot be built here, and is only checked for the channels that it states.
-        buildable = sees.network in models.names() or not sees.channels
-        if buildable and (reason := _refused(sees.network, channels, side, sees.activation)):
-            raise InputError(reason)
     except UnknownName:
         raise
     except GradleakError as error:
-        raise InputError(f"network '{sees.network}' cannot be shown '{name}': {error}") from error
+        return f"{network} cannot be shown '{name}': {error}"
+    # A network outside the registry cannot be built here, and is only checked for the channels that it states.
+    buildable = sees.network in models.names() or not sees.channels
+    if buildable and (reason := _refused(sees.network, channels, side, sees.activation)):
+        return f"{network} cannot be shown '{name}': {reason}"
     if sees.channels not in (0, channels):
-        raise InputError(
-            f"network '{sees.network}' on this page takes {sees.channels} channels; '{name}' has {channels}"
-        )
+        return f"{network} on this page takes {sees.channels} channels; '{name}' has {channels}"
     if isinstance(sees, Fixed):
-        _check_fixed(sees, side)
-    if sees.learns and data.shape(sees.learns) != (channels, side):
-        raise InputError(
-            f"network '{sees.network}' is trained on '{sees.learns}' and cannot be shown '{name}': "
-            f"{_text(*data.shape(sees.learns))} pixels there, {_text(channels, side)} here"
+        if sees.side not in (0, side):
+            return f"{network} on this page takes {sees.side} pixels a side; '{name}' has {side}"
+        if sees.classes and (classes := data.classes(name)) > sees.classes:
+            return f"{network} on this page knows {sees.classes} classes; '{name}' has {classes}"
+        if sees.lpips and sees.lpips * side < LPIPS_SIZE and _measured():
+            return (
+                f"this page measures LPIPS, which needs images of at least {-(-LPIPS_SIZE // sees.lpips)} pixels a "
+                f"side; '{name}' has {side} (without $GRADLEAK_WEIGHTS it is not measured)"
+            )
+    if sees.learns and (learned := data.shape(sees.learns)) != (channels, side):
+        there, here = _text(*learned), _text(channels, side)
+        return (
+            f"{network} is trained on '{sees.learns}' and cannot be shown '{name}': {there} pixels there, {here} here"
         )
+    return ""
 
 
 @cache
@@ -116,21 +109,6 @@ def _refused(network: str, channels: int, side: int, activation: str) -> str:
     except GradleakError as error:
         return str(error)
     return ""
-
-
-def _check_fixed(sees: Fixed, side: int) -> None:
-    from gradleak import data
-
-    name = sees.dataset
-    if sees.side not in (0, side):
-        raise InputError(f"network '{sees.network}' on this page takes {sees.side} pixels a side; '{name}' has {side}")
-    if sees.classes and (classes := data.classes(name)) > sees.classes:
-        raise InputError(f"network '{sees.network}' on this page knows {sees.classes} classes; '{name}' has {classes}")
-    if sees.lpips and sees.lpips * side < LPIPS_SIZE and _measured():
-        raise InputError(
-            f"this page measures LPIPS, which needs images of at least {-(-LPIPS_SIZE // sees.lpips)} pixels a side; "
-            f"'{name}' has {side} (without $GRADLEAK_WEIGHTS it is not measured)"
-        )
 
 
 def _measured() -> bool:

@@ -10,6 +10,7 @@ from gradleak.runs.experiments import Parameters
 from gradleak.runs.plain import Columns
 from gradleak.runs.studies import Study
 from gradleak.runs.trials import without_device
+from gradleak.wording import duration
 
 GIB = 2**30
 
@@ -47,13 +48,6 @@ def forecast(
     memory = "" if peak is None else f" and {workers * peak / GIB:.1f} GiB of memory"
     machines = "; ".join(machine.name for machine in record.machines)
     return (
-        f"{known}. Expected: {_duration(seconds)}{memory} in {workers} processes, if this machine is as fast as that "
+        f"{known}. Expected: {duration(seconds)}{memory} in {workers} processes, if this machine is as fast as that "
         f"of the record ({machines})."
     )
-
-
-def _duration(seconds: float) -> str:
-    """Return a time in words: seconds, minutes or hours."""
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

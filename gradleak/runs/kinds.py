@@ -2,15 +2,14 @@
 
 Texts, whole numbers, booleans and None are compared exactly. A float is of the kind *measured*: it may differ up to a
 relative tolerance. A float that only shows the size of a rounding error, such as 3e-16, is of the kind *rounding*:
-processors round differently, so only the order of magnitude is compared. A study may declare the kinds of its columns:
+processors round differently, so only the order of magnitude is compared. A column's declaration may state its kind:
 
-    COLUMNS = {"accuracy": measured(absolute=0.5), "claimed": rounding(floor=1e-6)}
+    accuracy=Column("labels found", ".1%", measured(absolute=0.5))
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -68,10 +67,8 @@ def rounding(near: float = NEAR, floor: float = FLOOR, *, decibels: bool = False
     return Kind("rounding", near=near, floor=floor, decibels=decibels)
 
 
-def kind_of(column: str, declared: Mapping[str, Kind] | None = None) -> Kind:
-    """Return the declared kind of a column, or else the kind that the words of the column's name suggest."""
-    if declared and column in declared:
-        return declared[column]
+def kind_of(column: str) -> Kind:
+    """Return the kind that the words of a column's name suggest."""
     words = set(column.replace("-", "_").split("_"))
     if words & DECIBELS:
         return rounding(decibels=True)

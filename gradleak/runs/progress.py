@@ -28,7 +28,6 @@ def progress(items: Iterable[T], total: int, description: str) -> Iterator[T]:
         description: The text beside the bar.
     """
     notebook = not _quiet and _in_notebook()
-    # tqdm reads this variable when it is imported, which may have been before a page's kernel was forked.
     if os.environ.get("TQDM_DISABLE") or not (notebook or in_terminal()):
         yield from items
         return
@@ -36,8 +35,6 @@ def progress(items: Iterable[T], total: int, description: str) -> Iterator[T]:
         # Without ipywidgets tqdm warns in a notebook, and draws its bar as text.
         warnings.simplefilter("ignore")
         from tqdm.auto import tqdm
-    # tqdm would start a thread that watches its bars, and a process with threads cannot be forked safely.
-    tqdm.monitor_interval = 0
     # Bars within bars need a terminal.
     with quiet() if notebook else contextlib.nullcontext():
         yield from tqdm(items, total=total, desc=description, leave=False, delay=SHORT if notebook else 0)

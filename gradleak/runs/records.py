@@ -7,7 +7,6 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import os
 import platform
 import subprocess
 from collections.abc import Hashable, Iterable, Mapping
@@ -241,8 +240,7 @@ class Record(_Strict):
 
 def about(record: Record) -> str:
     """Return the size of a recorded run in a few words, such as "45 images, CIFAR-10"."""
-    study = studies.load(record.study)
-    return study.about(record.stated(study.Parameters))
+    return record.stated(studies.load(record.study).Parameters).about()
 
 
 def write(record: Record, path: Path) -> None:
@@ -363,12 +361,7 @@ def _device(device: str) -> str:
 
 
 def commit() -> str:
-    """Return the checkout's short commit, with "+changes" if its code differs from it, or "unknown".
-
-    Where the code was unpacked without its history, $GRADLEAK_COMMIT states the commit.
-    """
-    if stated := os.environ.get("GRADLEAK_COMMIT"):
-        return stated
+    """Return the checkout's short commit, with "+changes" if its code differs from it, or "unknown"."""
 
     def git(*words: str) -> str:
         result = subprocess.run(["git", *words], cwd=paths.root(), capture_output=True, text=True, check=True)

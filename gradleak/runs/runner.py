@@ -30,10 +30,6 @@ from gradleak.runs.trials import Trials, known, short
 WAIT = 15 * 60
 
 
-class MemoryLack(GradleakError):
-    """The error of a trial that does not fit into a GPU's memory."""
-
-
 def run_study(
     study: Study | str,
     parameters: Parameters,
@@ -60,7 +56,9 @@ def run_study(
     inputs = planned(study, parameters)
     profile = profile_of(study, parameters)
     done: dict[str, Trial] = {}
-    for trial in finished(study, parameters, inputs, jobs=jobs, cluster=cluster, quick=profile == "quick"):
+    if profile == "quick" and jobs is None and not os.environ.get("GRADLEAK_JOBS"):
+        jobs = 1  # the imports in other processes would take longer than the work
+    for trial in finished(study, parameters, inputs, jobs=jobs, cluster=cluster):
         done[known(trial.inputs)] = trial
     return Record(
         study=study.name,
@@ -100,7 +98,6 @@ def finished(
     *,
     jobs: int | None = None,
     cluster: str | None = None,
-    quick: bool = False,
 ) -> Generator[Trial, None, None]:
     """Yield the trials with these inputs: first those in the cache, then each when it ends, which is then cached.
 
@@ -111,7 +108,7 @@ def finished(
     yield from (trial for trial in cached.values() if trial is not None)
     missing = [trial_inputs for trial_inputs in inputs if cached[known(trial_inputs)] is None]
     facts = {"commit": records.commit(), "golden": golden.digest(study.name)}
-    with contextlib.closing(run_trials(study, missing, jobs=jobs, cluster=cluster, quick=quick)) as running:
+    with contextlib.closing(run_trials(study, missing, jobs=jobs, cluster=cluster)) as running:
         for _, trial in running:
             trial = trial.model_copy(update=facts)
             cache.put(trial)
@@ -124,7 +121,6 @@ def run_trials(
     *,
     jobs: int | None = None,
     cluster: str | None = None,
-    quick: bool = False,
 ) -> Generator[tuple[int, Trial], None, None]:
     """Run trials, and yield each with the index of its inputs, in the order in which the trials end.
 
@@ -133,9 +129,8 @@ def run_trials(
         inputs: The inputs of the trials.
         jobs: The number of processes, as in `run_study`.
         cluster: The address of a Dask scheduler.
-        quick: Whether this is a quick run, which uses one process by default.
     """
-    with contextlib.closing(_results(_of(study, inputs), jobs, cluster, quick=quick)) as results:
+    with contextlib.closing(_results(_of(study, inputs), jobs, cluster)) as results:
         for index, result in results:
             if isinstance(result, GradleakError):
                 raise result
@@ -172,7 +167,6 @@ def _results(
     jobs: int | None,
     cluster: str | None,
     *,
-    quick: bool = False,
     caught: bool = False,
 ) -> Generator[tuple[int, Trial | GradleakError], None, None]:
     """Run trials, and yield each trial or its error with the index of its inputs.
@@ -185,7 +179,7 @@ def _results(
         return
     threads = max(study.threads for study, _ in trials)
     accelerated = any(records.on_gpu(inputs) for _, inputs in trials)
-    workers = processes(jobs, len(trials), "cuda" if accelerated else "cpu", threads, quick)
+    workers = processes(jobs, len(trials), "cuda" if accelerated else "cpu", threads)
     alone = cluster is None and workers <= 1
     # A worker of a cluster looks for the GPUs of its own machine.
     shared = None if cluster else (gpus.visible() if accelerated and not alone else [], gpus.folder())
@@ -265,7 +259,7 @@ def _work(
         try:
             rows = loaded_study.run(inputs)
         except torch.OutOfMemoryError:
-            return index, MemoryLack(
+            return index, GradleakError(
                 f"a trial of '{study}' needs more memory than the GPU has free, also in the smallest chunks "
                 f"({short(inputs)}): make its batch or network smaller, run fewer trials at once, or take the CPU with "
                 "`-p device=cpu`; finished trials are kept"
@@ -334,7 +328,7 @@ def _settled(threads: int, accelerated: bool) -> Iterator[None]:
             torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
 
 
-def processes(jobs: int | None, trials: int, device: str, threads: int = 1, quick: bool = False) -> int:
+def processes(jobs: int | None, trials: int, device: str, threads: int = 1) -> int:
     """Return the number of trials that run at once.
 
     Args:
@@ -343,7 +337,6 @@ def processes(jobs: int | None, trials: int, device: str, threads: int = 1, quic
         trials: The number of trials, which is an upper bound.
         device: "cpu" or "cuda".
         threads: The number of threads for each trial.
-        quick: Whether this is a quick run. Its default is one process, since imports in others would take longer.
     """
     requested = jobs
     if requested is None and (text := os.environ.get("GRADLEAK_JOBS")):
@@ -354,7 +347,7 @@ def processes(jobs: int | None, trials: int, device: str, threads: int = 1, quic
         raise InputError(f"jobs must be a positive number; got {requested}")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     default = max(1, len(gpus.visible())) if device == "cuda" else cores
-    workers = min(requested or (1 if quick else default), trials)
+    workers = min(requested or default, trials)
     return workers if threads == 1 else max(1, min(workers, cores // threads))
 
 

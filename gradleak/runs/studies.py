@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from pydantic import JsonValue, ValidationError
 
@@ -21,7 +21,6 @@ from gradleak.runs.experiments import Parameters as BaseParameters
 from gradleak.runs.forms import is_form, reason, written_types
 from gradleak.runs.plain import Columns
 
-Profile = Literal["quick", "paper"]
 # The package of the studies, with one folder for each paper. It imports this module, so it is only named here.
 PACKAGE = "gradleak.studies"
 SHARED = "shared"
@@ -68,6 +67,12 @@ class Study:
         return parameters_class
 
     @property
+    def columns(self) -> DeclaredColumns:
+        """The columns that the study's rows may have."""
+        columns: DeclaredColumns = self.module.COLUMNS
+        return columns
+
+    @property
     def notebook(self) -> Path:
         """The file of the page's notebook, which has no outputs."""
         return paths.notebooks() / self.paper / f"{self.name}.ipynb"
@@ -96,20 +101,14 @@ class Study:
 
     def run(self, inputs: Columns) -> list[Columns]:
         """Run the trial with these inputs, and return its rows."""
-        rows = [row if isinstance(row, dict) else row.columns for row in self.experiment(inputs).run()]
-        declared = getattr(self.module, "COLUMNS", None)
-        if isinstance(declared, DeclaredColumns):
-            for row in rows:
-                declared.check(row)
+        rows = list(self.experiment(inputs).run())
+        for row in rows:
+            self.columns.check(row)
         return rows
 
     def datasets(self, parameters: BaseParameters) -> list[str]:
         """Return the names of the datasets that a run reads."""
         return list(dict.fromkeys(name for experiment in parameters.experiments() for name in experiment.reads()))
-
-    def about(self, parameters: BaseParameters) -> str:
-        """Return the size of a run in a few words, such as "45 images, CIFAR-10"."""
-        return parameters.about()
 
     @property
     def smallest(self) -> Columns:
@@ -193,46 +192,32 @@ def parameters(
         InputError: The profile or a parameter is unknown, or a value is invalid.
     """
     study = load(study) if isinstance(study, str) else study
-    return filled(study, study.Parameters, profile, overrides or {})
-
-
-def filled(study: Study, model: type[Parameters], profile: str, overrides: Mapping[str, JsonValue]) -> Parameters:
-    """Return an instance of a class of parameters for a profile, as `parameters` does for the study's own class.
-
-    Args:
-        study: The study, which error messages name.
-        model: The class of parameters.
-        profile: "quick", "paper" or "smallest".
-        overrides: Values by parameter name.
-    """
     if profile not in PROFILES:
         raise unknown("profile", profile, ["quick", PAPER])
-    known = model.model_fields
-    values: Columns = model.at(profile) if profile != "quick" else {}
-    for name, value in overrides.items():
+    known = study.Parameters.model_fields
+    values: Columns = study.Parameters.at(profile) if profile != "quick" else {}
+    for name, value in (overrides or {}).items():
         if name not in known:
             raise unknown(f"parameter of '{study.name}'", name, known)
         values[name] = _parsed(value, known[name].annotation)
     try:
-        return model(**values)
+        return study.Parameters(**values)
     except ValidationError as error:
-        raise _refused(study, model, error, overrides) from error
+        raise _refused(study, error, overrides or {}) from error
 
 
-def _refused(
-    study: Study, model: type[Parameters], error: ValidationError, given: Mapping[str, JsonValue]
-) -> InputError:
+def _refused(study: Study, error: ValidationError, given: Mapping[str, JsonValue]) -> InputError:
     """Return an error that names the invalid parameter and describes valid values, in one line."""
     problem = error.errors()[0]
     if not problem["loc"]:
         # The error has no location if a validator of several parameters raised it.
         return InputError(f"parameters of '{study.name}': {reason(error)}")
     name = str(problem["loc"][0])
-    field = model.model_fields[name]
+    field = study.Parameters.model_fields[name]
     prefix = f"parameter '{name}' of '{study.name}': "
     form = next((argument for argument in get_args(field.annotation) if is_form(argument)), None)
     if form is not None and problem["type"] == "value_error":
-        default: Any = field.default or model.at(PAPER)[name]
+        default: Any = field.default or study.Parameters.at(PAPER)[name]
         example = default[0]
         return InputError(f"{prefix}{reason(error)} ({field.description}; such as '{example}')")
     # Show a text from the command line as the user typed it, and only the invalid element of a list.
@@ -254,7 +239,7 @@ def stated(study: Study | str, page: Mapping[str, object]) -> Parameters:
     try:
         return study.Parameters(**{name: page[name] for name in study.Parameters.model_fields})
     except ValidationError as error:
-        raise _refused(study, study.Parameters, error, {}) from error
+        raise _refused(study, error, {}) from error
 
 
 def _parsed(value: Any, annotation: Any) -> Any:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import html
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 import pandas as pd
 
-MISSING = "not recorded"
+from gradleak.wording import MISSING as MISSING
+from gradleak.wording import duration as duration
+
 # More notes than this on a visible table are folded.
 MOST_NOTES = 3
 
@@ -25,9 +27,8 @@ class Table:
         name: The label to which cross-references in the book point.
         notes: A text below the table, or several, which are shown as a list.
         formats: The format specifications of numbers, by column.
-        badges: A column whose cells are shown as coloured badges, or "".
-        kind: An additional style class.
-        marks: Words in the shape of the frame; a word other than "" colours its cell as the badge of that name.
+        kind: An additional style class; "cells" for a table whose marked cells are numbers.
+        marks: Words in the shape of the frame; a word other than "" shows its cell as the coloured badge of that name.
         fold: The title of a fold that hides the table until a reader opens it, or "" for a table that is visible.
         links: The targets of the cells' links in the book, in the shape of the frame, each as "role:target", such as
             "claim:theorem1-bias"; "" for a cell without a link.
@@ -38,33 +39,37 @@ class Table:
     name: str
     notes: str | Sequence[str] = ""
     formats: Mapping[str, str] = field(default_factory=dict)
-    badges: str = ""
     kind: str = ""
     marks: Sequence[Sequence[str]] = ()
     fold: str = ""
     links: Sequence[Sequence[str]] = ()
 
-    def _cells(self) -> tuple[list[str], list[list[str]]]:
-        names = [str(name) for name in self.frame.columns]
+    @property
+    def _head(self) -> list[str]:
+        return [str(name) for name in self.frame.columns]
+
+    @property
+    def _rows(self) -> list[list[str]]:
         # Read the cells by column, because pandas would convert the whole numbers of a mixed row to floats.
         columns = [
             [_text(value, self.formats.get(name, "")) for value in self.frame.iloc[:, index].tolist()]
-            for index, name in enumerate(names)
+            for index, name in enumerate(self._head)
         ]
-        return names, [list(row) for row in zip(*columns, strict=True)]
+        return [list(row) for row in zip(*columns, strict=True)]
 
-    def _badges(self, head: list[str], rows: list[list[str]]) -> list[list[str]]:
-        """Return the style classes of every cell's badge, or "" for a cell without a badge."""
-        words = self.marks or [
-            [cell if self.badges and name == self.badges else "" for name, cell in zip(head, row, strict=True)]
-            for row in rows
-        ]
-        return [[badge(word) if word else "" for word in row] for row in words]
+    @property
+    def _badges(self) -> list[list[str]]:
+        """The style classes of every cell's badge, or "" for a cell without a badge."""
+        marks = self.marks or [[""] * len(self.frame.columns)] * len(self.frame)
+        return [[badge(word) if word else "" for word in row] for row in marks]
 
-    def _right(self, head: list[str], rows: list[list[str]]) -> list[bool]:
-        """Return for each column whether it is aligned to the right: if it holds numbers or marked cells."""
-        marked = [any(column) for column in zip(*self.marks, strict=True)] or [False] * len(head)
-        return [number or mark for number, mark in zip(_number_columns(head, rows), marked, strict=True)]
+    @property
+    def _right(self) -> list[bool]:
+        """For each column whether it is aligned to the right: if it holds numbers."""
+        rows = self._rows
+        marked = [any(column) for column in zip(*self.marks, strict=True)] if self.kind == "cells" else []
+        numbers = [bool(rows) and all(map(_is_number, column)) for column in zip(*rows, strict=True)]
+        return [number or mark for number, mark in zip_longest(numbers or [False] * len(self._head), marked)]
 
     @property
     def remarks(self) -> list[str]:
@@ -76,8 +81,7 @@ class Table:
         return f"gradleak-table {self.kind}".rstrip()
 
     def _repr_html_(self) -> str:
-        head, rows = self._cells()
-        sides = [f' style="text-align:{"right" if numbers else "left"}"' for numbers in self._right(head, rows)]
+        sides = [f' style="text-align:{"right" if numbers else "left"}"' for numbers in self._right]
 
         def line(tag: str, cells: list[str]) -> str:
             return "".join(f"<{tag}{side}>{cell}</{tag}>" for cell, side in zip(cells, sides, strict=True))
@@ -86,8 +90,8 @@ class Table:
             text = html.escape(cell)
             return f'<span class="{badge}">{text}</span>' if badge else text
 
-        top = line("th", [html.escape(name) for name in head])
-        cells = [list(map(shown, row, badges)) for row, badges in zip(rows, self._badges(head, rows), strict=True)]
+        top = line("th", [html.escape(name) for name in self._head])
+        cells = [list(map(shown, row, badges)) for row, badges in zip(self._rows, self._badges, strict=True)]
         body = "".join(f"<tr>{line('td', row)}</tr>" for row in cells)
         texts = [html.escape(text) for text in self.remarks]
         notes = "<ul>" + "".join(f"<li>{text}</li>" for text in texts) + "</ul>" if texts[1:] else ""
@@ -111,16 +115,15 @@ class Table:
         return f"{len(self.remarks)} notes on this table"
 
     def _repr_markdown_(self) -> str:
-        head, rows = self._cells()
-        align = ["---:" if numbers else "---" for numbers in self._right(head, rows)]
+        align = ["---:" if numbers else "---" for numbers in self._right]
 
         def shown(cell: str, badge: str, link: str) -> str:
             text = _linked(cell, link) if link else _escaped(cell)
             return f"[{text}]{{.{badge.replace(' ', ' .')}}}" if badge else text
 
-        badges, links = self._badges(head, rows), self.links or [[""] * len(head)] * len(rows)
-        shown_rows = (list(map(shown, *cells)) for cells in zip(rows, badges, links, strict=True))
-        cells = [[_escaped(name) for name in head], align, *shown_rows]
+        links = self.links or [[""] * len(align)] * len(self.frame)
+        shown_rows = (list(map(shown, *cells)) for cells in zip(self._rows, self._badges, links, strict=True))
+        cells = [[_escaped(name) for name in self._head], align, *shown_rows]
         lines = ["| " + " | ".join(row) + " |" for row in cells]
         body = "\n".join(lines)
         texts = [("- " if self.remarks[1:] else "") + _escaped(text) for text in self.remarks]
@@ -135,35 +138,15 @@ class Table:
         return f"{self.caption}\n{self.frame.to_string(index=False)}"
 
 
-def _text(value: object, specification: str = "") -> str:
+def _text(value: object, specification: str) -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
         return "–"
     return str(value) if isinstance(value, str) else format(value, specification)
 
 
-def duration(seconds: float) -> str:
-    """Return a time as a text in a suitable unit, from milliseconds to hours.
-
-    Examples:
-        >>> duration(0.0123), duration(90), duration(7200)
-        ('12 ms', '90 s', '2.0 h')
-    """
-    if math.isnan(seconds):
-        return MISSING
-    if seconds < 1:
-        return f"{float(f'{1000 * seconds:.2g}'):g} ms"
-    if seconds < 100:
-        return f"{seconds:.2g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def badge(text: str) -> str:
     """Return the style classes of a badge, which are made from its words outside brackets."""
     return "badge badge-" + "-".join(re.sub(r"\(.*|[^\w -]", "", text).lower().split())
-
-
-def _number_columns(head: list[str], rows: list[list[str]]) -> list[bool]:
-    return [bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(head))]
 
 
 def _is_number(text: str) -> bool:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import html
 import json
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gradleak.runs import records, studies
 from gradleak.runs.experiments import PAPER
-from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.tables import duration
 
@@ -33,22 +30,19 @@ class Entry:
 class Form:
     """The form of a page.
 
-    A run's time is estimated from two runs that were timed, the quick one and the recorded one: time is taken to grow
-    as a power of the product of all sizes that differ between both.
+    A run's time is estimated in proportion to the product of all sizes.
 
     Attributes:
         study: The page.
         entries: Its parameters.
         seconds: The time of all trials at the quick parameters; None if no such run is at hand.
         recorded: The time of all trials at the recorded parameters; None if nothing is recorded.
-        growth: The exponent with which time grows with the product of sizes; 1 if only one run is timed.
     """
 
     study: str
     entries: tuple[Entry, ...]
     seconds: float | None
     recorded: float | None
-    growth: float
 
     @property
     def times(self) -> str:
@@ -72,12 +66,8 @@ class Form:
     @property
     def html(self) -> str:
         """The form in HTML; without JavaScript it shows the command for the values that it holds."""
-        sizes = {
-            entry.name: [size(entry.quick), size(entry.paper)]
-            for entry in self.entries
-            if entry.name != "seed" and size(entry.quick) and size(entry.paper)
-        }
-        facts = {"study": self.study, "seconds": self.seconds, "growth": self.growth, "sizes": sizes}
+        sizes = {entry.name: size(entry.quick) for entry in self.entries if entry.name != "seed" and size(entry.quick)}
+        facts = {"study": self.study, "seconds": self.seconds, "sizes": sizes}
         data = html.escape(json.dumps(facts))
         return (
             f'<div class="gradleak-yourself" role="form" data-facts="{data}">{self._fields()}'
@@ -113,23 +103,11 @@ def form(record: Record) -> Form:
     )
     seconds = _seconds(record) if record.profile == "quick" and not record.accelerated else None
     whole = _seconds(recorded) if recorded and not recorded.accelerated else None
-    return Form(record.study, entries, seconds, whole, _growth(quick, used, seconds, whole))
+    return Form(record.study, entries, seconds, whole)
 
 
 def _seconds(record: Record) -> float:
     return round(sum(trial.seconds for trial in record.trials), 2)
-
-
-def _growth(quick: Columns, used: Mapping[str, Any], seconds: float | None, whole: float | None) -> float:
-    """Return the exponent with which the time grows with the product of the sizes, between 0 and 2."""
-    ratio = math.prod(
-        size(used[name]) / size(quick[name])
-        for name in quick
-        if name != "seed" and name in used and size(quick[name]) and size(used[name])
-    )
-    if not seconds or not whole or ratio <= 1 or whole <= seconds:
-        return 1.0
-    return round(min(2.0, math.log(whole / seconds) / math.log(ratio)), 3)
 
 
 def size(value: Any) -> float:

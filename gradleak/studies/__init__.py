@@ -16,13 +16,12 @@ The folder `shared` holds code that several pages use. A page's module has
     functions that make tables and figures, each from a record.
 """
 
-from gradleak.runs.experiments import Experiment, Parameters, Row, resolve_device, setting
+from gradleak.runs.experiments import Experiment, Parameters, resolve_device, setting
 from gradleak.runs.studies import Study, load, names, paper_of, parameters, stated
 
 __all__ = [
     "Experiment",
     "Parameters",
-    "Row",
     "Study",
     "load",
     "names",

@@ -32,16 +32,12 @@ import pandas as pd
 import torch
 
 from gradleak import studies
+from gradleak.runs.columns import Column, Columns
 from gradleak.runs.records import Record
-from gradleak.studies import Experiment, Row, setting
+from gradleak.studies import Experiment, setting
 
 PLACE = "Table 1"
-
-
-class Heads(Row):
-    """How often the coin fell heads."""
-
-    share: float
+COLUMNS = Columns(share=Column("share of heads"))
 
 
 class Coin(Experiment):
@@ -51,9 +47,9 @@ class Coin(Experiment):
 
     throws: int
 
-    def run(self) -> Iterator[Heads]:
+    def run(self) -> Iterator[dict[str, float]]:
         heads = torch.rand(self.throws, generator=torch.Generator().manual_seed(self.seed)) < 0.5
-        yield Heads(share=float(heads.double().mean()))
+        yield {"share": float(heads.double().mean())}
 
 
 class Parameters(studies.Parameters):
@@ -189,16 +185,12 @@ from torch import nn
 
 from gradleak import studies
 from gradleak.leak import observe
+from gradleak.runs.columns import Column, Columns
 from gradleak.runs.records import Record
-from gradleak.studies import Experiment, Row, setting
+from gradleak.studies import Experiment, setting
 
 PLACE = "Table 2"
-
-
-class Share(Row):
-    """The share of samples whose class was found."""
-
-    share: float
+COLUMNS = Columns(share=Column("share of samples whose class was found"))
 
 
 class Samples(Experiment):
@@ -208,13 +200,13 @@ class Samples(Experiment):
 
     samples: int
 
-    def run(self) -> Iterator[Share]:
+    def run(self) -> Iterator[dict[str, float]]:
         """Attack every sample."""
         torch.manual_seed(self.seed)
         layer, inputs, classes = nn.Linear(6, 4), torch.rand(self.samples, 6), torch.arange(self.samples) % 4
         leaks = [observe(layer, inputs[n : n + 1], classes[n : n + 1]) for n in range(self.samples)]
         found = torch.stack([leak.bias_gradient.argmin() for leak in leaks])
-        yield Share(share=float((found == classes).double().mean()))
+        yield {"share": float((found == classes).double().mean())}
 
 
 class Parameters(studies.Parameters):

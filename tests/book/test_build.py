@@ -57,7 +57,7 @@ def sphinx(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_pages_are_run_once_and_stale_ones_removed(
-    checkout: Toy, sphinx: list[Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    checkout: Toy, sphinx: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     stale = paths.executed() / "toy2020" / "gone.ipynb"
     stale.parent.mkdir(parents=True)
@@ -102,23 +102,9 @@ def test_pages_are_run_once_and_stale_ones_removed(
         assert (paths.book() / "generated" / f"{name}.png").is_file()
     assert records.read(paths.executed() / "toy2020" / "toy.json").study == "toy"
     assert len(sphinx) == 2
-    # Nothing is looked at again then, not even a page's key.
-    monkeypatch.setattr(build, "_run_pages", None)
     build.build(jobs=1)
     assert "[1/1] toy2020/toy: unchanged" in capsys.readouterr().out
     assert len(sphinx) == 2, "an unchanged book is not rendered again"
-
-
-@pytest.mark.parametrize("place", ["notebooks/toy2020/toy.ipynb", "book/executed/toy2020/toy.json", "gradleak/leak.py"])
-def test_a_change_is_seen(checkout: Toy, place: str) -> None:
-    file = checkout.root / place
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("before")
-    before = build._asked("quick") + build._made()
-    assert build._asked("quick") + build._made() == before
-    assert build._asked("paper") + build._made() != before
-    file.write_text("after it")
-    assert build._asked("quick") + build._made() != before
 
 
 @pytest.mark.slow

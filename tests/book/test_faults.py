@@ -57,7 +57,7 @@ def works(toy: Toy) -> dict[str, Callable[[], object]]:
     return {
         "record": lambda: recording.record(study, parameters, rules=claims.rules("toy"), jobs=1),
         "audit": lambda: audited(toy.root / "report"),
-        "run": lambda: pages.run_page(study, parameters, paths.runs() / "toy", jobs=1, fresh=True),
+        "run": lambda: pages.run_page(study, parameters, paths.runs() / "toy", jobs=1),
         "book": lambda: build._run_pages([study], "quick", 1),
     }
 

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from gradleak import paths, studies
+from gradleak import paths
 from gradleak.book import explorer, scoreboard
 from gradleak.book.browser import chromium, executable
 from tests.book.made_up import outcome
@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "generated").mkdir()
     claims = scoreboard.rows([page("one", "p")], {"one": CLAIMS})
     claims.to_json(root / "generated" / "claims.json", orient="records")
-    outcomes = explorer.rows([studies.load("noise")], OUTCOMES)
+    outcomes = explorer.rows(OUTCOMES)
     outcomes.to_json(root / "generated" / "outcomes.json", orient="records")
     for name in ("scoreboard", "explorer"):
         notebook = nbformat.read(paths.book() / f"{name}.ipynb", 4)

@@ -20,14 +20,10 @@ from gradleak.show import figures
 from gradleak.studies import Study
 from tests.checkout import Toy
 
-# Functions of a study's module: a figure that needs more than a record, and one that needs a record alone.
+# A figure and a headline of a study's module.
 FIGURES = """
 
 from gradleak.show import figures
-
-
-def figure_of_words(record, words):
-    raise AssertionError("this figure needs more than a record")
 
 
 def figure_sums(record):
@@ -36,12 +32,11 @@ def figure_sums(record):
     figure, axes = figures.panels(1, 1)
     axes[0][0].plot(record.frame()["sum"])
     return figure
-"""
-HEADLINE = """
+
 
 class Chosen:
     sentence = "The sum grows."
-    figure = staticmethod(figure_chosen)
+    figure = staticmethod(figure_sums)
 
 
 def headline(record):
@@ -79,6 +74,7 @@ def test_a_picture_is_drawn_again_when_the_record_or_the_code_changes(checkout: 
     record = record_of(checkout, toy)
     cards = gallery.text([toy], ["toy2020", "empty2020"], {"toy": record}, folder)
     assert "## toy2020\n" in cards
+    assert ":img-alt: The sum grows." in cards
     assert "empty2020" not in cards
     assert ":::{grid-item-card} A toy: draws and their sum\n:img-top: generated/gallery/toy.png\n" in cards
     assert ":link: executed/toy2020/toy\n:link-type: doc\n\ntoy2020, Table 1\n:::" in cards
@@ -90,17 +86,6 @@ def test_a_picture_is_drawn_again_when_the_record_or_the_code_changes(checkout: 
     again = changed(checkout, "\n\nLATER = 1\n")
     gallery.text([again], ["toy2020"], {"toy": record_of(checkout, again, scale=2)}, folder)
     assert drawn() == 3
-
-
-def test_a_headline_chooses_the_figure_and_describes_it(checkout: Toy, toy: Study) -> None:
-    chosen = changed(checkout, "\n\ndef figure_chosen(record):\n    return figures.nothing('chosen')\n" + HEADLINE)
-    record = record_of(checkout, chosen)
-    draw = gallery.best(chosen, record)
-    assert draw is not None
-    assert draw.__name__ == "figure_chosen"
-    cards = gallery.text([chosen], ["toy2020"], {"toy": record}, checkout.root / "gallery")
-    assert ":img-alt: The sum grows." in cards
-    assert drawn() == 0
 
 
 def test_pictures_of_pages_that_are_gone_are_removed(checkout: Toy, toy: Study) -> None:

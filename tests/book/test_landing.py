@@ -242,9 +242,9 @@ def test_the_records_defences_have_a_family(outcomes: list[Outcome]) -> None:
 
 
 def test_the_explorer_shows_all_pages_that_measure_attacks(outcomes: list[Outcome]) -> None:
-    rows = explorer.rows(pages(), outcomes)
+    rows = explorer.rows(outcomes)
     links = set(rows["measured on"])
     for name in EXPLORED:
         assert f'<a href="executed/{studies.paper_of(name)}/{name}.html">{name}</a>' in links
     assert len(rows) == len(outcomes)
-    assert "[not measured]{.badge .badge-not-measured}" in explorer.text(pages(), outcomes)
+    assert "[not measured]{.badge .badge-not-measured}" in explorer.text(outcomes)

@@ -8,7 +8,7 @@ import pytest
 
 from gradleak import claims, studies
 from gradleak.book import build, reports
-from gradleak.claims import causes
+from gradleak.claims.model import CAUSES
 from gradleak.errors import InputError
 
 PAPERS = build.papers()
@@ -31,7 +31,7 @@ def test_a_report_rests_on_claims_that_say_so(paper: str) -> None:
         assert all(report.judgements[name].agrees for name in finding.rests), finding.says
     for finding in report.report.fails:
         assert not any(report.judgements[name].agrees for name in finding.rests), finding.says
-        assert set(report.cause(finding).split("; ")) <= causes.MEANINGS.keys()
+        assert set(report.cause(finding).split("; ")) <= CAUSES.keys()
     for finding in report.report.findings:
         used = set(re.findall(r"\{c\[([^\]]+)\]\.(?:text|cases|value)", finding.says))
         assert used <= {*finding.rests}, "a sentence quotes a value on which it does not rest"

@@ -6,7 +6,7 @@ import re
 
 import nbformat
 
-from gradleak import claims, paths
+from gradleak import paths
 from gradleak.book import pages, rerun
 from gradleak.runs import records, runner
 from tests.checkout import CLAIMS, Toy
@@ -56,18 +56,18 @@ def test_each_claim_in_words(checkout: Toy) -> None:
     records.write(runner.run_study("toy", checkout.parameters(samples=8)), records.file_of("toy"))
     summary = rerun.summary(checkout.load(), runner.run_study("toy", checkout.parameters(samples=3, words=["a", "b"])))
     rows = {row["claim"]: row for row in summary.rows}
-    assert list(rows)[-1] == "Table 1: Numbers are few", "the papers' claims come first"
-    first = rows["Table 1, row 1: The sum of the numbers is six"]
+    assert list(rows)[-1] == "Numbers are few", "the papers' claims come first"
+    first = rows["The sum of the numbers is six"]
     assert first["paper"] == "6"
     assert first["recorded"].startswith("28")
     assert first["this run"].startswith("3")
     assert first["verdict of this run"] == "disagrees, not judged"
     assert first["as in the record"] == "yes"
-    second = rows["Table 1, row 2: The paper's scale is two"]
+    second = rows["The paper's scale is two"]
     assert second["verdict of this run"] == "agrees, not judged"
-    assert rows["Table 1: A word that no run has"]["verdict of this run"] == "not measured"
-    assert rows["Table 1: Numbers are few"]["paper"] == "our prediction"
-    assert rows["Table 1: Numbers are few"]["as in the record"] == "no"
+    assert rows["A word that no run has"]["verdict of this run"] == "not measured"
+    assert rows["Numbers are few"]["paper"] == "prediction"
+    assert rows["Numbers are few"]["as in the record"] == "no"
     assert summary.sentences == [
         "3 claims of the paper: 1 'disagrees, not judged'; 1 'agrees, not judged'; 1 'not measured'.",
         "1 claim of our own: 1 'agrees, not judged'.",
@@ -91,9 +91,7 @@ def test_a_run_that_is_large_enough_judges(checkout: Toy) -> None:
     assert {row["as in the record"] for row in summary.rows} == {"–"}
 
 
-def test_a_cell_of_a_table_is_named_by_its_place() -> None:
-    line = next(line for line in claims.lines({}, "label-accuracy") if line.claim.table)
-    assert rerun._row(line)["claim"] == "Table 1: smoothing, CIFAR-100"
+def test_a_long_list_is_cut() -> None:
     assert rerun.brief(["a" * 40, "b" * 40]).endswith("…")
 
 
@@ -109,7 +107,7 @@ def test_the_page_of_a_run_needs_no_network(checkout: Toy) -> None:
     page.cells[4].metadata["tags"] = ["hide-input"]
     nbformat.write(page, checkout.notebook)
     records.write(runner.run_study("toy", checkout.parameters(samples=6)), records.file_of("toy"))
-    run = pages.run_page(checkout.load(), checkout.parameters(samples=3), checkout.root / "out", jobs=1, fresh=True)
+    run = pages.run_page(checkout.load(), checkout.parameters(samples=3), checkout.root / "out", jobs=1)
     file = rerun.write(rerun.summary(checkout.load(), records.read(run.record)), run.notebook)
     executed = nbformat.read(run.notebook, 4)
     nbformat.validate(executed)

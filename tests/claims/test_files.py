@@ -9,6 +9,7 @@ import yaml
 
 from gradleak import claims, studies
 from gradleak.claims.entries import expanded
+from gradleak.claims.model import Rule, Within
 from gradleak.errors import InputError
 
 TABLE = """
@@ -53,8 +54,8 @@ def test_a_table_is_its_cells() -> None:
     assert (first.table, first.group, first.row, first.column) == ("Images restored", "mixup", "GT", "PSNR")
     assert first.statement == "PSNR, mixup, label from GT"
     assert (first.published, first.unit, first.better, first.note) == (1, "dB", "higher", "of a group")
-    assert first.rule == claims.Rule(within=claims.Within(absolute=1.5))
-    assert cells["t-mixup-gt-lpips"].rule == claims.Rule(at_most=2)
+    assert first.rule == Rule(within=Within(absolute=1.5))
+    assert cells["t-mixup-gt-lpips"].rule == Rule(at_most=2)
     assert cells["t-mixup-gt-lpips"].needs["weights"] == "vgg"
     whole, special = cells["t-smoothing-whole-psnr"], cells["t-smoothing-whole-lpips"]
     assert whole.better is None

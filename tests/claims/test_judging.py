@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from gradleak import claims
-from gradleak.claims import Claim, Line, Measure, Rule, Within
-from gradleak.claims.model import Central
+from gradleak.claims import Claim, Line
+from gradleak.claims.judging import enough
+from gradleak.claims.model import Central, Measure, Rule, Within
 from gradleak.errors import InputError
 from gradleak.runs import records, runner
 from gradleak.runs.records import Record, Trial
@@ -148,7 +149,7 @@ def test_the_policy_of_scale_is_enforced(changes: dict[str, Any], message: str) 
     ],
 )  # fmt: skip
 def test_what_is_enough(given: Any, needed: Any, expected: bool) -> None:
-    assert claims.enough(given, needed) is expected
+    assert enough(given, needed) is expected
 
 
 def test_a_setting_holds_for_every_row_that_is_taken() -> None:

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from gradleak import claims
-from gradleak.claims import Change, Measure, Rule, Within, kept
+from gradleak.claims import kept
+from gradleak.claims.model import Change, Measure, Rule, Within
 from gradleak.runs import records
 from tests.claims.test_judging import claim
 
-KEPT = kept.plain([claim(needs={"count": 5, "net": ["a", "b"]})])
+KEPT = {"c": kept.plain(claim(needs={"count": 5, "net": ["a", "b"]}))}
 
 
 @pytest.mark.parametrize(

@@ -60,61 +60,18 @@ def test_a_published_table_is_shown_cell_by_cell() -> None:
     assert "2 (9)" in repr(both)
 
 
-def test_a_remark_names_what_it_is_said_of_and_nothing_else() -> None:
+def test_a_remark_names_the_claims_that_it_is_about_if_they_are_few() -> None:
     def notes(*judged: Line) -> str:
         return " ".join(shown.tables(list(judged), "", "tab-x").tables[0].remarks)
 
-    assert notes(line(note="why"), line(id="d", place="Table 2")) == "Table 1: why"
-    assert notes(line(note="why"), line(id="d", statement="other")) == "s: why"
     both = [line(id=name, statement=name, note="why") for name in "ab"]
     assert notes(*both) == "why"
-    assert notes(*both, line(id="c", place="Table 2")) == "Table 1: why"
     assert notes(*both, line(id="c", statement="c")) == "a; b: why"
     rest = [line(id=name, statement=name, note="why") for name in "de"]
-    assert notes(*both, *rest, line(id="c", statement="c")) == "Table 1: why"
-    assert notes(*(line(id=name, place=name, statement=name, note="why") for name in "abc")) == "why"
+    assert notes(*both, *rest, line(id="c", statement="c")) == "4 of these 5 claims: why"
     row = [cell("a", name, note="why") for name in ("v", "w")]
     assert notes(*row) == f"{WITHIN} v ± 0.5; w ± 0.5. why"
-    assert notes(*row, cell("b", "v")) == f"{WITHIN} v ± 0.5; w ± 0.5. g, a: why"
-    column = [cell(name, "v", note="why") for name in "abc"]
-    assert notes(*column, cell("a", "w")) == f"{WITHIN} v ± 0.5; w ± 0.5. v: why"
-
-
-def test_the_scoreboard_counts_and_says_why() -> None:
-    judged = [
-        line(id="1"),
-        line(id="2", paper="q", study="s", published=9.0, note="because", place="Table 2"),
-        line(id="3", paper="q", study="s", published=9.0),
-        line(
-            id="4",
-            paper="q",
-            needs={"count": 99},
-            changed=[{"kind": "scale", "why": "w"}, {"kind": "scale", "why": "v"}],
-        ),
-        line(id="5", ours="prediction"),
-        line(id="6", ours="finding", published=9.0, changed={"kind": "written after the run", "why": "w"}),
-    ]
-    frame = claims.matrix(judged).frame.set_index("paper")
-    assert frame.loc["p"].to_dict() == {
-        "reproduced": 1, "better": 0, "not reproduced": 0, "stand-in: agrees": 0, "stand-in: disagrees": 0,
-        "trend: agrees": 0, "trend: disagrees": 0, "not run": 0, "claims": 1,
-    }  # fmt: skip
-    assert frame.loc["all", "not reproduced"] == 2
-    assert frame.loc["all", "claims"] == 4, "ours are counted apart"
-    own = claims.own_matrix(judged)
-    assert own.frame.set_index("paper").loc["all"].to_dict() == {
-        "holds": 1, "fails": 1, "trend: agrees": 0, "trend: disagrees": 0, "not run": 0, "claims": 2,
-    }  # fmt: skip
-    assert own.notes.startswith("1 are predictions, written before the run; 1 are findings")
-    changes = claims.changes_table(judged).frame.set_index("what was changed")
-    assert changes.loc["scale"].to_list() == [1, 0]
-    assert changes.loc["written after the run"].to_list() == [0, 1]
-    assert changes.loc["any of these"].to_list() == [1, 1]
-    failing = claims.failing_table([judged[1], judged[2]], "not explained yet")
-    assert list(failing.frame["page"]) == ["s", ""]
-    assert list(failing.frame["reason"]) == ["because", shown.UNEXPLAINED]
-    assert failing.links[0] == ["", "claim:2", "", "", "", ""]
-    assert failing.name == "tab-scoreboard-not-explained-yet"
+    assert notes(*row, cell("b", "v")) == f"{WITHIN} v ± 0.5; w ± 0.5. g, a, v; g, a, w: why"
 
 
 def test_causes_are_counted() -> None:
@@ -130,19 +87,3 @@ def test_causes_are_counted() -> None:
     assert found == {"chance": (1, 1), "our prediction was wrong": (0, 1), "too few samples": (1, 0)}
     assert table.caption.startswith("The 4 claims that fail or disagree, by cause")
     assert claims.causes_table([judged[0]]).caption.startswith("The 0 claims")
-
-
-def test_a_reason_is_as_above_only_within_one_list_or_table_of_a_page() -> None:
-    placed = [("a", ""), ("a", ""), ("a", "T"), ("a", "T"), ("b", "T"), ("b", ""), ("b", "")]
-    judged = [
-        line(id=str(n), study=study, table=table, published=9.0, note="because" if n < 6 else "otherwise")
-        for n, (study, table) in enumerate(placed)
-    ]
-    failing = claims.failing_table(judged, "chance")
-    assert list(failing.frame["reason"]) == [
-        "because", "as above", "because", "as above", "because", "because", "otherwise",
-    ]  # fmt: skip
-    assert list(failing.frame["page"]) == ["a", "", "", "", "b", "", ""]
-    assert failing.caption.startswith(
-        "Claims that fail, by page, without stand-ins and trends. Cause: chance. The paper"
-    )

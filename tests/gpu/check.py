@@ -27,7 +27,7 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,7 @@ from torch import Tensor
 
 from gradleak import devices, storage, studies
 from gradleak.runs import comparing, experiments, kinds, runner
+from gradleak.runs.columns import Columns
 from gradleak.runs.kinds import Kind
 from tests.gpu import cells
 from tests.gpu.attacks import TRIES, whole
@@ -76,7 +77,7 @@ class Try:
     name: str
     part: str
     run: Callable[[str], Any]
-    declared: Mapping[str, Kind] = field(default_factory=dict)
+    declared: Columns = field(default_factory=Columns)
 
 
 def tries() -> Iterator[Try]:
@@ -87,7 +88,7 @@ def tries() -> Iterator[Try]:
     for name in studies.names():
         yield Try(name, OPEN_CELLS, partial(_opened, name))
     for name, part in parts():
-        declared = comparing.columns(studies.load(name))
+        declared = studies.load(name).columns
         # Looked up when it runs, so that a test may put another in its place.
         yield Try(name, part, lambda device, name=name, part=part: rows_on(device, name, part), declared)
 
@@ -104,15 +105,17 @@ def _opened(name: str, device: str) -> None:
             cells.run(name, device)
 
 
-def agreed(found: Any, expected: Any, declared: Mapping[str, Kind] | None = None) -> Checked:
+def agreed(found: Any, expected: Any, declared: Columns | None = None) -> Checked:
     """Return how results on a GPU agree with those on the CPU; a study may have declared the kinds of its columns."""
     digits, troubles = math.inf, []
-    for place, own, wanted in comparing.unlike(found, expected, _same):
+    for place, own, wanted in comparing.pairs(found, expected):
+        if _same(own, wanted):
+            continue
         column = COLUMN.match(place)
         if comparing.is_picture(own) and comparing.is_picture(wanted):
             alike, fine = _digits_of_pictures(own, wanted)
         else:
-            alike, fine = _digits(own, wanted, kinds.kind_of(column[1], declared) if column else None)
+            alike, fine = _digits(own, wanted, (declared or Columns()).kind(column[1]) if column else None)
         digits = min(digits, alike)
         if not fine:
             troubles.append(f"{place}: {_short(own)} where the CPU has {_short(wanted)}")

@@ -86,7 +86,11 @@ def _alone() -> Iterator[None]:
 def different(found: Any, expected: Any, *, rounded: bool = False) -> list[str]:
     """Return where two results differ, and by what. `rounded`: numbers may differ by rounding."""
     same = close if rounded else exact
-    return [f"{place}: {own!r} is not {wanted!r}" for place, own, wanted in comparing.unlike(found, expected, same)]
+    return [
+        f"{place}: {own!r} is not {wanted!r}"
+        for place, own, wanted in comparing.pairs(found, expected)
+        if not same(own, wanted)
+    ]
 
 
 def exact(one: Any, other: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Parameters are stated once, experiments follow from them, and rows hold what they say and nothing else."""
+"""Parameters are stated once, experiments follow from them, and rows have the declared columns only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError
 from gradleak import studies
 from gradleak.errors import InputError
 from gradleak.runs import experiments
-from gradleak.runs.experiments import Experiment, Parameters, Row, inputs_of, setting
+from gradleak.runs.experiments import Experiment, Parameters, inputs_of, setting
 from tests.checkout import NEXT, PARTS, Toy
 
 
@@ -27,14 +27,6 @@ class Sums(Parameters):
         for name in self.names:
             yield Sum.of(self, name=name)
             yield Read.of(self, size=7)
-
-
-class Total(Row):
-    total: float
-    count: int
-    name: str | None = None
-    share: float = 0.0
-    lambda_: float = Field(0.0, alias="lambda")
 
 
 class Sum(Experiment):
@@ -176,55 +168,6 @@ def test_an_experiment_reads_its_dataset_if_it_has_one() -> None:
     assert list(Sum.of(Sums(), name="a").reads()) == []
 
 
-# ---------------------------------------------------------------------------------------------------------------- rows
-def test_a_row_has_the_columns_that_are_stated() -> None:
-    assert Total(total=1.0, count=2).columns == {"total": 1.0, "count": 2}
-    full = Total(total=1.0, count=2, name=None, share=0.0, lambda_=0.5)
-    assert full.columns == {"total": 1.0, "count": 2, "name": None, "share": 0.0, "lambda": 0.5}, (
-        "also one that is nothing, or its default"
-    )
-    assert isinstance(Total(total=1, count=2).columns["total"], float), "a whole number is a number"
-
-
-def test_a_row_is_joined_of_others() -> None:
-    first = Total(total=1.0, count=2, lambda_=0.5)
-    joined = Total.of(first, Total(total=3.0, count=4), name="a", count=5)
-    assert joined.columns == {"total": 3.0, "count": 5, "name": "a", "lambda": 0.5}
-    assert first.columns == {"total": 1.0, "count": 2, "lambda": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("columns", "told"),
-    [
-        ({"mean": 1.0}, "mean\n  Extra inputs are not permitted"),
-        ({"total": "1.0"}, "valid number"),
-        ({"count": 2.0}, "valid integer"),
-        ({"count": True}, "valid integer"),
-        ({"name": 3}, "valid string"),
-        ({"share": None}, "valid number"),
-    ],
-)
-def test_a_row_refuses_another_column_and_another_type(columns: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
-        Total(**{"total": 1.0, "count": 2} | columns)
-
-
-def test_a_row_needs_its_columns_and_does_not_change() -> None:
-    with pytest.raises(ValidationError, match="count\n  Field required"):
-        Total(total=1.0)
-    row = Total(total=1.0, count=2)
-    with pytest.raises(ValidationError, match="frozen"):
-        row.count = 3  # type: ignore[misc]
-    assert row.count == 2
-
-
-def test_a_row_that_lets_in_more_keeps_it() -> None:
-    class More(Total, extra="allow"):
-        pass
-
-    assert More(total=1.0, count=2, mean=0.5).columns == {"total": 1.0, "count": 2, "mean": 0.5}
-
-
 # ------------------------------------------------------------------------------------------------------------- studies
 def test_a_study_finds_the_experiment_by_its_part(checkout: Toy) -> None:
     checkout.rewrite(*PARTS)
@@ -259,7 +202,7 @@ class Other(Experiment):
 
 def test_what_a_study_imports_and_what_runs_nothing_itself_are_none_of_its_experiments(checkout: Toy) -> None:
     (checkout.module.parent / "_other.py").write_text(OTHER)
-    imports = "from gradleak.studies import Experiment, Row, setting\n"
+    imports = "from gradleak.studies import Experiment, setting\n"
     kinds, drawn = PARTS
     idle = f'\n\nclass Idle(A):\n    part: ClassVar[str] = "idle"\n{NEXT}'
     checkout.rewrite(
@@ -272,7 +215,7 @@ def test_what_a_study_imports_and_what_runs_nothing_itself_are_none_of_its_exper
 
 def test_a_study_runs_the_experiment_that_has_the_part(checkout: Toy) -> None:
     kinds, drawn = PARTS
-    start = '"b"\n\n    def run(self) -> Iterator[Draw]:\n        return '
+    start = '"b"\n\n    def run(self) -> Iterator[dict[str, Any]]:\n        return '
     other = (f"{start}super().run()", f"{start}list(super().run())[:1]")
     checkout.rewrite(kinds, drawn, other)
     study = checkout.load()
@@ -281,12 +224,16 @@ def test_a_study_runs_the_experiment_that_has_the_part(checkout: Toy) -> None:
     assert [row["word"] for row in second] == ["a"]
     assert list(first[0]) == ["word", "value", "sum", "product", "careless", "positive", "nothing"]
     assert checkout.traced == [0, 1]
+    checkout.edit("word=word,", "word=word, more=1,")
+    study = checkout.load()
+    with pytest.raises(InputError, match="a row has the columns more, which are not declared"):
+        study.run(study.trials(checkout.parameters())[0])
 
 
 def test_a_study_reads_each_dataset_once_and_takes_the_threads_that_one_needs(checkout: Toy) -> None:
     study = checkout.load()
     assert study.datasets(checkout.parameters()) == ["digits"]
-    assert (study.threads, study.about(checkout.parameters())) == (1, "4 draws")
+    assert (study.threads, checkout.parameters().about()) == (1, "4 draws")
     checkout.rewrite(*PARTS, ('part: ClassVar[str] = "b"', 'part: ClassVar[str] = "b"\n    threads: ClassVar[int] = 2'))
     assert checkout.load().threads == 2
     checkout.edit('return ["digits"]', 'return ["digits", "photos"][self.number % 2 :]')

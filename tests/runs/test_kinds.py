@@ -97,4 +97,3 @@ def test_the_words_of_a_name_say_its_kind_unless_the_study_does() -> None:
     assert kind_of("psnr").decibels
     for name in ("accuracy", "terrors", "loss"):
         assert kind_of(name).name == "measured", name
-    assert kind_of("error", {"error": EXACT}) == EXACT

@@ -124,12 +124,9 @@ def test_jobs(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     assert runner.processes(None, 100, "cuda") == 1
     assert runner.processes(5, 100, "cuda") == 5
     assert runner.processes(None, 100, "cpu", threads=4) == 2
-    assert runner.processes(None, 100, "cpu", quick=True) == 1
-    assert runner.processes(5, 100, "cpu", quick=True) == 5
     assert runner.processes(50, 100, "cpu", threads=16) == 1
     monkeypatch.setenv("GRADLEAK_JOBS", "4")
     assert runner.processes(None, 100, "cpu") == 4
-    assert runner.processes(None, 100, "cpu", quick=True) == 4
     assert runner.processes(2, 100, "cpu") == 2
     for wrong in ("0", "-1", "many"):
         monkeypatch.setenv("GRADLEAK_JOBS", wrong)

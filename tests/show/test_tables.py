@@ -89,12 +89,11 @@ def test_an_empty_table_and_plain_text() -> None:
 
 def test_badges_keep_their_text_and_get_a_class() -> None:
     frame = pd.DataFrame({"verdict": ["trend: agrees", "not reproduced (line search)"], "n": [1, 2]})
-    badged = Table(frame, "c", "n", badges="verdict", kind="claims")
+    badged = Table(frame, "c", "n", marks=[[word, ""] for word in frame["verdict"]], kind="claims")
     assert '<span class="badge badge-trend-agrees">trend: agrees</span>' in badged._repr_html_()
     assert '<div class="gradleak-table claims"' in badged._repr_html_()
     assert "| [not reproduced (line search)]{.badge .badge-not-reproduced} | 2 |" in badged._repr_markdown_()
     assert ":class: gradleak-table claims" in badged._repr_markdown_()
-    assert "badge" not in Table(pd.DataFrame({"": ["file"]}), "c", "n")._repr_html_(), "a column without a name"
 
 
 def test_captions_and_notes_are_text_too() -> None:
@@ -127,7 +126,7 @@ def test_several_notes_are_a_list_and_one_is_a_paragraph() -> None:
 def test_links_are_in_the_book_and_not_in_a_notebook() -> None:
     frame = pd.DataFrame({"verdict": ["fails", "holds"], "a|b": ["x`<y> | z", "1"]})
     links = [["claim:one", "bookfile:records/p/s.json"], ["", ""]]
-    table = Table(frame, "c", "n", badges="verdict", links=links)
+    table = Table(frame, "c", "n", marks=[["fails", ""], ["holds", ""]], links=links)
     text = table._repr_markdown_()
     assert "| [{claim}`fails <one>`]{.badge .badge-fails} | {bookfile}`x y \\| z <records/p/s.json>` |" in text
     assert "| [holds]{.badge .badge-holds} | 1 |" in text

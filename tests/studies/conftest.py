@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-from jupyter_client.provisioning import KernelProvisionerFactory
 
 from gradleak import claims, studies
-from gradleak.book import kernels, pages
+from gradleak.book import pages
 from gradleak.runs import records
 from gradleak.runs.records import Record
 from tests.conftest import shared_cache
@@ -16,19 +13,7 @@ from tests.studies import golden
 
 
 @pytest.fixture(scope="module")
-def forked() -> Iterator[None]:
-    """Fork kernels from a server that has all imports, as the book does."""
-    factory = KernelProvisionerFactory.instance()
-    known = map(studies.load, studies.names())
-    kernels.server([f"gradleak.studies.{study.paper}.{study.name.replace('-', '_')}" for study in known])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(factory, "default_provisioner_name", factory.default_provisioner_name)
-        kernels.use()
-        yield
-
-
-@pytest.fixture(scope="module")
-def record(forked: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Record:
+def record(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Record:
     """The record of the module's STUDY with its CHOSEN parameters, as its page makes it.
 
     The trials run here, where their coverage is seen; the page then takes them from the cache, runs its own cells in a

@@ -90,7 +90,7 @@ def differences(study: Study, found: Record) -> list[str]:
 
 def _beyond(study: Study, before: Trial, after: Trial) -> Iterator[Difference]:
     after = after.model_copy(update={"rows": _kept(study, after)})
-    yield from (one for one in comparing.compare(study, before, after).differences if one.outcome == "differs")
+    yield from (one for one in comparing.compare(study, before, after) if one.how.outcome == "differs")
 
 
 def _kept(study: Study, trial: Trial) -> list[Columns]:

@@ -20,7 +20,6 @@ def test_every_study_is_whole(name: str) -> None:
     assert study.title
     assert study.place
     assert study.notebook.is_file()
-    claims.check(study)
     assert claims.load(name)
     assert study.trials(studies.parameters(study, "paper"))
     studies.parameters(study, "quick", study.smallest)

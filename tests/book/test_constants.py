@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from gradleak import metrics, paths
-from gradleak.book import scale
+from gradleak.book import constants
 from gradleak.runs import records
 from gradleak.studies.shared.restored import graded
 
@@ -16,15 +16,15 @@ PAGES = [*paths.notebooks().rglob("*.ipynb"), *paths.book().glob("*.md")]
 
 
 def test_the_table_states_every_word_with_its_limit() -> None:
-    text = scale.text()
+    text = constants.scale()
     for word, least in metrics.SCALE.items():
         assert f"| {word} | {least:.0f} dB | " in text
-    assert list(scale.REASONS) == list(metrics.SCALE)
+    assert list(constants.REASONS) == list(metrics.SCALE)
     assert "generated/scale.md" in (paths.book() / "reading.md").read_text("utf-8")
 
 
 def test_an_exact_image_is_off_by_less_than_half_a_level() -> None:
-    assert scale.levels(metrics.EXACT) < 0.5 < scale.levels(metrics.INDISTINGUISHABLE)
+    assert constants.levels(metrics.EXACT) < 0.5 < constants.levels(metrics.INDISTINGUISHABLE)
 
 
 @pytest.mark.parametrize("page", ["gradinversion", "gradinversion-batches", "gradinversion-many"])
