@@ -29,7 +29,7 @@ EXPLORED = (
     *("batch-soft-labels", "joint-batches", "cocktail-party"),
     *("fcn-inversion", "cnn-inversion", "exact-batch", "peeling", "peeling-limits"),
     *("cnn-reconstruction", "feature-matching", "what-matching-costs"),
-    *("gradinversion", "gradinversion-baselines", "gradinversion-batches", "gradinversion-many"),
+    *("gradinversion", "gradinversion-many"),
     *("sentences", "words", "transcripts", "harder-transcripts", "matched-transcripts"),
     *("precision", "audit"),
 )

@@ -86,7 +86,6 @@ def test_a_form_is_typed_and_given_back_as_it_was_written() -> None:
 REFUSES = {
     "audit": "takes 3 channels; 'digits' has 1",
     "gradinversion": "takes 3 channels; 'digits' has 1",
-    "gradinversion-baselines": "takes 3 channels; 'digits' has 1",
     "precision": "'lenet5' needs images of at least 12 pixels; got 8",
     "batch-restoration": "'lenet5' needs images of at least 12 pixels; got 8",
     "exact-batch": "'digits' come at 8 pixels; got size=64",

@@ -47,16 +47,6 @@ TOGETHER = 32
 GAINS = {"psnr": 1.0, "ssim": 1.0, "lpips": -1.0, "identified": 100.0}
 
 
-def check_together(together: int, whole: int, name: str, *, least: int) -> None:
-    """Raise an error if `together` batches or groups at a time (`name`) do not divide all of them (`whole`)."""
-    if whole % together:
-        fitting = [n for n in range(least, whole + 1) if whole % n == 0]
-        raise ValueError(
-            f"'together' must divide '{name}'; got {together} and {whole}: "
-            f"take together from {fitting}, or {name} a multiple of {together}"
-        )
-
-
 def check_sizes(sizes: Sequence[int], whole: int) -> None:
     """Raise an error if a batch size does not divide the number of images."""
     if any(size < 1 or whole % size for size in sizes):
@@ -172,13 +162,16 @@ class Case:
         images = (data.denormalise(noise), self.others, self.colours)
         return [row for name, own in zip(FLOORS, images, strict=True) for row in self.measured(name, own)]
 
-    def restored(self, name: str, settings: GradInversion, *, exact: bool, seeds: int = 1) -> Rows:
-        """Return the rows of an attack with its first seed and, if there are several, of the mean of their images."""
+    def attacked(self, settings: GradInversion, *, exact: bool, seeds: int = 1) -> Reconstruction:
+        """Return the images that GradInversion finds, with the batches' own batch-norm statistics if `exact`."""
         statistics = self.statistics if exact else None
-        found = restore_batches(
+        return restore_batches(
             self.leaks, "recovered", settings=settings, statistics=statistics, seeds=seeds, seed=self.seed
         )
-        return self.judged(name, found)
+
+    def restored(self, name: str, settings: GradInversion, *, exact: bool) -> Rows:
+        """Return the rows of GradInversion with one seed."""
+        return self.judged(name, self.attacked(settings, exact=exact))
 
     def of_another(self, name: str, found: Reconstruction) -> Rows:
         """Return the rows of a control: the images found for each batch are compared with those of the next batch."""
@@ -193,13 +186,13 @@ class Case:
             rows += self.measured(name + AVERAGED, attempts.mean(dim=1).flatten(0, 1)[self.order])
         return rows
 
-    def matched(self, name: str, steps: int) -> Rows:
-        """Return the rows of a published attack of the matching engine, with the same recovered labels as others."""
+    def matched(self, name: str, steps: int) -> Reconstruction:
+        """Return the images that DLG or inverting gradients finds, with the same recovered labels as other attacks."""
         own = preset("dlg" if name == "DLG" else "inverting-gradients")
         own_steps = max(1, steps // own["optimizer"].inner) if name == "DLG" else steps
         optimizer = replace(own["optimizer"], steps=own_steps)
         labels = self.known.labels.flatten(0, 1)
-        return self.judged(name, own.run(self.leaks, labels, optimizer=optimizer, seed=self.seed))
+        return own.run(self.leaks, labels, optimizer=optimizer, seed=self.seed)
 
     def private(self) -> Rows:
         """Return the strip of the private images, and the labels that the paper's rule and the solver find (%)."""

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradleak.runs.columns import Columns
+from gradleak.runs.columns import Columns, Text
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.drawn import Mark, arranged, dots, level, look_of, only_rows, panel
@@ -21,7 +21,7 @@ from gradleak.studies.shared.mosaics import show
 from gradleak.studies.shared.outcomes import BASELINES, PUBLISHED
 from gradleak.studies.shared.restored_batches import FLOORS, KINDS, LATENT, OF_ANOTHER, interval_of, values_of
 
-# The notes on a table with the measures of `quality`.
+# The notes on a table of the quality of images.
 NOTES = (
     "PSNR: mean with a 95 % bootstrap interval over batches and images. Relative L2: median, because it is unbounded "
     "for dark images. LPIPS: a learned distance between images (lower is better), computed on images enlarged four "
@@ -36,43 +36,7 @@ def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
     A baseline image "unrelated" that is equal to the private one by chance is left out.
     """
     own = select(record.frame(), what=what, part=part)
-    if "fft2d" in own:
-        # Rows from before 2026-11-25 have the relative L2 distance under this name.
-        newer = own.get("relative_l2", own["fft2d"])
-        own = own.drop(columns="fft2d").assign(relative_l2=own["fft2d"].where(own["fft2d"].notna(), newer))
     return own[~((own["run"] == "unrelated") & (own["psnr"].astype(float) == math.inf))] if what == "image" else own
-
-
-def quality(columns: Columns, images: pd.DataFrame, size: int, seed: int) -> dict[str, Measure]:
-    """Return the measures of a run's images by their heads in a table; the PSNR has its 95 % bootstrap interval.
-
-    Args:
-        columns: The columns of the paper's pages.
-        images: The rows that are measured; measures that they do not have are left out.
-        size: The number of images in each group that the bootstrap resamples.
-        seed: Seed of the bootstrap.
-    """
-
-    def psnr(rows: pd.DataFrame) -> str:
-        values = measured(rows, "psnr")
-        assert values is not None
-        low, high = interval_of(values, size, seed)
-        return f"{values.mean():.1f} ({low:.1f} … {high:.1f})"
-
-    def lpips(rows: pd.DataFrame) -> str:
-        values = measured(rows, "lpips")
-        return "n/a" if values is None else f"{values.mean():.3f}"
-
-    medians = [name for name in ("frequencies", "relative_l2") if name in images and images[name].notna().any()]
-    shares = [name for name in ("identified", "identified_by_own") if name in images]
-    return {
-        **cells(columns, *medians, by=median),
-        "PSNR (dB), 95 % interval": psnr,
-        **cells(columns, "ssim", by=mean),
-        "LPIPS": lpips,
-        **cells(columns, *shares, by=mean),
-        "number of images": count(),
-    }
 
 
 def quality_table(
@@ -90,13 +54,39 @@ def quality_table(
         seed: Seed of the bootstrap.
         more: Further measures, by their heads in the table.
     """
-    keys = {"images": "group", columns["run"].head: "run"}
-    tables = [
-        summary(images.assign(group=name), keys, quality(columns, images, size, seed) | dict(more))
-        for name, (images, size) in groups.items()
-    ]
-    # A measure that a group of images does not have is a dash.
-    return pd.concat(tables, ignore_index=True).fillna(NOTHING)
+
+    def psnr(rows: pd.DataFrame) -> str:
+        values = measured(rows, "psnr")
+        assert values is not None
+        low, high = interval_of(values, rows["together"].iloc[0], seed)
+        return f"{values.mean():.1f} ({low:.1f} … {high:.1f})"
+
+    def lpips(rows: pd.DataFrame) -> str:
+        values = measured(rows, "lpips")
+        return "n/a" if values is None else f"{values.mean():.3f}"
+
+    def measures(summarise: Callable[[str, Text], Measure], *names: str) -> dict[str, Measure]:
+        """Return a measure of columns, which shows a dash for a group without them."""
+
+        def known(name: str, text: Text) -> Measure:
+            return lambda rows: summarise(name, text)(rows) if rows[name].notna().any() else NOTHING
+
+        return cells(columns, *names, by=known)
+
+    images = pd.concat([own.assign(group=name, together=size) for name, (own, size) in groups.items()])
+    return summary(
+        images,
+        {"images": "group", columns["run"].head: "run"},
+        {
+            **measures(median, "frequencies", "relative_l2"),
+            "PSNR (dB), 95 % interval": psnr,
+            **measures(mean, "ssim"),
+            "LPIPS": lpips,
+            **measures(mean, "identified", "identified_by_own"),
+            "number of images": count(),
+            **more,
+        },
+    )
 
 
 def measured(rows: pd.DataFrame, measure: str) -> np.ndarray | None:

@@ -24,7 +24,7 @@ COLUMNS = Columns(
     cosine=Column("mean cosine", ".3f", kinds.measured(absolute=0.5)),
     least=Column("least cosine", ".3f", kinds.measured(absolute=0.5)),
     near=Column("features with a cosine of at least 0.99", "{:.0f} %", kinds.measured(absolute=50.0)),
-    # GradInversion's five pages. Rows are of several kinds. A row about the images of a run, an attack or a baseline:
+    # GradInversion's two pages. Rows are of several kinds. A row about the images of a run, an attack or a baseline:
     what=Column("kind of row"),
     part=Column("part of the page"),
     run=Column("attack"),

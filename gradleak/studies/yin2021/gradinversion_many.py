@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import claims, data, models
-from gradleak.images import GradInversion, peel, restore_batches
+from gradleak.images import GradInversion, peel
 from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
@@ -217,7 +217,7 @@ class SingleImages(OnBatches):
         """Restore the images by matching, by peeling, and by peeling with matching as a fallback."""
         case = self.drawn(1)
         settings = scaled(SETTINGS["gradinversion+features"], self.steps)
-        found = restore_batches(case.leaks, "recovered", settings=settings, statistics=case.statistics, seed=case.seed)
+        found = case.attacked(settings, exact=True)
         matched = data.denormalise(found.images).cpu()[case.order]
         rows, nearest = _peeled(case, self.front)
         either = torch.where(nearest.isnan().flatten(1).any(dim=1)[:, None, None, None], matched, nearest)
