@@ -30,7 +30,7 @@ EXPLORED = (
     *("fcn-inversion", "cnn-inversion", "exact-batch", "peeling", "peeling-limits"),
     *("cnn-reconstruction", "feature-matching", "what-matching-costs"),
     *("gradinversion", "gradinversion-baselines", "gradinversion-batches", "gradinversion-many"),
-    *("sentences", "words", "transcripts", "harder-transcripts", "matched-transcripts"),
+    *("sentences", "words", "transcripts", "harder-transcripts"),
     *("precision", "audit"),
 )
 WITH_LEAKS = [name for name in studies.names() if hasattr(studies.load(name).module, "leaks")]
