@@ -30,15 +30,15 @@ from gradleak.runs.records import Record
 from gradleak.sequences.matching import OURS, PRINTED, match_transcript
 from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.sequences.recovered import read_recovered
-from gradleak.sequences.transcripts import read_transcripts, step_misses
+from gradleak.sequences.transcripts import Transcripts, read_transcripts, step_misses
 from gradleak.sequences.words import reveal_words
 from gradleak.show import figures
 from gradleak.show.drawn import crossed, drawn, lines, places, points, proportions
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import cells, mean, median, select, summary, total
+from gradleak.show.summaries import cells, median, select, summary, total
 from gradleak.studies import Experiment, setting
-from gradleak.studies.dang2021.columns import COLUMNS
+from gradleak.studies.dang2021.columns import COLUMNS, two_digits
 from gradleak.studies.dang2021.experiments import set_scores
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
 from gradleak.studies.shared.proportions import successes, wilson_interval
@@ -70,10 +70,10 @@ SEARCHES = {"printed": PRINTED, "softmax": OURS}
 TITLES = {"printed": "as printed", "softmax": "labels by softmax"}
 
 
-class Together(Form):
-    """Batches of utterances, written "utterances per batch/batches"."""
+class Counted(Form):
+    """A batch size or a length in tokens, and how many batches or utterances have this size, written "size/count"."""
 
-    utterances: Positive
+    size: Positive
     count: Positive
 
 
@@ -95,13 +95,6 @@ class SearchedTexts(Form):
     utterances: Positive
 
 
-class Length(Form):
-    """Utterances of a fixed length, written "tokens/utterances"."""
-
-    tokens: Positive
-    utterances: Positive
-
-
 class Parameters(studies.Parameters):
     """Parameters of the page: utterances, batches, other speech, searches, stages of training, and the last layer."""
 
@@ -109,7 +102,7 @@ class Parameters(studies.Parameters):
     rows: list[AttackedRecogniser] = setting(
         paper=["paper/0/101", "small/0/402", "small/100/101", "small/400/402", "small-2/0/101"], smallest=["small/0/2"]
     )
-    batches: list[Together] = setting(paper=["2/24", "4/24", "8/12", "16/6", "32/3"], smallest=["2/1"])
+    batches: list[Counted] = setting(paper=["2/24", "4/24", "8/12", "16/6", "32/3"], smallest=["2/1"])
     voices: list[Voice] = setting(
         paper=[
             "en-us/175/50",
@@ -140,7 +133,7 @@ class Parameters(studies.Parameters):
     training: list[AttackedRecogniser] = setting(
         paper=["small/0/80", "small/25/80", "small/100/80", "small/400/80"], smallest=["small/0/2"]
     )
-    lengths: list[Length] = setting(paper=[f"{tokens}/2" for tokens in range(4, 29, 4)], smallest=["4/1"])
+    lengths: list[Counted] = setting(paper=[f"{length}/2" for length in range(4, 29, 4)], smallest=["4/1"])
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield utterances and batches, the unknowns of matching, the figure's utterance, other speech, the searches,
@@ -167,18 +160,16 @@ class Parameters(studies.Parameters):
                 yield MatchOneUtterance.of(self, **dict(search), steps=steps, number=number)
         for stage in self.training:
             yield ReadInClosedForm.of(self, **dict(stage), source="sentences")
-        for one in self.lengths:
-            for number in range(one.utterances):
-                yield ReadLastLayer.of(self, trained=0, number=number, length=one.tokens)
+        for length in self.lengths:
+            for number in range(length.count):
+                yield ReadLastLayer.of(self, trained=0, number=number, length=length.size)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
         digits = f", {self.digits} strings of recorded digits" if self.digits else ""
-        searched = max(search.utterances for search in self.searches)
-        return (
-            f"{about_utterances(self.rows, self.source)}, {self.utterances} synthesised utterances{digits}, up to "
-            f"{searched} utterances per search"
-        )
+        heard = f"{self.utterances} synthesised utterances{digits}"
+        most = max(search.utterances for search in self.searches)
+        return f"{about_utterances(self.rows, self.source)}, {heard}, up to {most} utterances per search"
 
 
 class ReadTranscripts(OnRecogniser):
@@ -191,22 +182,15 @@ class ReadTranscripts(OnRecogniser):
         model, words = self.recogniser(self.size), text.vocabulary(self.source)
         leak = self.leak_of(tokens, self.size, only=[*FIRST, *NEXT[len(model.cells) > 1]])
         found, seconds = timed(read_transcripts, leak, vocabulary=words)
-        truth = [one[:-1] for one in tokens]
-        length = sum(map(len, tokens))
         said, texts = words.decode(tokens[0]), found.texts or []
         errors = word_error_rate(texts[0] if len(texts) == 1 else "", said) if len(tokens) == 1 else 0.0
-        return {
-            "number": number,
+        return compared(number, found, tokens, seconds) | {
             "attack": "closed form",
-            "seconds": seconds,
-            "length": length,
             "shared": len({one[0] for one in tokens}) < len(tokens),
-            "length_error": abs(found.inputs - length + len(tokens) - 1),
-            "read": sum(one in truth for one in found.tokens),
-            "of": len(truth),
+            "length_error": abs(found.inputs - 1 - sum(len(one) - 1 for one in tokens)),
+            "read": sum([*one, words.end] in tokens for one in found.tokens),
+            "of": len(tokens),
             "word_errors": errors,
-            **certified(found.tokens, truth, found.status),
-            **distances(found),
         }
 
 
@@ -228,12 +212,12 @@ class Batches(ReadTranscripts):
     """Batches of several utterances with one common gradient."""
 
     part: ClassVar[str] = "together"
-    form: Together
+    form: Counted
 
     def run(self) -> Iterator[Columns]:
         """Read each batch."""
         for number in range(self.form.count):
-            said = texts_far_apart(self.source, number, self.form.utterances, self.seed)
+            said = texts_far_apart(self.source, number, self.form.size, self.seed)
             yield self.read(number, tokens_of(self.source, said))
 
 
@@ -291,16 +275,11 @@ class HearSpeech(OnUtterances):
             (tokens,) = tokens_of(self.source, [said])
             leak = observe_speech(self.recogniser(), [sound], [tokens], only=[*FIRST, "head.weight"])
             (bag, found), seconds = timed(lambda leak: (reveal_words(leak), read_transcripts(leak)), leak)
-            yield {
-                "number": number,
+            yield compared(number, found, [tokens], seconds) | {
                 "voice": voice,
                 "frames": len(sound),
-                "length": len(tokens),
                 "length_error": abs(bag.count - len(tokens)),
                 "bag_exact": bag.tokens == [sorted(set(tokens))],
-                "seconds": seconds,
-                **certified(found.tokens, [tokens[:-1]], found.status),
-                **distances(found),
             }
 
 
@@ -328,7 +307,7 @@ class RecordedDigits(HearSpeech):
 class ReadOrMatch(OnRecogniser):
     """Utterances whose transcripts are read or searched for."""
 
-    def compared(self, read: Sequence[int], tokens: Sequence[int], seconds: float) -> Columns:
+    def scored(self, read: Sequence[int], tokens: Sequence[int], seconds: float) -> Columns:
         """Compare a transcript with the truth, in order and as a bag of words."""
         words = text.vocabulary(self.source)
         return {
@@ -336,7 +315,7 @@ class ReadOrMatch(OnRecogniser):
             "exact": list(read) == list(tokens),
             "word_errors": word_error_rate(words.decode(read), words.decode(tokens)),
             "seconds": seconds,
-            **bag_scores(set(read), set(tokens)),
+            **set_scores(set(read), set(tokens), exact="bag_exact"),
         }
 
 
@@ -370,7 +349,7 @@ class MatchOneUtterance(ReadOrMatch):
             # The first start is the result of a single run, and takes this share of the time.
             tries = {1: found.attempts[0], starts: found.tokens}
             for best_of, read in tries.items():
-                row = self.compared(read, tokens, seconds * best_of / starts)
+                row = self.scored(read, tokens, seconds * best_of / starts)
                 exact[bag, best_of] = float(read == tokens)
                 distance = float(found.distances[:best_of].min())
                 yield row | {"bag": bag, "best_of": best_of, "variables": found.variables, "distance": distance}
@@ -397,7 +376,8 @@ class ReadInClosedForm(ReadOrMatch):
             found, seconds = timed(read_transcripts, leak)
             # The closed form omits the end mark.
             read = [*found.tokens[0], end] if len(found.tokens) == 1 else []
-            yield self.compared(read, tokens, seconds) | bag_scores(rlg(leak.weight_gradient), set(tokens))
+            bag = set_scores(rlg(leak.weight_gradient), set(tokens), exact="bag_exact")
+            yield self.scored(read, tokens, seconds) | bag
 
 
 class ReadLastLayer(ReadOrMatch):
@@ -412,7 +392,18 @@ class ReadLastLayer(ReadOrMatch):
         tokens = tokens_long(self.source, self.length, self.number)
         found, seconds = timed(read_recovered, self.leak_of([tokens], only=LAST))
         judged = certified([found.tokens], [tokens], [found.status])
-        return [self.compared(found.tokens, tokens, seconds) | judged | {"steps_found": found.steps}]
+        return [self.scored(found.tokens, tokens, seconds) | judged | {"steps_found": found.steps}]
+
+
+def compared(number: int, found: Transcripts, tokens: Sequence[list[int]], seconds: float) -> Columns:
+    """Compare the transcripts of a batch, read in closed form, with its true tokens, which contain the end marks."""
+    return {
+        "number": number,
+        "length": sum(map(len, tokens)),
+        "seconds": seconds,
+        **certified(found.tokens, [one[:-1] for one in tokens], found.status),
+        **distances(found),
+    }
 
 
 def digits_of(number: int, seed: int) -> str:
@@ -433,12 +424,9 @@ def sound_of(said: str, voice: str, number: int) -> Tensor:
 
 def short(source: str, count: int) -> list[str]:
     """Return `count` of the attacked texts: evenly spaced ones of LibriSpeech, the shortest of our own sentences."""
-    evenly = attacked_texts(source, count)
-    if source != "sentences":
-        return evenly
-    every = text.texts(source, "test")
-    lengths = [len(tokens) for tokens in tokens_of(source, every)]
-    return [every[place] for place in np.argsort(lengths, kind="stable")[:count]]
+    evenly, every = attacked_texts(source, count), text.texts(source, "test")
+    by_length = sorted(every, key=lambda said: len(text.vocabulary(source).encode(said)))
+    return by_length[:count] if source == "sentences" else evenly
 
 
 def tokens_long(source: str, length: int, number: int) -> list[int]:
@@ -451,27 +439,19 @@ def tokens_long(source: str, length: int, number: int) -> list[int]:
     return [*chosen[: length - 1], text.vocabulary(source).end]
 
 
-def bag_scores(found: set[int], truth: set[int]) -> Columns:
-    """Compare a bag of words with the true bag."""
-    scores = set_scores(found, truth)
-    scores["bag_exact"] = scores.pop("exact")
-    return scores
-
-
 def headline(record: Record) -> Headline:
     """Return the finding: one gradient gives the transcript in order, without a search and without the bag."""
     known = claims.judgements(record)
-    exact, said, digits = (
-        known[name] for name in ("transcripts-untrained", "spoken-transcripts", "spoken-digits-transcripts")
-    )
-    one, best = (known[f"matched-matching-with-the-bag-{runs}-exact-matches"] for runs in ("one-run", "best-of-five"))
-    needed = ("transcripts-trained", "transcripts-sure", "spoken-sure")
+    exact, bare = known["transcripts-untrained"], known["matched-matching-without-the-bag-exact-matches"]
+    searched = known["matched-matching-with-the-bag-one-run-exact-matches"]
+    read = ("transcripts-untrained", "transcripts-trained", "transcripts-sure")
+    heard = ("spoken-transcripts", "spoken-digits-transcripts", "spoken-sure")
     return Headline(
-        f"One gradient of the decoder's first layer gives {exact.value or 0:.0f} % of single transcripts exactly, also "
-        f"of synthesised ({said.value or 0:.0f} %) and recorded speech ({digits.value or 0:.0f} %). The paper's search "
-        f"needs the bag of words, and finds {one.cases} in one run.",
-        true=all(held.agrees for held in (exact, said, digits, *(known[name] for name in needed)))
-        and (one.value or 0) < (best.value or 0) < (exact.value or 0),
+        f"One gradient of the decoder's first layer gives {exact.cases} transcripts exactly and in order, also from "
+        "trained recognisers, and for synthesised or recorded speech. The paper's search needs the bag of words, and "
+        f"finds {searched.cases} short transcripts in one run.",
+        true=all(known[name].agrees for name in (*read, *heard))
+        and (bare.value or 0) < (searched.value or 0) < (exact.value or 0),
         claim="transcripts-untrained",
         what="transcripts exact, untrained small recogniser, LibriSpeech texts with artificial speech",
         figure=figure_steps,
@@ -512,22 +492,6 @@ def table(record: Record) -> pd.DataFrame:
         {"read exactly": successes("exact")}
         | cells(COLUMNS, "unique", "wrongly_sure", by=total)
         | cells(COLUMNS, "seconds", by=median),
-    )
-
-
-def _searches(record: Record) -> pd.DataFrame:
-    """Return the rows of searches, without those of gains, with the titles of their texts and searches."""
-    frame = _transcripts(record)
-    frame = frame[frame["part"] == MatchOneUtterance.part].astype({"best_of": int})
-    return frame.assign(texts=frame["source"].map(text.TITLES), way=frame["search"].map(TITLES))
-
-
-def search_table(record: Record) -> pd.DataFrame:
-    """Return what matching costs on an untrained recogniser, a row for each text, search, use of the bag and runs."""
-    return summary(
-        select(_searches(record), trained=0),
-        {"texts": "texts", "search": "way", "bag": "bag", "runs": "best_of"},
-        cells(COLUMNS, "variables", by=mean) | cells(COLUMNS, "distance", "seconds", by=median),
     )
 
 
@@ -582,10 +546,15 @@ def figure_misses(record: Record) -> Figure:
 
 
 def figure_ways(record: Record) -> Figure:
-    """Draw the share of exact transcripts of each kind of matching, untrained, with its 95 % confidence interval."""
-    frame = select(_searches(record), trained=0)
-    runs = frame["best_of"].map(lambda best: "" if best == 1 else f", best of {best}")
-    names = frame["way"] + ", " + frame["bag"] + " the bag" + runs + "\n" + frame["texts"]
+    """Draw the share of exact transcripts of each kind of matching, untrained, with its 95 % confidence interval.
+
+    The name of each kind states the median CPU time of its runs together.
+    """
+    frame = select(_transcripts(record), part=MatchOneUtterance.part, trained=0)
+    seconds = frame.groupby(["source", "search", "bag", "best_of"])["seconds"].transform("median")
+    runs = frame["best_of"].map(lambda best: "" if best == 1 else f", best of {best:.0f}")
+    names = frame["search"].map(TITLES) + ", " + frame["bag"] + " the bag" + runs + "\n"
+    names += frame["source"].map(text.TITLES) + seconds.map(lambda time: f", {two_digits(time)} s")
     looks = crossed(SEARCHES, ("with", "without"))
     return drawn(
         frame.assign(name=names),
@@ -599,7 +568,7 @@ def figure_ways(record: Record) -> Figure:
 def figure_stages(record: Record) -> Figure:
     """Draw Figure 2: the quality of bags and transcripts against the steps of training."""
     closed = record.rows(ReadInClosedForm)
-    matched = select(_searches(record), source="sentences", search="softmax", bag="with", best_of=1)
+    matched = select(_transcripts(record), source="sentences", search="softmax", bag="with", best_of=1)
     curves = {
         "bag, F1": (closed, "f1"),
         "bag, exact": (closed, "bag_exact"),
