@@ -79,11 +79,14 @@ class Study:
 
     @cached_property
     def experiments(self) -> dict[str, type[Experiment]]:
-        """The classes of experiments that the study's module defines, by their `part`."""
+        """The classes of experiments that the study's module defines, by their `part`; base classes are left out."""
         classes = [
-            kind for kind in vars(self.module).values() if isinstance(kind, type) and issubclass(kind, Experiment)
+            kind
+            for kind in vars(self.module).values()
+            if isinstance(kind, type) and issubclass(kind, Experiment) and kind.__module__ == self.module.__name__
         ]
-        return {kind.part: kind for kind in classes if kind.__module__ == self.module.__name__ and "run" in vars(kind)}
+        bases = {base for kind in classes for base in kind.__mro__[1:]}
+        return {kind.part: kind for kind in classes if kind not in bases}
 
     def trials(self, parameters: BaseParameters) -> list[Columns]:
         """Return the inputs of every trial of a run."""

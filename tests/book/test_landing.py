@@ -25,12 +25,10 @@ from gradleak.studies.shared.outcomes import AXES, KINDS, RESCALING, Outcome, fa
 EXPLORED = (
     *("llg-attack", "llg-defenses", "label-attacks-compared"),
     *("batch-restoration", "reveal-labels", "posterior-attack"),
-    *("label-accuracy", "noise", "identifiability"),
-    *("batch-soft-labels", "joint-batches", "cocktail-party"),
-    *("fcn-inversion", "cnn-inversion", "exact-batch", "peeling", "peeling-limits"),
-    *("cnn-reconstruction", "feature-matching", "what-matching-costs"),
+    *("label-accuracy", "noise", "certificates", "batches", "cocktail-party"),
+    *("fcn-inversion", "cnn-inversion", "peeling", "cnn-reconstruction", "feature-matching"),
     *("gradinversion", "gradinversion-many"),
-    *("sentences", "words", "transcripts", "harder-transcripts", "matched-transcripts"),
+    *("sentences", "words", "transcripts", "harder-transcripts"),
     *("precision", "audit"),
 )
 WITH_LEAKS = [name for name in studies.names() if hasattr(studies.load(name).module, "leaks")]

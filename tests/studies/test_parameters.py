@@ -142,7 +142,7 @@ def test_a_page_runs_on_an_embedded_dataset_or_says_why_not(
             assert model(private.images[:1]).shape == (1, private.classes)
 
 
-@pytest.mark.parametrize("study", ["words", "transcripts", "matched-transcripts", "harder-transcripts"])
+@pytest.mark.parametrize("study", ["words", "transcripts", "harder-transcripts"])
 def test_a_page_on_a_recogniser_names_the_texts_that_it_reads(study: str) -> None:
     assert studies.load(study).datasets(studies.parameters(study)) == ["sentences"]
     assert "librispeech" in studies.load(study).datasets(studies.parameters(study, "paper"))

@@ -57,7 +57,7 @@ COLUMNS = Columns(
     nearest=Column("distances of the nearest words"),
     nearest_words=Column("nearest words"),
     middle=Column("median distance of all words", ".2g"),
-    # Pages transcripts, matched-transcripts and harder-transcripts: transcripts of an utterance or a batch.
+    # Pages transcripts and harder-transcripts: transcripts of an utterance or a batch.
     word_errors=Column("word error rate", ".3f"),
     read=Column("transcripts of the batch that are read", "{:.0f}"),
     of=Column("utterances in the batch", "{:.0f}"),

@@ -21,10 +21,10 @@ class PaperDefense(Defended):
         return f"{self.defense} {self.level:.0%}" if self.level else self.defense
 
 
-def set_scores(found: set[int], truth: set[int]) -> Columns:
-    """Return the precision, recall and F1 of a set of classes, and whether it is exactly the true set."""
+def set_scores(found: set[int], truth: set[int], exact: str = "exact") -> Columns:
+    """Return the precision, recall and F1 of a set of classes, and in the column `exact` whether it is the true set."""
     both = len(found & truth)
     precision = both / len(found) if found else 0.0
     recall = both / len(truth) if truth else 1.0
     harmonic = 2 * precision * recall / (precision + recall) if both else 0.0
-    return {"precision": precision, "recall": recall, "f1": harmonic, "exact": found == truth}
+    return {"precision": precision, "recall": recall, "f1": harmonic, exact: found == truth}

@@ -30,7 +30,7 @@ from gradleak.sequences import Transcripts, read_defended, read_output, read_sha
 from gradleak.sequences.observed import FIRST
 from gradleak.show.drawn import drawn, proportions
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, cells, mean, median, only, summary, total
+from gradleak.show.summaries import among, cells, mean, median, summary, total
 from gradleak.studies import Experiment, setting
 from gradleak.studies.dang2021.columns import COLUMNS
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
@@ -117,10 +117,9 @@ class Parameters(studies.Parameters):
     alone: list[Alone] = setting(
         paper=[f"{size}/{tokens}/8" for size in ("small/0", "small/400", "small-2/0") for tokens in (8, 20, 28, 40)],
         smallest=["small/0/4/1"],
-        validate_default=True,
     )
-    alike: list[Alike] = setting(paper=["2/12", "4/6"], validate_default=True)
-    local: list[Local] = setting(paper=["4/16", "8/16"], smallest=["2/1"], validate_default=True)
+    alike: list[Alike] = setting(paper=["2/12", "4/6"])
+    local: list[Local] = setting(paper=["4/16", "8/16"], smallest=["2/1"])
     stages: list[int] = setting(paper=[0, 400], min_length=1)
     defended: int = setting(paper=16, ge=1)
     defenses: list[ClientDefense] = setting(
@@ -129,12 +128,10 @@ class Parameters(studies.Parameters):
             "noise/1",
         ],
         smallest=["noise/0.1"],
-        validate_default=True,
     )
     releases: list[Release] = setting(
         paper=[f"0.5/{noise}" for noise in ("1e-5", "1e-4", "1e-3", "3e-3", "1e-2", "3e-2", "1e-1", "1")],
         smallest=["0.5/0.001"],
-        validate_default=True,
     )
     withheld: list[Literal["none", "embedding", "head", "decoder", "decoder and head"]] = setting(
         paper=list(LAYERS), smallest=["head"]
@@ -381,11 +378,13 @@ def headline(record: Record) -> Headline:
 
 def table(record: Record) -> pd.DataFrame:
     """Return the results from clean gradients, a row for each case, recogniser, stage of training and attack."""
-    alone, alike, local = (record.rows(kind) for kind in (ReadLastLayer, ReadAlike, ReadLocalSteps))
+    kinds = (ReadLastLayer, ReadAlike, ReadLocalSteps, ReadWithoutLayers)
+    alone, alike, local, withheld = (record.rows(kind) for kind in kinds)
     cases = [
         alone.assign(case="last layer alone", size=[Alone.of(form).size for form in alone["form"]]),
         alike.assign(case=[f"{Alike.of(form).size} utterances, two begin alike" for form in alike["form"]]),
         local.assign(case=[f"{Local.of(form).steps} local steps" for form in local["form"]]),
+        withheld.assign(case="not sent: " + withheld["form"]),
     ]
     return summary(
         with_stage(pd.concat(cases).fillna({"size": "small"})),
@@ -415,17 +414,6 @@ def _named(form: str) -> str:
         return f"DP-SGD, noise {noise:g}, ε {private_level(noise)}"
     one = ClientDefense.of(form)
     return SHOWN[one.defense].format(one.level)
-
-
-def withheld_table(record: Record) -> pd.DataFrame:
-    """Return the results if layers are not sent, a row for each stage of training and set of missing layers."""
-    return summary(
-        with_stage(record.rows(ReadWithoutLayers)),
-        {"stage": "stage", "not sent": "form"},
-        {"read from": only("reader")}
-        | {"transcripts exact": successes_with_interval("exact"), "bags exact": successes_with_interval("bag_exact")}
-        | cells(COLUMNS, "unique", by=total),
-    )
 
 
 def figure_defenses(record: Record) -> Figure:

@@ -93,7 +93,7 @@ class RevealedBatches(OnLastLayer):
     defense: str
     level: float
 
-    def reveal(self) -> Iterator[Columns]:
+    def run(self) -> Iterator[Columns]:
         """Recover the classes of every batch by every attack."""
         run = centred(self.seen()) if self.features == "centred" else self.seen()
         generator = torch.Generator().manual_seed(self.seed)
@@ -136,19 +136,11 @@ class Table1(RevealedBatches):
 
     part: ClassVar[str] = "table 1"
 
-    def run(self) -> Iterator[Columns]:
-        """Recover the classes."""
-        return self.reveal()
-
 
 class Table4(RevealedBatches):
     """Batches behind one defence."""
 
     part: ClassVar[str] = "table 4"
-
-    def run(self) -> Iterator[Columns]:
-        """Recover the classes."""
-        return self.reveal()
 
 
 def centred(run: Seen) -> Seen:

@@ -208,7 +208,7 @@ class DefendedBatches(OnLanguageModel):
     withheld: str
     stays_on_cpu: ClassVar[str] = "sentences are read one at a time, in steps that are too small for a GPU"
 
-    def read(self) -> Iterator[Columns]:
+    def run(self) -> Iterator[Columns]:
         """Read every batch at every level of noise; with a clipping norm, each sentence's gradient is clipped first."""
         model, _ = self.model()
         for number in range(self.batches):
@@ -240,29 +240,17 @@ class BehindDpSgd(DefendedBatches):
 
     part: ClassVar[str] = "dp"
 
-    def run(self) -> Iterator[Columns]:
-        """Read the batches."""
-        return self.read()
-
 
 class OfSizes(DefendedBatches):
     """Batches of one size, without a defence."""
 
     part: ClassVar[str] = "size"
 
-    def run(self) -> Iterator[Columns]:
-        """Read the batches."""
-        return self.read()
-
 
 class WithoutLayer(DefendedBatches):
     """Batches whose update lacks the gradient of one layer."""
 
     part: ClassVar[str] = "layers"
-
-    def run(self) -> Iterator[Columns]:
-        """Read the batches."""
-        return self.read()
 
 
 class OneSentence(OnLanguageModel):

@@ -1,13 +1,14 @@
-"""Transcripts in closed form: the words that a recogniser's decoder reads, in order
+"""Transcripts: the words of an utterance in order, in closed form and by matching gradients
 
-dang2021, section 4: its Table 5 and Figure 2 by a closed form instead of matching gradients; and beyond it batches of
-utterances, and speech that is synthesised or recorded.
+dang2021, section 4: its Table 5 and Figure 2 by the paper's search and by a closed form; the baseline of Table 2; and
+beyond them batches of utterances, speech that is synthesised or recorded, and the last layer alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from dataclasses import replace
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -20,23 +21,29 @@ from gradleak import claims, studies
 from gradleak.data import text
 from gradleak.data.audio import can_speak, spoken_digits, synthesised
 from gradleak.data.speech import pseudo_speech
+from gradleak.errors import InputError
+from gradleak.labels.hard.rlg import rlg
 from gradleak.models.recogniser import SIZES
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
+from gradleak.sequences.matching import OURS, PRINTED, match_transcript
 from gradleak.sequences.observed import FIRST, observe_speech
-from gradleak.sequences.transcripts import read_transcripts, step_misses
+from gradleak.sequences.recovered import read_recovered
+from gradleak.sequences.transcripts import Transcripts, read_transcripts, step_misses
 from gradleak.sequences.words import reveal_words
 from gradleak.show import figures
-from gradleak.show.drawn import drawn, points
+from gradleak.show.drawn import crossed, drawn, lines, places, points, proportions
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import cells, greatest, least, median, summary, total
+from gradleak.show.summaries import cells, median, select, summary, total
 from gradleak.studies import Experiment, setting
-from gradleak.studies.dang2021.columns import COLUMNS
+from gradleak.studies.dang2021.columns import COLUMNS, two_digits
+from gradleak.studies.dang2021.experiments import set_scores
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
-from gradleak.studies.shared.proportions import successes
+from gradleak.studies.shared.proportions import successes, wilson_interval
 from gradleak.studies.shared.recognisers import (
+    LAST,
     AttackedRecogniser,
     OnRecogniser,
     OnUtterances,
@@ -51,7 +58,7 @@ from gradleak.studies.shared.recognisers import (
 )
 from gradleak.studies.shared.transcript_errors import certified, distances, timed, word_error_rate
 
-PLACE = "Section 4, Table 5 (number of variables)"
+PLACE = "Section 4, Table 5, Figure 2; Table 2"
 CHUNK, HEARD = 50, 25  # utterances per experiment, in artificial speech and in other speech
 # The parameters that take the states of the decoder's first layer, if it has one layer and if it has two.
 NEXT = (("head.weight",), ("cells.1.weight_ih", "head.weight"))
@@ -59,12 +66,14 @@ SHOWN = 0.7  # the figure's utterance, as a share of a list sorted by length
 SAMPLE = 60  # wrong words that the figure shows at each step
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 ARTIFICIAL, RECORDED, SYNTHESISED = "artificial", "recorded", "synthesised"  # kinds of speech
+SEARCHES = {"printed": PRINTED, "softmax": OURS}
+TITLES = {"printed": "as printed", "softmax": "labels by softmax"}
 
 
-class Together(Form):
-    """Batches of utterances, written "utterances per batch/batches"."""
+class Counted(Form):
+    """A batch size or a length in tokens, and how many batches or utterances have this size, written "size/count"."""
 
-    utterances: Positive
+    size: Positive
     count: Positive
 
 
@@ -76,18 +85,24 @@ class Voice(Form):
     pitch: Whole = Field(le=99)
 
 
+class SearchedTexts(Form):
+    """Texts and how they are searched for, written "source/search/training steps/starts with the bag/utterances"."""
+
+    source: Source
+    search: Literal["printed", "softmax"]
+    trained: Whole
+    starts: Positive
+    utterances: Positive
+
+
 class Parameters(studies.Parameters):
-    """Parameters of the page: single utterances, batches, and other speech with its stages of training."""
+    """Parameters of the page: utterances, batches, other speech, searches, stages of training, and the last layer."""
 
     source: Source = setting(paper="librispeech")
     rows: list[AttackedRecogniser] = setting(
-        paper=["paper/0/101", "small/0/402", "small/100/101", "small/400/402", "small-2/0/101"],
-        smallest=["small/0/2"],
-        validate_default=True,
+        paper=["paper/0/101", "small/0/402", "small/100/101", "small/400/402", "small-2/0/101"], smallest=["small/0/2"]
     )
-    batches: list[Together] = setting(
-        paper=["2/24", "4/24", "8/12", "16/6", "32/3"], smallest=["2/1"], validate_default=True
-    )
+    batches: list[Counted] = setting(paper=["2/24", "4/24", "8/12", "16/6", "32/3"], smallest=["2/1"])
     voices: list[Voice] = setting(
         paper=[
             "en-us/175/50",
@@ -98,21 +113,38 @@ class Parameters(studies.Parameters):
             "en-us+m3/120/20",
         ],
         smallest=["en-us/175/50"],
-        validate_default=True,
     )
     stand_in: bool = setting(paper=False)
     utterances: int = setting(paper=134, smallest=2, ge=1)
     digits: int = setting(paper=60, ge=0, le=500)
     stages: list[Whole] = setting(paper=[0, 100], smallest=[0])
+    searches: list[SearchedTexts] = setting(
+        paper=[
+            "sentences/printed/0/5/24",
+            "sentences/softmax/0/1/24",
+            "sentences/softmax/100/1/12",
+            "sentences/softmax/400/1/12",
+            "librispeech/softmax/0/1/24",
+            "librispeech/printed/0/1/6",
+        ],
+        smallest=["sentences/softmax/0/1/1"],
+    )
+    steps: int = setting(paper=1200, ge=1)
+    training: list[AttackedRecogniser] = setting(
+        paper=["small/0/80", "small/25/80", "small/100/80", "small/400/80"], smallest=["small/0/2"]
+    )
+    lengths: list[Counted] = setting(paper=[f"{length}/2" for length in range(4, 29, 4)], smallest=["4/1"])
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield single utterances, batches, the unknowns of matching, the figure's utterance, and other speech."""
+        """Yield utterances and batches, the unknowns of matching, the figure's utterance, other speech, the searches,
+        the closed form at each stage of training, and the last layer.
+        """
         for row in self.rows:
             for first in range(0, row.utterances, CHUNK):
                 yield SingleUtterances.of(self, **dict(row), first=first)
-        small = next((row.size for row in self.rows if row.size in SIZES and row.size != "paper"), "paper")
+        small = next((row.size for row in self.rows if row.size != "paper"), "paper")
         for form in self.batches:
-            yield Batches.of(self, size=small, trained=0, form=str(form))
+            yield Batches.of(self, size=small, trained=0, form=form)
         yield CountUnknowns.of(self, size=small, trained=0)
         yield StepByStep.of(self, size=small, trained=0)
         heard = not self.stand_in or can_speak()
@@ -122,11 +154,22 @@ class Parameters(studies.Parameters):
                 yield SynthesisedTexts.of(self, voices=voices, trained=trained, first=first)
             for first in range(0, self.digits, HEARD):
                 yield RecordedDigits.of(self, utterances=self.digits, trained=trained, first=first)
+        for search in self.searches:
+            steps = self.steps if search.search == "printed" else OURS.steps
+            for number in range(search.utterances):
+                yield MatchOneUtterance.of(self, **dict(search), steps=steps, number=number)
+        for stage in self.training:
+            yield ReadInClosedForm.of(self, **dict(stage), source="sentences")
+        for length in self.lengths:
+            for number in range(length.count):
+                yield ReadLastLayer.of(self, trained=0, number=number, length=length.size)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        digits = f" and {self.digits} strings of recorded digits" if self.digits else ""
-        return f"{about_utterances(self.rows, self.source)}, {self.utterances} synthesised utterances{digits}"
+        digits = f", {self.digits} strings of recorded digits" if self.digits else ""
+        heard = f"{self.utterances} synthesised utterances{digits}"
+        most = max(search.utterances for search in self.searches)
+        return f"{about_utterances(self.rows, self.source)}, {heard}, up to {most} utterances per search"
 
 
 class ReadTranscripts(OnRecogniser):
@@ -139,22 +182,15 @@ class ReadTranscripts(OnRecogniser):
         model, words = self.recogniser(self.size), text.vocabulary(self.source)
         leak = self.leak_of(tokens, self.size, only=[*FIRST, *NEXT[len(model.cells) > 1]])
         found, seconds = timed(read_transcripts, leak, vocabulary=words)
-        truth = [one[:-1] for one in tokens]
-        length = sum(map(len, tokens))
         said, texts = words.decode(tokens[0]), found.texts or []
         errors = word_error_rate(texts[0] if len(texts) == 1 else "", said) if len(tokens) == 1 else 0.0
-        return {
-            "number": number,
+        return compared(number, found, tokens, seconds) | {
             "attack": "closed form",
-            "seconds": seconds,
-            "length": length,
             "shared": len({one[0] for one in tokens}) < len(tokens),
-            "length_error": abs(found.inputs - length + len(tokens) - 1),
-            "read": sum(one in truth for one in found.tokens),
-            "of": len(truth),
+            "length_error": abs(found.inputs - 1 - sum(len(one) - 1 for one in tokens)),
+            "read": sum([*one, words.end] in tokens for one in found.tokens),
+            "of": len(tokens),
             "word_errors": errors,
-            **certified(found.tokens, truth, found.status),
-            **distances(found),
         }
 
 
@@ -173,16 +209,15 @@ class SingleUtterances(ReadTranscripts):
 
 
 class Batches(ReadTranscripts):
-    """Batches of several utterances with one common gradient; `form` is a `Together`."""
+    """Batches of several utterances with one common gradient."""
 
     part: ClassVar[str] = "together"
-    form: str
+    form: Counted
 
     def run(self) -> Iterator[Columns]:
         """Read each batch."""
-        batch = Together.of(self.form)
-        for number in range(batch.count):
-            said = texts_far_apart(self.source, number, batch.utterances, self.seed)
+        for number in range(self.form.count):
+            said = texts_far_apart(self.source, number, self.form.size, self.seed)
             yield self.read(number, tokens_of(self.source, said))
 
 
@@ -228,23 +263,24 @@ class HearSpeech(OnUtterances):
 
     first: int
 
-    def heard(self, said: str, voice: str, number: int) -> Columns:
-        """Observe an utterance, read the bag and the transcript, and compare both with the truth."""
-        sound = sound_of(said, voice, number)
-        (tokens,) = tokens_of(self.source, [said])
-        leak = observe_speech(self.recogniser(), [sound], [tokens], only=[*FIRST, "head.weight"])
-        (bag, found), seconds = timed(lambda: (reveal_words(leak), read_transcripts(leak)))
-        return {
-            "number": number,
-            "voice": voice,
-            "frames": len(sound),
-            "length": len(tokens),
-            "length_error": abs(bag.count - len(tokens)),
-            "bag_exact": bag.tokens == [sorted(set(tokens))],
-            "seconds": seconds,
-            **certified(found.tokens, [tokens[:-1]], found.status),
-            **distances(found),
-        }
+    def utterance(self, number: int) -> tuple[str, str]:
+        """Return the text and the voice of an utterance."""
+        raise NotImplementedError
+
+    def run(self) -> Iterator[Columns]:
+        """Observe each utterance, read the bag and the transcript, and compare both with the truth."""
+        for number in range(self.utterances)[self.first : self.first + HEARD]:
+            said, voice = self.utterance(number)
+            sound = sound_of(said, voice, number)
+            (tokens,) = tokens_of(self.source, [said])
+            leak = observe_speech(self.recogniser(), [sound], [tokens], only=[*FIRST, "head.weight"])
+            (bag, found), seconds = timed(lambda leak: (reveal_words(leak), read_transcripts(leak)), leak)
+            yield compared(number, found, [tokens], seconds) | {
+                "voice": voice,
+                "frames": len(sound),
+                "length_error": abs(bag.count - len(tokens)),
+                "bag_exact": bag.tokens == [sorted(set(tokens))],
+            }
 
 
 class SynthesisedTexts(HearSpeech):
@@ -253,11 +289,9 @@ class SynthesisedTexts(HearSpeech):
     part: ClassVar[str] = SYNTHESISED
     voices: list[str]
 
-    def run(self) -> Iterator[Columns]:
-        """Read each text."""
-        every = list(enumerate(attacked_texts(self.source, self.utterances)))
-        for number, said in every[self.first : self.first + HEARD]:
-            yield self.heard(said, self.voices[number % len(self.voices)], number)
+    def utterance(self, number: int) -> tuple[str, str]:
+        """Return a text and its voice."""
+        return attacked_texts(self.source, self.utterances)[number], self.voices[number % len(self.voices)]
 
 
 class RecordedDigits(HearSpeech):
@@ -265,10 +299,111 @@ class RecordedDigits(HearSpeech):
 
     part: ClassVar[str] = RECORDED
 
+    def utterance(self, number: int) -> tuple[str, str]:
+        """Return a string of digits, and that it is recorded."""
+        return digits_of(number, self.seed), RECORDED
+
+
+class ReadOrMatch(OnRecogniser):
+    """Utterances whose transcripts are read or searched for."""
+
+    def scored(self, read: Sequence[int], tokens: Sequence[int], seconds: float) -> Columns:
+        """Compare a transcript with the truth, in order and as a bag of words."""
+        words = text.vocabulary(self.source)
+        return {
+            "length": len(tokens),
+            "exact": list(read) == list(tokens),
+            "word_errors": word_error_rate(words.decode(read), words.decode(tokens)),
+            "seconds": seconds,
+            **set_scores(set(read), set(tokens), exact="bag_exact"),
+        }
+
+
+class MatchOneUtterance(ReadOrMatch):
+    """One utterance, matched without its bag of words from one start, and with the bag from several starts.
+
+    Attributes:
+        search: The search.
+        starts: The number of starts with the bag of words.
+        steps: The number of steps of the search.
+        utterances: The number of utterances among which the utterance is chosen.
+        number: The number of the utterance.
+    """
+
+    part: ClassVar[str] = "matching"
+    search: str
+    starts: int
+    steps: int
+    utterances: int
+    number: int
+
     def run(self) -> Iterator[Columns]:
-        """Read each string."""
-        for number in range(self.utterances)[self.first : self.first + HEARD]:
-            yield self.heard(digits_of(number, self.seed), RECORDED, number)
+        """Search, and compare the results; the last row holds the gains by the bag and by further starts."""
+        (tokens,) = tokens_of(self.source, [short(self.source, self.utterances)[self.number]])
+        leak = self.leak_of([tokens], only=[*FIRST, *LAST])
+        search = replace(SEARCHES[self.search], steps=self.steps)
+        exact = {}
+        for bag, starts in (("without", 1), ("with", self.starts)):
+            words: Literal["revealed"] | None = "revealed" if bag == "with" else None
+            found, seconds = timed(match_transcript, leak, search, bag=words, starts=starts, seed=self.seed)
+            # The first start is the result of a single run, and takes this share of the time.
+            tries = {1: found.attempts[0], starts: found.tokens}
+            for best_of, read in tries.items():
+                row = self.scored(read, tokens, seconds * best_of / starts)
+                exact[bag, best_of] = float(read == tokens)
+                distance = float(found.distances[:best_of].min())
+                yield row | {"bag": bag, "best_of": best_of, "variables": found.variables, "distance": distance}
+        yield {
+            "bag": "",
+            "best_of": 0,
+            "bag_gains": exact["with", 1] - exact["without", 1],
+            "starts_gain": exact["with", self.starts] - exact["with", 1],
+        }
+
+
+class ReadInClosedForm(ReadOrMatch):
+    """The bag and the transcript of some utterances, read in closed form at a stage of training."""
+
+    part: ClassVar[str] = "stages"
+    size: str
+    utterances: int
+
+    def run(self) -> Iterator[Columns]:
+        """Read each utterance."""
+        end = text.vocabulary(self.source).end
+        for tokens in tokens_of(self.source, text.texts(self.source, "test")[: self.utterances]):
+            leak = self.leak_of([tokens], self.size, only=[*FIRST, LAST[0]])
+            found, seconds = timed(read_transcripts, leak)
+            # The closed form omits the end mark.
+            read = [*found.tokens[0], end] if len(found.tokens) == 1 else []
+            bag = set_scores(rlg(leak.weight_gradient), set(tokens), exact="bag_exact")
+            yield self.scored(read, tokens, seconds) | bag
+
+
+class ReadLastLayer(ReadOrMatch):
+    """One utterance of `length` tokens, read from the last layer's gradient only."""
+
+    part: ClassVar[str] = "last layer"
+    number: int
+    length: int
+
+    def run(self) -> list[Columns]:
+        """Read the utterance."""
+        tokens = tokens_long(self.source, self.length, self.number)
+        found, seconds = timed(read_recovered, self.leak_of([tokens], only=LAST))
+        judged = certified([found.tokens], [tokens], [found.status])
+        return [self.scored(found.tokens, tokens, seconds) | judged | {"steps_found": found.steps}]
+
+
+def compared(number: int, found: Transcripts, tokens: Sequence[list[int]], seconds: float) -> Columns:
+    """Compare the transcripts of a batch, read in closed form, with its true tokens, which contain the end marks."""
+    return {
+        "number": number,
+        "length": sum(map(len, tokens)),
+        "seconds": seconds,
+        **certified(found.tokens, [one[:-1] for one in tokens], found.status),
+        **distances(found),
+    }
 
 
 def digits_of(number: int, seed: int) -> str:
@@ -287,16 +422,36 @@ def sound_of(said: str, voice: str, number: int) -> Tensor:
     return synthesised(said, voice=own.name, rate=own.rate, pitch=own.pitch)
 
 
+def short(source: str, count: int) -> list[str]:
+    """Return `count` of the attacked texts: evenly spaced ones of LibriSpeech, the shortest of our own sentences."""
+    evenly, every = attacked_texts(source, count), text.texts(source, "test")
+    by_length = sorted(every, key=lambda said: len(text.vocabulary(source).encode(said)))
+    return by_length[:count] if source == "sentences" else evenly
+
+
+def tokens_long(source: str, length: int, number: int) -> list[int]:
+    """Return `length` tokens: the first ones of a long enough text, and the end mark."""
+    every = tokens_of(source, text.texts(source))
+    longer = [one for one in every if len(one) >= length]
+    if not longer:
+        raise InputError(f"no text of '{source}' has {length} tokens")
+    chosen = longer[number * 7 % len(longer)]
+    return [*chosen[: length - 1], text.vocabulary(source).end]
+
+
 def headline(record: Record) -> Headline:
-    """Return the finding: one gradient of the decoder's first layer gives the transcript in order."""
+    """Return the finding: one gradient gives the transcript in order, without a search and without the bag."""
     known = claims.judgements(record)
-    exact, trained, wrong = known["transcripts-untrained"], known["transcripts-trained"], known["transcripts-sure"]
-    said, digits = known["spoken-transcripts"], known["spoken-digits-transcripts"]
+    exact, bare = known["transcripts-untrained"], known["matched-matching-without-the-bag-exact-matches"]
+    searched = known["matched-matching-with-the-bag-one-run-exact-matches"]
+    read = ("transcripts-untrained", "transcripts-trained", "transcripts-sure")
+    heard = ("spoken-transcripts", "spoken-digits-transcripts", "spoken-sure")
     return Headline(
-        f"One gradient of the decoder's first layer gives {exact.value or 0:.0f} % of the transcripts of single "
-        f"utterances exactly, in order and without audio, from trained recognisers ({trained.value or 0:.0f} %), and "
-        f"for speech that is synthesised ({said.value or 0:.0f} %) or recorded ({digits.value or 0:.0f} %) as well.",
-        true=all(one.agrees for one in (exact, trained, wrong, said, digits, known["spoken-sure"])),
+        f"One gradient of the decoder's first layer gives {exact.cases} transcripts exactly and in order, also from "
+        "trained recognisers, and for synthesised or recorded speech. The paper's search needs the bag of words, and "
+        f"finds {searched.cases} short transcripts in one run.",
+        true=all(known[name].agrees for name in (*read, *heard))
+        and (bare.value or 0) < (searched.value or 0) < (exact.value or 0),
         claim="transcripts-untrained",
         what="transcripts exact, untrained small recogniser, LibriSpeech texts with artificial speech",
         figure=figure_steps,
@@ -304,34 +459,37 @@ def headline(record: Record) -> Headline:
     )
 
 
-def _single(record: Record) -> pd.DataFrame:
-    """Return the rows of all single utterances, with their kind of speech."""
-    rows = pd.concat([record.rows(kind) for kind in (SingleUtterances, SynthesisedTexts, RecordedDigits)])
-    kinds = {RECORDED: RECORDED, ARTIFICIAL: ARTIFICIAL}
-    kind = [kinds.get(voice, SYNTHESISED) for voice in rows["voice"].fillna(ARTIFICIAL)]
-    return rows.assign(kind=kind, size=rows["size"].fillna("small"))
-
-
-def table(record: Record) -> pd.DataFrame:
-    """Return the results for single utterances, a row for each kind of speech, recogniser and stage of training."""
-    return summary(
-        with_stage(_single(record)),
-        {"speech": "kind", "recogniser": "size", "stage": "stage"},
-        {"transcripts exact": successes("exact")}
-        | cells(COLUMNS, "unique", "wrongly_sure", by=total)
-        | cells(COLUMNS, "worst", by=greatest)
-        | cells(COLUMNS, "other", by=least)
-        | cells(COLUMNS, "seconds", by=median),
+def _transcripts(record: Record) -> pd.DataFrame:
+    """Return the rows of all transcripts, with their kind of speech, their recogniser and the size of their batch."""
+    rows = record.frame()
+    rows = rows[rows["exact"].notna()].astype({"exact": bool})
+    voices = rows["voice"].fillna(ARTIFICIAL)
+    return rows.assign(
+        speech=voices.where(voices.isin([ARTIFICIAL, RECORDED]), SYNTHESISED),
+        size=rows["size"].fillna("small"),
+        of=rows["of"].fillna(1).astype(int),
     )
 
 
-def batch_table(record: Record) -> pd.DataFrame:
-    """Return the results for batches, a row for each batch size and whether two utterances begin with the same word."""
-    rows = record.rows(Batches).astype({"of": int})
+def table(record: Record) -> pd.DataFrame:
+    """Return the results of the closed form, a row for each kind of speech, recogniser, stage and size of the batch.
+
+    Batches in which two utterances begin with the same word have a row of their own.
+    """
+    rows = _transcripts(record)
+    rows = rows[
+        rows["part"].isin([kind.part for kind in (SingleUtterances, Batches, SynthesisedTexts, RecordedDigits)])
+    ]
     return summary(
-        rows.assign(alike=rows["shared"].map({True: "yes", False: "no"})),
-        {"utterances per batch": "of", "two begin with the same word": "alike"},
-        {"batches read": successes("exact")}
+        with_stage(rows).assign(alike=rows["shared"].map({True: "yes"}).fillna("no")),
+        {
+            "speech": "speech",
+            "recogniser": "size",
+            "stage": "stage",
+            "utterances in the batch": "of",
+            "two begin with the same word": "alike",
+        },
+        {"read exactly": successes("exact")}
         | cells(COLUMNS, "unique", "wrongly_sure", by=total)
         | cells(COLUMNS, "seconds", by=median),
     )
@@ -339,21 +497,22 @@ def batch_table(record: Record) -> pd.DataFrame:
 
 def figure_steps(record: Record) -> Figure:
     """Draw the relative distances of the right word and of a sample of others from the span at each step."""
-    frame = record.rows(StepByStep)
-    read, others = frame.dropna(subset=["miss"]), frame.explode("rest")
-    figure, axes = figures.panels(1, 1, height=3.4)
-    axis = axes[0][0]
-    aside = others["step"] + np.random.default_rng(0).uniform(-0.3, 0.3, len(others))
-    misses, rest = read["miss"].astype(float), others["rest"].astype(float)
+    steps = record.rows(StepByStep)
+    pieces = [piece.replace(text.SPACE, "") or "end" for piece in steps["piece"]]
+    others = steps.explode("rest").astype({"rest": float})
+    others["aside"] = others["step"] + np.random.default_rng(0).uniform(-0.3, 0.3, len(others))
     said, other = figures.COLOURS[1:3]
-    axis.scatter(read["step"], misses, s=36, marker="D", color=said, zorder=3, label="word that was said")
-    axis.scatter(aside, rest, s=10, alpha=0.5, color=other, linewidth=0, label="other words (a sample)")
-    axis.set(yscale="log", ylabel="share of the vector outside the span", xlim=(-0.6, len(frame) - 0.4), ylim=(1e-9, 3))
-    pieces = [piece.replace(text.SPACE, "") or "end" for piece in frame["piece"]]
-    axis.set_xticks(list(frame["step"]), pieces, rotation=30 if len(pieces) > 9 else 0)
-    axis.grid(visible=False, axis="x")
-    axis.legend(loc="center right")
-    return figure
+    return drawn(
+        others,
+        points("step", "miss", "word that was said", said, s=36, marker="D", zorder=3),
+        points("aside", "rest", "other words (a sample)", other, s=10, alpha=0.5),
+        places("step", lambda step: pieces[int(step)]),
+        height=3.4,
+        legend=2,
+        yscale="log",
+        ylim=(1e-9, 3),
+        ylabel="share of the vector outside the span",
+    )
 
 
 def figure_sounds(sounds: dict[str, Tensor]) -> Figure:
@@ -373,16 +532,61 @@ def figure_misses(record: Record) -> Figure:
     For every utterance they are those of the worst word of the transcript and of the nearest other word.
     """
     return drawn(
-        _single(record).dropna(subset=["frames"]),
+        _transcripts(record).dropna(subset=["frames"]),
         points("frames", "worst", "worst word read", figures.COLOURS[1]),
         points("frames", "other", "nearest other word", figures.COLOURS[2]),
-        panels=["kind", "trained"],
-        title=lambda kind, trained: f"{kind}\n{stage_of(trained)}",
+        panels=["speech", "trained"],
+        title=lambda speech, trained: f"{speech}\n{stage_of(trained)}",
         height=2.6,
         legend=2,
         yscale="log",
         xlabel="frames of 10 ms",
         ylabel="share outside the span",
+    )
+
+
+def figure_ways(record: Record) -> Figure:
+    """Draw the share of exact transcripts of each kind of matching, untrained, with its 95 % confidence interval.
+
+    The name of each kind states the median CPU time of its runs together.
+    """
+    frame = select(_transcripts(record), part=MatchOneUtterance.part, trained=0)
+    seconds = frame.groupby(["source", "search", "bag", "best_of"])["seconds"].transform("median")
+    runs = frame["best_of"].map(lambda best: "" if best == 1 else f", best of {best:.0f}")
+    names = frame["search"].map(TITLES) + ", " + frame["bag"] + " the bag" + runs + "\n"
+    names += frame["source"].map(text.TITLES) + seconds.map(lambda time: f", {two_digits(time)} s")
+    looks = crossed(SEARCHES, ("with", "without"))
+    return drawn(
+        frame.assign(name=names),
+        proportions("exact", "name", by=["search", "bag"], interval=wilson_interval, looks=looks),
+        height=0.8 + 0.4 * names.nunique(),
+        xlabel="share of transcripts exact",
+        xlim=(-0.03, 1.03),
+    )
+
+
+def figure_stages(record: Record) -> Figure:
+    """Draw Figure 2: the quality of bags and transcripts against the steps of training."""
+    closed = record.rows(ReadInClosedForm)
+    matched = select(_transcripts(record), source="sentences", search="softmax", bag="with", best_of=1)
+    curves = {
+        "bag, F1": (closed, "f1"),
+        "bag, exact": (closed, "bag_exact"),
+        "transcript, exact, closed form": (closed, "exact"),
+        "transcript, exact, matching": (matched, "exact"),
+        "transcript, word errors, matching": (matched, "word_errors"),
+    }
+    return drawn(
+        pd.concat(
+            rows.assign(curve=curve, share=rows[column].astype(float)) for curve, (rows, column) in curves.items()
+        ),
+        lines("trained", "share", by="curve", aside=0.04),
+        places("trained", stage_of),
+        height=3.2,
+        legend=2,
+        ylabel="share",
+        ylim=(-0.05, 1.05),
+        xmargin=0.1,
     )
 
 
@@ -392,7 +596,7 @@ def leaks(record: Record) -> Leaks:
     return Leaks(
         "the transcript of speech",
         "one utterance; an untrained speech recogniser of the paper's size",
-        f"{alone['transcripts exact']} transcripts exact",
+        f"{alone['read exactly']} transcripts exact",
         f"{alone['CPU time (s)']} s",
         kind="text",
         attack="transcript",
@@ -401,20 +605,22 @@ def leaks(record: Record) -> Leaks:
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
-    alone, together = _single(record), record.rows(Batches)
-    data = alone["source"].where(alone["kind"] == ARTIFICIAL, alone["kind"] + " speech")
-    measured = [
-        (alone.assign(data=data, of=1), share_of("exact", "transcripts read exactly", "utterances")),
-        (
-            together.assign(data=together["source"], right=together["read"] / together["of"]),
-            share_of("right", "transcripts read exactly", "batches"),
-        ),
-    ]
+    rows = _transcripts(record)
+    matching = "transcript by matching, " + rows["search"] + " search, " + rows["bag"] + " the bag of words"
+    attack = matching.fillna("transcript, closed form").mask(
+        rows["part"] == ReadLastLayer.part, "transcript, last layer"
+    )
+    rows = rows.assign(
+        attack=attack,
+        data=rows["source"].where(rows["speech"] == ARTIFICIAL, rows["speech"] + " speech"),
+        right=(rows["read"] / rows["of"]).where(rows["of"] > 1, rows["exact"].astype(float)),
+    )
     return [
         outcome
-        for rows, measure in measured
+        for several, own in rows.groupby(rows["of"] > 1)
         for outcome in collected(
-            record, rows, "text", measure, attack="transcript, closed form", network=rows["size"].map(RECOGNISERS),
-            training=stages(rows["trained"]), data=rows["data"], batch=rows["of"].astype(int),
+            record, own, "text", share_of("right", "transcripts read exactly", "batches" if several else "utterances"),
+            attack=own["attack"], network=own["size"].map(RECOGNISERS), training=stages(own["trained"]),
+            data=own["data"], batch=own["of"],
         )
     ]  # fmt: skip

@@ -219,7 +219,7 @@ class Counting(Attacking):
     epsilon: float
     share: float
 
-    def counted(self) -> list[Columns]:
+    def run(self) -> list[Columns]:
         """Count the labels by each attack.
 
         In the part "told", all attacks know the loss, the smoothing and the normalisation of inputs. Otherwise only the
@@ -269,19 +269,11 @@ class OfRow(Counting):
 
     part: ClassVar[str] = "table 2"
 
-    def run(self) -> list[Columns]:
-        """Count the labels."""
-        return self.counted()
-
 
 class OfVariant(Counting):
     """A loss, its temperature and a smoothing of Table 3."""
 
     part: ClassVar[str] = "table 3"
-
-    def run(self) -> list[Columns]:
-        """Count the labels."""
-        return self.counted()
 
 
 class OfSize(Counting):
@@ -289,19 +281,11 @@ class OfSize(Counting):
 
     part: ClassVar[str] = "batch size"
 
-    def run(self) -> list[Columns]:
-        """Count the labels."""
-        return self.counted()
-
 
 class OfShare(Counting):
     """A class imbalance of Figure 3, on a trained network."""
 
     part: ClassVar[str] = "imbalance"
-
-    def run(self) -> list[Columns]:
-        """Count the labels."""
-        return self.counted()
 
 
 class OfScale(Counting):
@@ -309,29 +293,17 @@ class OfScale(Counting):
 
     part: ClassVar[str] = "scale"
 
-    def run(self) -> list[Columns]:
-        """Count the labels."""
-        return self.counted()
-
 
 class Told(Counting):
     """A row of Table 2 or 3 for which LLG and iLRG also know loss, smoothing and the normalisation of inputs."""
 
     part: ClassVar[str] = "told"
 
-    def run(self) -> list[Columns]:
-        """Count the labels."""
-        return self.counted()
-
 
 class OfWeights(Counting):
     """A row of Table 2 with other initial weights."""
 
     part: ClassVar[str] = "begun"
-
-    def run(self) -> list[Columns]:
-        """Count the labels."""
-        return self.counted()
 
 
 class TrainedModel(Attacking):
