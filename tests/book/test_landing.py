@@ -25,7 +25,7 @@ from gradleak.studies.shared.outcomes import AXES, KINDS, RESCALING, Outcome, fa
 EXPLORED = (
     *("llg-attack", "llg-defenses", "label-attacks-compared"),
     *("batch-restoration", "reveal-labels", "posterior-attack"),
-    *("label-accuracy", "noise", "identifiability"),
+    *("label-accuracy", "noise", "certificates"),
     *("batch-soft-labels", "joint-batches", "cocktail-party"),
     *("fcn-inversion", "cnn-inversion", "exact-batch", "peeling", "peeling-limits"),
     *("cnn-reconstruction", "feature-matching", "what-matching-costs"),
