@@ -6,7 +6,6 @@ measure which gradients determine a label if the gradient scale is unknown.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from torch import Tensor
 
 from gradleak import augment, claims, data, metrics, models, studies
 from gradleak.hunting import BROKEN, FAMILIES, OUTCOMES
+from gradleak.hunting.families import Draw
 from gradleak.hunting.running import block, pairs
 from gradleak.images import trace_convolutional, trace_fully_connected
 from gradleak.images.inversion.again import observed_again
@@ -44,10 +44,10 @@ from gradleak.studies.shared.attacked_networks import AttackedNetwork
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples, random_layer, soft_labels
 from gradleak.studies.shared.searched import percentage, statuses
+from gradleak.studies.shared.transcript_errors import timed
 from gradleak.studies.wang2024.columns import COLUMNS
 
 PLACE = "Beyond sections 3 and 4"
-DATASET = "photos"
 # The parameter that gives the number of seeds for a family of attacks, if it does not have the family's name.
 SEEDS = {
     "connected": "inversions",
@@ -160,10 +160,8 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        names = dict.fromkeys(SEEDS.get(family, family) for family in FAMILIES)
-        seeds = ", ".join(f"{name} {getattr(self, name)}" for name in names)
         return (
-            f"seeds for each assumption: {seeds}; {self.samples} random layers per setting, "
+            f"{self.labels} seeds of single labels for each assumption, {self.samples} random layers per setting, "
             f"{self.cases:,} difficult random cases"
         )
 
@@ -175,15 +173,12 @@ class OnCPU(Experiment):
         "they attack thousands of tiny networks one after another, which is too little work at a time for a GPU"
     )
 
-    def reads(self) -> list[str]:
-        """Return the name of the clients' dataset."""
-        return [DATASET]
-
 
 class Hunt(OnCPU):
     """Search for wrong certificates of one attack under one broken assumption, for `seeds` seeds from `first` on."""
 
     part: ClassVar[str] = "hunt"
+    dataset: ClassVar[str] = "photos"
     family: str
     broken: str
     first: int
@@ -202,6 +197,7 @@ class CheckCost(OnCPU):
     """Measure the time of an attack and of the final check of its answer."""
 
     part: ClassVar[str] = "cost"
+    dataset: ClassVar[str] = "photos"
     attack: str
     repeats: int
 
@@ -209,14 +205,11 @@ class CheckCost(OnCPU):
         """Run the attack and its check once to warm up, then measure both."""
         attack, check = _attack(self.attack, self.seed)
         check(attack())
-        both = []
+        times = []
         for _ in range(self.repeats):
-            started = time.perf_counter()
-            found = attack()
-            whole = time.perf_counter() - started
-            check(found)
-            both.append((whole, time.perf_counter() - started - whole))
-        whole, last = (median(own) for own in zip(*both, strict=True))
+            found, whole = timed(attack)
+            times.append((whole, timed(check, found)[1]))
+        whole, last = (median(own) for own in zip(*times, strict=True))
         return [{"seconds": whole, "check_seconds": last, "share_seconds": 100 * last / whole}]
 
 
@@ -228,7 +221,7 @@ def _attack(attack: str, seed: int) -> tuple[Callable[[], Any], Callable[[Any], 
         leak = observe(model, *batch_of(sentences))
         return lambda: read_sentences(leak), lambda found: observe(model, *batch_of(found.all()))
     size, name = (8 if "8" in attack else 1), "lenet" if "convolutions" in attack else "fcn4"
-    images = data.normalise(data.load(DATASET, "test").images[:size])
+    images = data.normalise(data.load(CheckCost.dataset, "test").images[:size])
     model = models.build(name, classes=40, image_size=images.shape[-1], seed=seed)
     leak = observe(model, images, augment.smooth(torch.arange(size), 40, torch.full((size,), 0.2)))
     invert = trace_convolutional if name == "lenet" else trace_fully_connected
@@ -306,17 +299,14 @@ class Proved(RandomLayers):
     def run(self) -> Iterator[Columns]:
         """Recover labels at every spread of the logits, without a proof and with one."""
         for spread, gradients, weight, targets in self.sent(self.labels, self.dtype):
-            started = time.perf_counter()
-            searched = recover_soft_labels(gradients, weight, prior=self.labels)
-            between = time.perf_counter()
-            proved = recover_soft_labels(gradients, weight, prior=self.labels, certify="proof")
-            ended = time.perf_counter()
+            searched, fast = timed(recover_soft_labels, gradients, weight, prior=self.labels)
+            proved, slow = timed(recover_soft_labels, gradients, weight, prior=self.labels, certify="proof")
             yield judged(proved, targets) | {
                 "spread": spread,
                 "unique_searched": percentage(searched.where("unique")),
                 "confirmed": percentage(searched.where("unique") & proved.where("unique")),
-                "search_milliseconds": 1e3 * (between - started) / self.samples,
-                "milliseconds": 1e3 * (ended - between) / self.samples,
+                "search_milliseconds": 1e3 * fast / self.samples,
+                "milliseconds": 1e3 * slow / self.samples,
             }
 
 
@@ -346,7 +336,6 @@ class Case:
         targets: The samples' labels (B, C).
         labels: The kind of label.
         factor: The gradient scale if it is unknown.
-        kind: The special property of the case, one of `KINDS`.
         bias_sent: Whether the client sends the bias gradient.
     """
 
@@ -356,35 +345,29 @@ class Case:
     targets: Tensor
     labels: str
     factor: float
-    kind: str
     bias_sent: bool
 
-    def attacked(self, *, known: bool, device: str, certify: Literal["search", "proof"] = "search") -> tuple[str, bool]:
+    def attacked(self, known: bool, certify: Literal["search", "proof"] = "search") -> tuple[str, bool]:
         """Return the attack's status, and whether the attack calls a wrong label unique.
 
-        The client computes the scaled mean gradients of weight (C, I) and bias (C,) in its own precision.
+        The client computes the mean gradients of weight (C, I) and bias (C,) in its own precision, and scales them.
         """
-        factor = 1.0 if known else self.factor
+        factor, scale = (1.0, 1.0) if known else (self.factor, None)
         logits = self.hidden @ self.weight.T + (0 if self.bias is None else self.bias)
         errors = logits.softmax(dim=1) - self.targets
-        gradient = (errors.T @ self.hidden / len(errors) * factor).to(device)
+        gradient = errors.T @ self.hidden / len(errors) * factor
         if not gradient.isfinite().all() or not gradient.any():
             return "unusable", False
-        weight = self.weight.to(device)
-        options: dict[str, Any] = {
-            "prior": self.labels,
-            "scale": 1.0 if known else None,
-            "bias": None if self.bias is None else self.bias.to(device),
-            "bias_gradient": (errors.mean(dim=0) * factor).to(device) if self.bias_sent else None,
-        }
+        bias_gradient = errors.mean(dim=0) * factor if self.bias_sent else None
+        sent: dict[str, Any] = {"prior": self.labels, "bias": self.bias, "bias_gradient": bias_gradient, "scale": scale}
         if len(self.hidden) == 1:
-            found = recover_soft_labels(gradient, weight, certify=certify, **options)
-            status, labels = found.status[0], found.labels.cpu()
+            found = recover_soft_labels(gradient, self.weight, certify=certify, **sent)
+            status, labels = found.status[0], found.labels
         else:
-            batch = recover_batch(gradient, weight, batch_size=len(self.hidden), rounds=8, **options)
-            status, labels = batch.status, batch.labels.cpu()
+            batch = recover_batch(gradient, self.weight, batch_size=len(self.hidden), rounds=8, **sent)
+            status, labels = batch.status, batch.labels
             if status == "unique":
-                labels = labels[metrics.match_batch(batch.features.cpu(), self.hidden.double())]
+                labels = labels[metrics.match_batch(batch.features, self.hidden.double())]
         if status != "unique":
             return status, False
         return status, not float(metrics.label_error(labels, self.targets.double()).max()) <= KNOWN
@@ -392,7 +375,8 @@ class Case:
 
 def case(number: int, seed: int) -> Case:
     """Draw a difficult case: flat or steep logits, few classes, saturation, equal or zero features."""
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + number)
+    draw = Draw(seed * 1_000_003 + number)
+    generator = draw.generator
 
     def uniform(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=generator, dtype=torch.float64)
@@ -400,24 +384,21 @@ def case(number: int, seed: int) -> Case:
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    def one_of(values: Any) -> Any:
-        return values[int(torch.randint(len(values), (1,), generator=generator))]
-
-    single = one_of((True, True, True, True, False))
-    classes = one_of((3, 4, 5, 6, 8, 10, 10, 20, 50) if single else (4, 5, 6, 8, 10, 10, 20, 30))
-    features = one_of((2, 4, 16, 64, 200) if single else (16, 64, 200))
-    size = 1 if single else int(torch.randint(1, min(classes - 1, features, 12), (1,), generator=generator))
-    labels = one_of(LABELS)
+    single = draw.of((True, True, True, True, False))
+    classes = draw.of((3, 4, 5, 6, 8, 10, 10, 20, 50) if single else (4, 5, 6, 8, 10, 10, 20, 30))
+    features = draw.of((2, 4, 16, 64, 200) if single else (16, 64, 200))
+    size = 1 if single else draw.number(1, min(classes - 1, features, 12) - 1)
+    labels = draw.of(LABELS)
     if PRIORS[labels].equations(classes) < 1:
         labels = "onehot"
     dtype = DTYPES[
-        one_of(("float16", "float32", "float32", "float64", "float64") if single else ("float32", "float64"))
+        draw.of(("float16", "float32", "float32", "float64", "float64") if single else ("float32", "float64"))
     ]
-    spread = 10 ** (float(9 * uniform(1)) - 6) if one_of((True, False)) else 10 ** (float(2 * uniform(1)) - 1)
-    kind = one_of(KINDS)
+    spread = 10 ** (float(9 * uniform(1)) - 6) if draw.of((True, False)) else 10 ** (float(2 * uniform(1)) - 1)
+    kind = draw.of(KINDS)
     weight, hidden = normal(classes, features), normal(size, features)
-    hidden = hidden.abs() if one_of((True, False)) else hidden.relu()
-    bias = normal(classes) * one_of((0.1, 1.0, 3.0)) if one_of((True, False, False)) else None
+    hidden = hidden.abs() if draw.of((True, False)) else hidden.relu()
+    bias = normal(classes) * draw.of((0.1, 1.0, 3.0)) if draw.of((True, False, False)) else None
     if kind == "zero" and size > 1:
         hidden[0] = 0
     hidden = hidden / (hidden @ weight.T).std().clamp(min=1e-12) * spread
@@ -428,10 +409,10 @@ def case(number: int, seed: int) -> Case:
     if kind == "one row each" and features >= classes:
         weight = torch.eye(classes, features, dtype=torch.float64)
         hidden = uniform(size, features)
-        hidden[torch.arange(size), first] = one_of((10.0, 20.0, 30.0, 40.0, 60.0))
+        hidden[torch.arange(size), first] = draw.of((10.0, 20.0, 30.0, 40.0, 60.0))
     if kind in ("own class saturated", "two classes saturated"):
         first = (hidden @ weight.T).argmax(dim=1)
-    if one_of((True, False)) and size > 1:
+    if draw.of((True, False)) and size > 1:
         first = first[torch.randint(max(1, size // 2), (size,), generator=generator)]
     targets = soft_labels(labels, first, classes, generator)
     if kind == "two classes saturated" and labels == "mixup":
@@ -445,14 +426,13 @@ def case(number: int, seed: int) -> Case:
         targets.to(dtype),
         labels,
         10 ** (float(6 * uniform(1)) - 3),
-        kind,
         # A batch always comes with the bias gradient if there is a bias; for single samples the gradient may be
         # withheld.
-        bias is not None and (not single or one_of((True, False))),
+        bias is not None and (not single or draw.of((True, False))),
     )
 
 
-class Trouble(Experiment):
+class Trouble(OnCPU):
     """Search difficult cases for a wrong label that is called unique; even cases have a known gradient scale."""
 
     part: ClassVar[str] = "trouble"
@@ -467,10 +447,10 @@ class Trouble(Experiment):
             one, known = case(number, self.seed), number % 2 == 0
             size = ONE if len(one.hidden) == 1 else BATCH
             counts = tally.setdefault((size, known), Counter(zeros))
-            status, wrong = one.attacked(known=known, device=self.device)
+            status, wrong = one.attacked(known)
             counts.update({"n": 1, RESULTS[status]: 1, "wrong": wrong})
             if known and size == ONE:
-                status, wrong = one.attacked(known=True, device=self.device, certify="proof")
+                status, wrong = one.attacked(known, certify="proof")
                 counts.update({"proved": status == "unique", "proved_wrong": wrong})
         for (size, known), counts in sorted(tally.items()):
             yield {"gradient_of": size, "known": known, **counts}
@@ -506,8 +486,12 @@ class Clipped(Experiment):
         sent = clean * (norm / sizes.clamp(min=torch.finfo(clean.dtype).tiny)).clamp(max=1)
         unaware = recover_soft_labels(sent, weight, prior=prior)
         found = recover_soft_labels(sent, weight, prior=prior, scale=None)
+        both = ((clean, 1.0), (sent, None))
         # The two attacks are timed in turns, so that other load on the machine affects both alike.
-        turns = [(_seconds(clean, weight, prior, 1.0), _seconds(sent, weight, prior, None)) for _ in range(self.timed)]
+        turns = [
+            [timed(recover_soft_labels, own, weight, prior=prior, scale=scale)[1] for own, scale in both]
+            for _ in range(self.timed)
+        ]
         known, unknown = (min(column) for column in zip(*turns, strict=True))
         right = metrics.label_error(found.labels.cpu(), truth).le(KNOWN) & found.where("unique").cpu()
         return judged(found, truth) | {
@@ -519,13 +503,6 @@ class Clipped(Experiment):
             "milliseconds": 1e3 * unknown / self.samples,
             "times_seconds": unknown / known,
         }
-
-
-def _seconds(gradients: Tensor, weight: Tensor, labels: str, scale: float | None) -> float:
-    """Return the CPU time (s) of one recovery, which other processes hardly affect."""
-    started = time.process_time()
-    recover_soft_labels(gradients, weight, prior=labels, scale=scale)
-    return time.process_time() - started
 
 
 def _hunted(record: Record) -> pd.DataFrame:
