@@ -515,17 +515,18 @@ def _hunted(record: Record) -> pd.DataFrame:
 def headline(record: Record) -> Headline:
     """Return the finding: no certificate is wrong where every assumption holds, and few are where one is broken."""
     known, rows = claims.judgements(record), _hunted(record)
-    kept, others = rows[rows["broken"] == "none"], rows[rows["broken"] != "none"]
-    broken, clipped = int(others["wrong"].sum()), known["identifiability-clipped-resnet"]
+    clipped = known["identifiability-clipped-resnet"]
+    holds = rows["broken"] == "none"
+    kept, broken = (rows[own][["certified", "wrong"]].sum() for own in (holds, ~holds))
     wrong = [known[f"identifiability-{part}"].value for part in ("map", "trouble", "proof-wrong", "clipped-wrong")]
     return Headline(
-        f"None of {kept['certified'].sum():,.0f} certified answers is wrong if random clients keep every assumption, "
-        f"and {broken} of {others['certified'].sum():,.0f} if they break one; from clipped gradients of an untrained "
+        f"None of {kept['certified']:,.0f} certified answers is wrong if random clients keep every assumption, and "
+        f"{broken['wrong']:.0f} of {broken['certified']:,.0f} if they break one; from clipped gradients of an untrained "
         f"ResNet18, an attacker who does not know the gradient scale recovers {clipped.text} of the smoothed labels.",
-        true=kept["wrong"].sum() == 0 < broken
+        true=all(value == 0 for value in (kept["wrong"], *wrong))
+        and bool(broken["wrong"] > 0)
         and clipped.value is not None
-        and clipped.value >= 99
-        and all(value == 0 for value in wrong),
+        and clipped.value >= 99,
         claim="certificates-wrong",
         what="wrong certificates in attacks on clients that keep every assumption (all attacks)",
         of=f"groups of up to {AT_ONCE} seeds",
