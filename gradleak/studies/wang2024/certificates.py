@@ -522,7 +522,8 @@ def headline(record: Record) -> Headline:
     return Headline(
         f"None of {kept['certified']:,.0f} certified answers is wrong if random clients keep every assumption, and "
         f"{broken['wrong']:.0f} of {broken['certified']:,.0f} if they break one; from clipped gradients of an "
-        f"untrained ResNet18, an attacker who does not know the gradient scale recovers {clipped.text} of the smoothed labels.",
+        "untrained ResNet18, an attacker who does not know the gradient scale recovers "
+        f"{clipped.text} of the smoothed labels.",
         true=all(value == 0 for value in (kept["wrong"], *wrong))
         and bool(broken["wrong"] > 0)
         and clipped.value is not None
