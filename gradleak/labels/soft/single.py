@@ -611,7 +611,7 @@ def _attack(case: Case) -> Answer:
 
 ATTACK = Attack(
     "label of one sample",
-    page="identifiability",
+    page="certificates",
     finds=("labels", "features"),
     needs="the last layer's gradient of one sample under cross-entropy",
     refused=_why_not,

@@ -1,40 +1,53 @@
 """What a certificate is worth
 
-Beyond wang2024, section 4: search for wrong answers among those that the attacks call unique or exact.
+Beyond wang2024, sections 3 and 4: search for wrong answers among those that the attacks call unique or exact, and
+measure which gradients determine a label if the gradient scale is unknown.
 """
 
 from __future__ import annotations
 
-import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
 from statistics import median
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 from scipy.stats import binomtest
-from torch import nn
+from torch import Tensor
 
-from gradleak import augment, data, models, studies
+from gradleak import augment, claims, data, metrics, models, studies
 from gradleak.hunting import BROKEN, FAMILIES, OUTCOMES
+from gradleak.hunting.families import Draw
 from gradleak.hunting.running import block, pairs
-from gradleak.images import Inversion, trace_convolutional, trace_fully_connected
+from gradleak.images import trace_convolutional, trace_fully_connected
 from gradleak.images.inversion.again import observed_again
-from gradleak.leak import Leak, observe
+from gradleak.labels import PRIORS, SoftLabels, recover_batch, recover_soft_labels
+from gradleak.labels.verdict import KNOWN
+from gradleak.leak import HeadLeaks, observe
 from gradleak.models.language import batch_of, build_language_model
+from gradleak.runs.fitting import Sees
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.sequences import read_sentences
-from gradleak.show.drawn import drawn, stacked
+from gradleak.show import summaries
+from gradleak.show.drawn import Mark, crossed, drawn, lines, stacked
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import NOTHING, cells, select, summary, total
+from gradleak.show.summaries import NOTHING, among, cells, mean, select, summary, total
 from gradleak.studies import Experiment, setting
+from gradleak.studies.shared import attacked_networks, samples
+from gradleak.studies.shared.attacked_networks import AttackedNetwork
+from gradleak.studies.shared.outcomes import Outcome, average_of, collected
+from gradleak.studies.shared.samples import LABELS, observe_private, private_samples, random_layer, soft_labels
+from gradleak.studies.shared.searched import percentage, statuses
+from gradleak.studies.shared.transcript_errors import timed
 from gradleak.studies.wang2024.columns import COLUMNS
 
-PLACE = "Beyond section 4"
-DATASET = "photos"
+PLACE = "Beyond sections 3 and 4"
 # The parameter that gives the number of seeds for a family of attacks, if it does not have the family's name.
 SEEDS = {
     "connected": "inversions",
@@ -43,17 +56,35 @@ SEEDS = {
     "sentences": "sequences",
     "transcripts": "sequences",
 }
-# Seeds per trial: few, so that an interrupted trial loses little work.
-AT_ONCE = 25
+# Seeds per trial of the hunt, and difficult cases per trial: few, so that an interrupted trial loses little work.
+AT_ONCE, CASES_AT_ONCE = 25, 250
 # The distance between the first seeds of two runs whose page seeds differ by 1.
 APART = 1_000_000
-# The column that counts each outcome.
+# The column that counts each outcome of the hunt.
 COUNTS: dict[str, str] = dict(
     zip(OUTCOMES, ("right_count", "wrong", "with_truth", "without_truth", "failed_count", "refused"), strict=True)
 )
 COLOURS = ("#3b7a57", "#b3261e", "#8fb8de", "#f0c05a", "#c9cdd2", "#e6e8ea")
-# The attacks whose last check is timed.
-TIMED = ("fully connected, one image", "fully connected, 8 images", "convolutions, one image", "sentences, 4 of them")
+# The attacks whose final check is timed.
+CHECKED = ("fully connected, one image", "fully connected, 8 images", "convolutions, one image", "sentences, 4 of them")
+DTYPES = {"float16": torch.float16} | samples.DTYPES
+# Features of a random layer.
+FEATURES = 64
+MIXED = "mixed labels taken for smoothed"
+# Violations of the attacker's assumptions, which are smoothed labels, gradient scale 1 and one sample per gradient: the
+# kind of the client's labels, the scale of its gradient, and whether a gradient is the mean of two samples' gradients.
+VIOLATED = {
+    "rescaled by 0.9": ("smoothing", 0.9, False),
+    "rescaled by 0.25": ("smoothing", 0.25, False),
+    MIXED: ("mixup", 1.0, False),
+    "two samples taken for one": ("smoothing", 1.0, True),
+}
+# The column that counts each result of a difficult case; a case is unusable if its gradient is zero or not finite.
+RESULTS = {"unique": "unique_count", "ambiguous": "ambiguous_count", "failed": "failed_count", "unusable": "unusable"}
+ONE, BATCH = "one sample", "a batch"
+KINDS = ("plain", "own class saturated", "two classes saturated", "repeated", "nearly equal", "zero", "one row each")
+# Norms to which gradients are clipped, and repetitions of the time measurement; the smallest CPU time counts.
+NORMS, TIMED = (0.1, 1.0), 5
 
 
 def _known(name: str) -> str:
@@ -63,10 +94,12 @@ def _known(name: str) -> str:
 
 
 Assumption = Annotated[str, AfterValidator(_known)]
+# Two classes leave no equation for a label's scalar.
+Classes = Annotated[int, Field(ge=3)]
 
 
 class Parameters(studies.Parameters):
-    """Parameters of the page: the broken assumptions, and the number of seeds for each kind of attack."""
+    """Parameters of the page: seeds of random clients, random layers, difficult cases, and clipped networks."""
 
     broken: list[Assumption] = setting(paper=list(BROKEN), smallest=["none", "signs of lower layers"], min_length=1)
     kept: int = setting(paper=10, ge=1, le=1000)
@@ -80,40 +113,72 @@ class Parameters(studies.Parameters):
     updates: int = setting(paper=200, ge=1, le=100_000)
     sequences: int = setting(paper=100, ge=1, le=100_000)
     repeats: int = setting(paper=20, ge=1, le=1000)
+    samples: int = setting(paper=100, ge=2, le=100_000)
+    classes: list[Classes] = setting(paper=[3, 4, 5, 10, 30])
+    proved: list[Classes] = setting(paper=[3, 4, 10, 30, 100], smallest=[3, 10])
+    spreads: list[float] = setting(
+        paper=[1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0], smallest=[1e-3, 1.0]
+    )
+    cases: int = setting(paper=20_000, smallest=40, ge=2, le=1_000_000)
+    clipped: list[AttackedNetwork] = setting(
+        paper=[
+            "cifar10/lenet/untrained",
+            "cifar10/resnet18/untrained",
+            "flowers17/alexnet/untrained",
+            "flowers17/resnet18/untrained",
+            "cifar10/lenet/trained",
+            "cifar10/resnet20/trained",
+            "cifar10/resnet18/trained",
+        ],
+    )
+
+    def sees(self) -> list[Sees]:
+        """Return the networks whose gradients are clipped, and the images that they see."""
+        return [network.sees for network in self.clipped]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield every attack with all assumptions kept, then under every broken one, then the time measurements."""
+        """Yield the hunt, first with all assumptions kept; time measurements; random layers; and clipped networks."""
         for family, broken in sorted(pairs(), key=lambda pair: pair[1] != "none"):
             wanted = getattr(self, SEEDS.get(family, family)) if broken in self.broken else 0
             wanted *= self.kept if broken == "none" else 1
             for first in range(0, wanted, AT_ONCE):
                 seeds = min(AT_ONCE, wanted - first)
                 yield Hunt.of(self, family=family, broken=broken, first=first, seeds=seeds)
-        for attack in TIMED:
+        for attack in CHECKED:
             yield CheckCost.of(self, attack=attack)
+        for kind, numbers in ((Mapped, self.classes), (Proved, self.proved)):
+            for labels, dtype, classes in product(LABELS, DTYPES, numbers):
+                if PRIORS[labels].equations(classes) > 0:
+                    yield kind.of(self, labels=labels, dtype=dtype, classes=classes)
+        for what, classes in product(VIOLATED, self.classes):
+            if what != MIXED or classes > 3:
+                yield Broken.of(self, what=what, classes=classes)
+        for first in range(0, self.cases, CASES_AT_ONCE):
+            yield Trouble.of(self, first=first, count=min(CASES_AT_ONCE, self.cases - first))
+        for network, labels in product(self.clipped, LABELS):
+            yield Clipped.of(self, row=network, labels=labels, timed=TIMED)
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        names = dict.fromkeys(SEEDS.get(family, family) for family in FAMILIES)
-        return "seeds for each assumption: " + ", ".join(f"{name} {getattr(self, name)}" for name in names)
+        return (
+            f"{self.labels} seeds of single labels for each assumption, {self.samples} random layers per setting, "
+            f"{self.cases:,} difficult random cases"
+        )
 
 
 class OnCPU(Experiment):
-    """An experiment of this page, all of which run on the CPU."""
+    """An experiment that runs on the CPU wherever the page runs."""
 
     stays_on_cpu: ClassVar[str] = (
         "they attack thousands of tiny networks one after another, which is too little work at a time for a GPU"
     )
-
-    def reads(self) -> list[str]:
-        """Return the name of the clients' dataset."""
-        return [DATASET]
 
 
 class Hunt(OnCPU):
     """Search for wrong certificates of one attack under one broken assumption, for `seeds` seeds from `first` on."""
 
     part: ClassVar[str] = "hunt"
+    dataset: ClassVar[str] = "photos"
     family: str
     broken: str
     first: int
@@ -129,9 +194,10 @@ class Hunt(OnCPU):
 
 
 class CheckCost(OnCPU):
-    """Measure the time of an attack and of the last check of its answer."""
+    """Measure the time of an attack and of the final check of its answer."""
 
     part: ClassVar[str] = "cost"
+    dataset: ClassVar[str] = "photos"
     attack: str
     repeats: int
 
@@ -139,14 +205,11 @@ class CheckCost(OnCPU):
         """Run the attack and its check once to warm up, then measure both."""
         attack, check = _attack(self.attack, self.seed)
         check(attack())
-        both = []
+        times = []
         for _ in range(self.repeats):
-            started = time.perf_counter()
-            found = attack()
-            whole = time.perf_counter() - started
-            check(found)
-            both.append((whole, time.perf_counter() - started - whole))
-        whole, last = (median(own) for own in zip(*both, strict=True))
+            found, whole = timed(attack)
+            times.append((whole, timed(check, found)[1]))
+        whole, last = (median(own) for own in zip(*times, strict=True))
         return [{"seconds": whole, "check_seconds": last, "share_seconds": 100 * last / whole}]
 
 
@@ -158,22 +221,288 @@ def _attack(attack: str, seed: int) -> tuple[Callable[[], Any], Callable[[Any], 
         leak = observe(model, *batch_of(sentences))
         return lambda: read_sentences(leak), lambda found: observe(model, *batch_of(found.all()))
     size, name = (8 if "8" in attack else 1), "lenet" if "convolutions" in attack else "fcn4"
-    images = data.normalise(data.load(DATASET, "test").images[:size])
+    images = data.normalise(data.load(CheckCost.dataset, "test").images[:size])
     model = models.build(name, classes=40, image_size=images.shape[-1], seed=seed)
-    labels = augment.smooth(torch.arange(size), 40, torch.full((size,), 0.2))
-    leak = observe(model, images, labels)
-
-    def again(found: Inversion) -> None:
-        with torch.no_grad():
-            observed_again(leak, found.inputs, found.labels)
-
+    leak = observe(model, images, augment.smooth(torch.arange(size), 40, torch.full((size,), 0.2)))
     invert = trace_convolutional if name == "lenet" else trace_fully_connected
-    return lambda: invert(leak), again
+    again = torch.no_grad()(observed_again)
+    return lambda: invert(leak), lambda found: again(leak, found.inputs, found.labels)
 
 
-def signs_of(model: nn.Module, leak: Leak) -> Leak:
-    """Return a leak in which each tensor holds only signs, times one magnitude."""
-    return BROKEN["signs"].sent(lambda _: leak, model, torch.Generator())
+def judged(found: SoftLabels, targets: Tensor) -> Columns:
+    """Return the share of each status, and compare unique labels and candidates with the true labels (N, C)."""
+    wrong = metrics.label_error(found.labels.cpu(), targets).gt(KNOWN) & found.where("unique").cpu()
+    answered = ~found.where("failed").cpu()
+    listed = [
+        bool(len(own)) and bool((metrics.label_error(own.cpu(), true.expand_as(own)) < 0.01).any())
+        for own, true in zip(found.candidates, targets, strict=True)
+    ]
+    return statuses(found.status) | {
+        "n": len(targets),
+        "wrong": int(wrong.sum()),
+        "open": float(found.open.cpu()[answered].median()) if answered.any() else None,
+        "truth_among": percentage(torch.tensor(listed)),
+    }
+
+
+class RandomLayers(Experiment):
+    """Random layers behind a ReLU with one number of classes and several standard deviations of the logits."""
+
+    classes: int
+    samples: int
+    spreads: list[float]
+
+    def sent(self, labels: str, dtype: str) -> Iterator[tuple[float, Tensor, Tensor, Tensor]]:
+        """Yield the gradients of single samples for each standard deviation, with all arithmetic in `dtype`.
+
+        Args:
+            labels: The kind of label.
+            dtype: The name of the precision.
+
+        Yields:
+            The standard deviation, gradients (N, C, I) and weight (C, I) on the device, and labels (N, C) on the CPU.
+        """
+        kind = DTYPES[dtype]
+        for spread in self.spreads:
+            generator = torch.Generator().manual_seed(self.seed)
+            weight, hidden = random_layer(self.classes, FEATURES, self.samples, spread, generator)
+            first = torch.randint(self.classes, (self.samples,), generator=generator)
+            targets = soft_labels(labels, first, self.classes, generator).to(kind)
+            weight, hidden = weight.to(kind), hidden.to(kind)
+            errors = (hidden @ weight.T).softmax(dim=1) - targets
+            gradients = errors.unsqueeze(2) * hidden.unsqueeze(1)
+            yield spread, gradients.to(self.device), weight.to(self.device), targets.double()
+
+
+class Mapped(RandomLayers):
+    """Recover labels from the gradients of random layers."""
+
+    part: ClassVar[str] = "map"
+    labels: str
+    dtype: str
+
+    def run(self) -> Iterator[Columns]:
+        """Recover labels at every spread of the logits, with the gradient scale known and unknown."""
+        for spread, gradients, weight, targets in self.sent(self.labels, self.dtype):
+            for known in (True, False):
+                found = recover_soft_labels(gradients, weight, prior=self.labels, scale=1.0 if known else None)
+                yield judged(found, targets) | {"spread": spread, "known": known}
+
+
+class Proved(RandomLayers):
+    """Prove that no other label explains a gradient, and compare the time with that of the search."""
+
+    part: ClassVar[str] = "proof"
+    labels: str
+    dtype: str
+
+    def run(self) -> Iterator[Columns]:
+        """Recover labels at every spread of the logits, without a proof and with one."""
+        for spread, gradients, weight, targets in self.sent(self.labels, self.dtype):
+            searched, fast = timed(recover_soft_labels, gradients, weight, prior=self.labels)
+            proved, slow = timed(recover_soft_labels, gradients, weight, prior=self.labels, certify="proof")
+            yield judged(proved, targets) | {
+                "spread": spread,
+                "unique_searched": percentage(searched.where("unique")),
+                "confirmed": percentage(searched.where("unique") & proved.where("unique")),
+                "search_milliseconds": 1e3 * fast / self.samples,
+                "milliseconds": 1e3 * slow / self.samples,
+            }
+
+
+class Broken(RandomLayers):
+    """Attack float32 gradients of clients that violate an assumption of the attacker."""
+
+    part: ClassVar[str] = "broken"
+    what: str
+
+    def run(self) -> Iterator[Columns]:
+        """Recover labels at every spread of the logits under the violated assumption."""
+        labels, factor, paired = VIOLATED[self.what]
+        for spread, gradients, weight, targets in self.sent(labels, "float32"):
+            sent = (gradients + gradients.roll(1, dims=0)) / 2 if paired else gradients
+            found = recover_soft_labels(sent * factor, weight, prior="smoothing")
+            yield judged(found, targets) | {"spread": spread}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One difficult case: a layer, its samples and their true labels.
+
+    Attributes:
+        weight: (C, I).
+        bias: (C,), or None.
+        hidden: The samples' features (B, I).
+        targets: The samples' labels (B, C).
+        labels: The kind of label.
+        factor: The gradient scale if it is unknown.
+        bias_sent: Whether the client sends the bias gradient.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    hidden: Tensor
+    targets: Tensor
+    labels: str
+    factor: float
+    bias_sent: bool
+
+    def attacked(self, known: bool, certify: Literal["search", "proof"] = "search") -> tuple[str, bool]:
+        """Return the attack's status, and whether the attack calls a wrong label unique.
+
+        The client computes the mean gradients of weight (C, I) and bias (C,) in its own precision, and scales them.
+        """
+        factor, scale = (1.0, 1.0) if known else (self.factor, None)
+        logits = self.hidden @ self.weight.T + (0 if self.bias is None else self.bias)
+        errors = logits.softmax(dim=1) - self.targets
+        gradient = errors.T @ self.hidden / len(errors) * factor
+        if not gradient.isfinite().all() or not gradient.any():
+            return "unusable", False
+        bias_gradient = errors.mean(dim=0) * factor if self.bias_sent else None
+        sent: dict[str, Any] = {"prior": self.labels, "bias": self.bias, "bias_gradient": bias_gradient, "scale": scale}
+        if len(self.hidden) == 1:
+            found = recover_soft_labels(gradient, self.weight, certify=certify, **sent)
+            status, labels = found.status[0], found.labels
+        else:
+            batch = recover_batch(gradient, self.weight, batch_size=len(self.hidden), rounds=8, **sent)
+            status, labels = batch.status, batch.labels
+            if status == "unique":
+                labels = labels[metrics.match_batch(batch.features, self.hidden.double())]
+        if status != "unique":
+            return status, False
+        return status, not float(metrics.label_error(labels, self.targets.double()).max()) <= KNOWN
+
+
+def case(number: int, seed: int) -> Case:
+    """Draw a difficult case: flat or steep logits, few classes, saturation, equal or zero features."""
+    draw = Draw(seed * 1_000_003 + number)
+    generator = draw.generator
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    single = draw.of((True, True, True, True, False))
+    classes = draw.of((3, 4, 5, 6, 8, 10, 10, 20, 50) if single else (4, 5, 6, 8, 10, 10, 20, 30))
+    features = draw.of((2, 4, 16, 64, 200) if single else (16, 64, 200))
+    size = 1 if single else draw.number(1, min(classes - 1, features, 12) - 1)
+    labels = draw.of(LABELS)
+    if PRIORS[labels].equations(classes) < 1:
+        labels = "onehot"
+    dtype = DTYPES[
+        draw.of(("float16", "float32", "float32", "float64", "float64") if single else ("float32", "float64"))
+    ]
+    spread = 10 ** (float(9 * uniform(1)) - 6) if draw.of((True, False)) else 10 ** (float(2 * uniform(1)) - 1)
+    kind = draw.of(KINDS)
+    weight, hidden = normal(classes, features), normal(size, features)
+    hidden = hidden.abs() if draw.of((True, False)) else hidden.relu()
+    bias = normal(classes) * draw.of((0.1, 1.0, 3.0)) if draw.of((True, False, False)) else None
+    if kind == "zero" and size > 1:
+        hidden[0] = 0
+    hidden = hidden / (hidden @ weight.T).std().clamp(min=1e-12) * spread
+    if kind in ("repeated", "nearly equal") and size > 1:
+        apart = 0.0 if kind == "repeated" else 10 ** -float(8 * uniform(1))
+        hidden[1] = hidden[0] * (1 + apart * normal(features)).clamp(min=0)
+    first = torch.randint(classes, (size,), generator=generator)
+    if kind == "one row each" and features >= classes:
+        weight = torch.eye(classes, features, dtype=torch.float64)
+        hidden = uniform(size, features)
+        hidden[torch.arange(size), first] = draw.of((10.0, 20.0, 30.0, 40.0, 60.0))
+    if kind in ("own class saturated", "two classes saturated"):
+        first = (hidden @ weight.T).argmax(dim=1)
+    if draw.of((True, False)) and size > 1:
+        first = first[torch.randint(max(1, size // 2), (size,), generator=generator)]
+    targets = soft_labels(labels, first, classes, generator)
+    if kind == "two classes saturated" and labels == "mixup":
+        share = uniform(size, 1)
+        hot = torch.eye(classes, dtype=torch.float64)
+        targets = share * hot[first] + (1 - share) * hot[(hidden @ weight.T).topk(2, dim=1).indices[:, 1]]
+    return Case(
+        weight.to(dtype),
+        None if bias is None else bias.to(dtype),
+        hidden.to(dtype),
+        targets.to(dtype),
+        labels,
+        10 ** (float(6 * uniform(1)) - 3),
+        # A batch always comes with the bias gradient if there is a bias; for single samples the gradient may be
+        # withheld.
+        bias is not None and (not single or draw.of((True, False))),
+    )
+
+
+class Trouble(OnCPU):
+    """Search difficult cases for a wrong label that is called unique; even cases have a known gradient scale."""
+
+    part: ClassVar[str] = "trouble"
+    first: int
+    count: int
+
+    def run(self) -> Iterator[Columns]:
+        """Attack all cases; yield rows for single samples and for batches, with the scale known and unknown."""
+        zeros = dict.fromkeys(("n", *RESULTS.values(), "wrong", "proved", "proved_wrong"), 0)
+        tally: dict[tuple[str, bool], Counter[str]] = {}
+        for number in range(self.first, self.first + self.count):
+            one, known = case(number, self.seed), number % 2 == 0
+            size = ONE if len(one.hidden) == 1 else BATCH
+            counts = tally.setdefault((size, known), Counter(zeros))
+            status, wrong = one.attacked(known)
+            counts.update({"n": 1, RESULTS[status]: 1, "wrong": wrong})
+            if known and size == ONE:
+                status, wrong = one.attacked(known, certify="proof")
+                counts.update({"proved": status == "unique", "proved_wrong": wrong})
+        for (size, known), counts in sorted(tally.items()):
+            yield {"gradient_of": size, "known": known, **counts}
+
+
+class Clipped(Experiment):
+    """Attack the clipped gradients of a network; `row` names the network."""
+
+    part: ClassVar[str] = "clipped"
+    row: AttackedNetwork
+    labels: str
+    samples: int
+    timed: int
+
+    def reads(self) -> list[str]:
+        """Return the datasets of the private images and of the training."""
+        return [self.row.dataset, *([self.row.training] if self.row.stage == "trained" else [])]
+
+    def run(self) -> Iterator[Columns]:
+        """Recover labels with the gradient scale unknown, and under the assumption of no clipping."""
+        private = data.load(self.row.dataset, "test")
+        inputs, targets = private_samples(private, self.labels, self.samples, self.seed)
+        model, _ = attacked_networks.network(self.row, self.labels, private, self.seed, self.device)
+        for dtype in ("float32", "float64"):
+            leaks, _ = observe_private(model, inputs, targets, dtype, self.device)
+            truth = targets.to(DTYPES[dtype]).double()
+            for norm in NORMS:
+                yield self._attacked(leaks, truth, norm) | {"dtype": dtype, "norm": norm, "classes": truth.shape[1]}
+
+    def _attacked(self, leaks: HeadLeaks, truth: Tensor, norm: float) -> Columns:
+        clean, weight, prior = leaks.weight_gradients, leaks.weight, self.labels
+        sizes = clean.flatten(1).norm(dim=1)[:, None, None]
+        sent = clean * (norm / sizes.clamp(min=torch.finfo(clean.dtype).tiny)).clamp(max=1)
+        unaware = recover_soft_labels(sent, weight, prior=prior)
+        found = recover_soft_labels(sent, weight, prior=prior, scale=None)
+        both = ((clean, 1.0), (sent, None))
+        # The two attacks are timed in turns, so that other load on the machine affects both alike.
+        turns = [
+            [timed(recover_soft_labels, own, weight, prior=prior, scale=scale)[1] for own, scale in both]
+            for _ in range(self.timed)
+        ]
+        known, unknown = (min(column) for column in zip(*turns, strict=True))
+        right = metrics.label_error(found.labels.cpu(), truth).le(KNOWN) & found.where("unique").cpu()
+        return judged(found, truth) | {
+            "zero": percentage(sizes == 0),
+            "touched": percentage(sizes > norm),
+            "unique_right": percentage(right),
+            "unaware": percentage(metrics.label_error(unaware.labels.cpu(), truth).le(KNOWN)),
+            "unaware_wrong": judged(unaware, truth)["wrong"],
+            "milliseconds": 1e3 * unknown / self.samples,
+            "times_seconds": unknown / known,
+        }
 
 
 def _hunted(record: Record) -> pd.DataFrame:
@@ -185,14 +514,20 @@ def _hunted(record: Record) -> pd.DataFrame:
 
 def headline(record: Record) -> Headline:
     """Return the finding: no certificate is wrong where every assumption holds, and few are where one is broken."""
-    rows = _hunted(record)
-    kept, others = rows[rows["broken"] == "none"], rows[rows["broken"] != "none"]
-    broken = int(others["wrong"].sum())
+    known, rows = claims.judgements(record), _hunted(record)
+    clipped = known["identifiability-clipped-resnet"]
+    holds = rows["broken"] == "none"
+    kept, broken = (rows[own][["certified", "wrong"]].sum() for own in (holds, ~holds))
+    wrong = [known[f"identifiability-{part}"].value for part in ("map", "trouble", "proof-wrong", "clipped-wrong")]
     return Headline(
-        f"In attacks on random clients that keep every assumption, none of {kept['certified'].sum():,.0f} certified "
-        f"answers is wrong; if a client breaks one assumption, {broken} of {others['certified'].sum():,.0f} certified "
-        "answers are wrong.",
-        true=bool(kept["wrong"].sum() == 0) and broken > 0,
+        f"None of {kept['certified']:,.0f} certified answers is wrong if random clients keep every assumption, and "
+        f"{broken['wrong']:.0f} of {broken['certified']:,.0f} if they break one; from clipped gradients of an "
+        "untrained ResNet18, an attacker who does not know the gradient scale recovers "
+        f"{clipped.text} of the smoothed labels.",
+        true=all(value == 0 for value in (kept["wrong"], *wrong))
+        and bool(broken["wrong"] > 0)
+        and clipped.value is not None
+        and clipped.value >= 99,
         claim="certificates-wrong",
         what="wrong certificates in attacks on clients that keep every assumption (all attacks)",
         of=f"groups of up to {AT_ONCE} seeds",
@@ -203,16 +538,33 @@ def headline(record: Record) -> Headline:
 def attacks_table(record: Record) -> pd.DataFrame:
     """Return what each attack's certificate promises, and how often it is kept if every assumption holds."""
     rows = select(_hunted(record), broken="none")
+    families = [FAMILIES[name] for name in rows["family"]]
+    rows = rows.assign(recovers=[one.words for one in families], promise=[one.promise for one in families])
     return summary(
-        rows.assign(
-            recovers=[FAMILIES[name].words for name in rows["family"]],
-            promise=[FAMILIES[name].promise for name in rows["family"]],
-        ),
+        pd.concat([rows, _difficult(record)]),
         {"attack": "family", "recovers": "recovers", "its certificate promises": "promise"},
         {
             **cells(COLUMNS, "cases", "right_count", "wrong", by=total),
             "certified answers within the claimed error": _covered,
         },
+    )
+
+
+def _difficult(record: Record) -> pd.DataFrame:
+    """Return the counts of the difficult cases in the columns of the hunt; those of proofs are rows of their own."""
+    rows = record.rows(Trouble).sort_values(["gradient_of", "known"], ascending=False, kind="stable")
+    scale = rows["known"].map({True: "scale known", False: "scale unknown"})
+    rows = rows.assign(recovers="soft labels of " + rows["gradient_of"] + ", " + scale, certified=rows["unique_count"])
+    single = select(rows, gradient_of=ONE, known=True)
+    proofs = single.assign(
+        recovers=single["recovers"] + ", by proof", certified=single["proved"], wrong=single["proved_wrong"]
+    )
+    rows = pd.concat([rows, proofs])
+    return rows.assign(
+        family="difficult cases",
+        promise=f"every label to {KNOWN:g} (L1)",
+        cases=rows["n"],
+        right_count=rows["certified"] - rows["wrong"],
     )
 
 
@@ -225,6 +577,13 @@ def _covered(rows: pd.DataFrame) -> str:
     return f"{100 * right / certified:.4g} % (above {100 * least:.4g} %)"
 
 
+def cost_line(record: Record) -> str:
+    """Return a sentence on the share of the final check in the time of an attack."""
+    rows = record.rows(CheckCost)
+    shares = [f"{share:.0f} % ({attack})" for attack, share in zip(rows["attack"], rows["share_seconds"], strict=True)]
+    return f"Share of the final check in the time of an attack: {'; '.join(shares)}."
+
+
 def broken_table(record: Record) -> pd.DataFrame:
     """Return how a client breaks each assumption, and how many certificates of which attacks are then wrong."""
     rows = _hunted(record)
@@ -234,7 +593,7 @@ def broken_table(record: Record) -> pd.DataFrame:
         {"broken assumption": "broken", "what the client does": "words"},
         {
             **cells(COLUMNS, "cases", by=total),
-            "certified": total("certified", ",.0f"),
+            "certified": total("certified"),
             **cells(COLUMNS, "wrong", by=total),
             "attacks with wrong certificates": _wrong_attacks,
         },
@@ -246,12 +605,19 @@ def _wrong_attacks(rows: pd.DataFrame) -> str:
     return ", ".join(f"{name} {count:.0f}" for name, count in wrong.items() if count) or NOTHING
 
 
-def cost_table(record: Record) -> pd.DataFrame:
-    """Return the time of each attack and of its last check."""
+def clipped_table(record: Record) -> pd.DataFrame:
+    """Return the labels recovered from gradients clipped to the smaller norm, by network: means over kinds of label."""
+    rows = select(record.rows(Clipped), norm=min(NORMS))
+    right, text = COLUMNS["unique_right"].head, COLUMNS["unique_right"].text
     return summary(
-        record.rows(CheckCost),
-        {"attack": "attack"},
-        cells(COLUMNS, "seconds", "check_seconds", "share_seconds"),
+        rows.assign(network=rows["row"].str.replace("/", ", ")),
+        {"network": "network"},
+        {
+            **cells(COLUMNS, "unaware", by=mean),
+            **{f"{right}, {dtype}": among(mean("unique_right", text), dtype=dtype) for dtype in samples.DTYPES},
+            **cells(COLUMNS, "truth_among", by=mean),
+            **cells(COLUMNS, "times_seconds", by=summaries.median),
+        },
     )
 
 
@@ -276,3 +642,50 @@ def figure_outcomes(record: Record) -> Figure:
         sharey=False,
         xlabel="share of attacks (%)",
     )
+
+
+def figure_map(record: Record) -> Figure:
+    """Plot the share of unique labels (%) against the standard deviation of the logits.
+
+    One panel for each kind of label; colours are precisions; dashed lines are for an unknown gradient scale.
+    """
+    rows = record.rows(Mapped)
+    looks = crossed(DTYPES, ("scale known", "scale unknown"))
+    return _by_spread(
+        rows.assign(scale=rows["known"].map({True: "scale known", False: "scale unknown"})),
+        lines("spread", "unique", by=["dtype", "scale"], order=list(looks), looks=looks, linewidth=1.3, markersize=3),
+        panels="labels",
+        legend=3,
+        ylabel="labels certified as unique (%)",
+    )
+
+
+def figure_broken(record: Record) -> Figure:
+    """Plot the share of wrong certificates (%) against the standard deviation of the logits, by broken assumption."""
+    rows = record.rows(Broken)
+    share = 100 * rows["wrong"] / rows["n"]
+    return _by_spread(
+        rows.assign(share=share), lines("spread", "share", by="what"), legend=2, ylabel="wrong certificates (%)"
+    )
+
+
+def _by_spread(rows: pd.DataFrame, mark: Mark, **options: Any) -> Figure:
+    """Draw shares (%) against the standard deviation of the logits, for ten classes, or the most if none has ten."""
+    classes = 10 if 10 in set(rows["classes"]) else int(rows["classes"].max())
+    words = f"deviation of the logits ({classes} classes)"
+    return drawn(select(rows, classes=classes), mark, height=3.3, xscale="log", xlabel=words, ylim=(-3, 103), **options)
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.rows(Clipped)
+    sources = rows["row"].str.split("/")
+    found = []
+    for attack, column in (("exact solver, scale unknown", "unique"), ("exact solver", "unaware")):
+        found += collected(
+            record, rows, "soft labels", average_of(column, "labels recovered", "samples", count="n"), attack=attack,
+            network=[parts[1] for parts in sources], training=[parts[2] for parts in sources],
+            data=[parts[0] for parts in sources], defense=[f"clip/{norm:g}" for norm in rows["norm"]],
+            client=rows["dtype"], detail=rows["labels"] + " labels",
+        )  # fmt: skip
+    return found

@@ -192,7 +192,7 @@ COLUMNS = Columns(
     unsure=Column("1 − p of the sure sample", ".0e", kinds.measured(relative=1e-5)),
     sure=Column("PSNR of the sure sample (dB)", ".1f", kinds.rounding(decibels=True)),
     other=Column("PSNR of the other sample (dB)", ".1f", kinds.rounding(decibels=True)),
-    # identifiability: what a gradient determines. For a determined label the bound has the size of rounding errors.
+    # certificates: what a gradient determines. For a determined label the bound has the size of rounding errors.
     n=Column("cases", "{:,.0f}"),
     spread=Column("standard deviation of the logits", "{:g}"),
     known=Column("gradient scale known"),
@@ -213,7 +213,7 @@ COLUMNS = Columns(
     unaware_wrong=Column("wrong certificates if scale 1 is assumed", "{:.0f}"),
     unique_right=Column("unique and right", SHARE),
     times_seconds=Column("CPU time relative to a known scale", ".1f"),
-    # certificates: outcomes of attacks on random clients, and the time of each attack's last check.
+    # certificates: outcomes of attacks on random clients, and the time of each attack's final check.
     cases=Column("attacks", "{:,.0f}"),
     right_count=Column("certified and right", "{:,.0f}"),
     with_truth=Column("not certified, truth within the stated error", "{:,.0f}"),

@@ -1,20 +1,23 @@
-"""The study of certificates: what is certified is right where assumptions hold, and a wrong certificate is shown."""
+"""The page on certificates: what is certified is right where assumptions hold, and a wrong certificate is shown."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from gradleak import data, models, observe
+from gradleak import studies
+from gradleak.errors import InputError
 from gradleak.hunting import FAMILIES, hunt
-from gradleak.images import trace_fully_connected
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import select
 from gradleak.studies.wang2024 import certificates
 
 STUDY = "certificates"
-CHOSEN = {"broken": ["none", "signs of lower layers"], "labels": 3, "inversions": 3, "repeats": 1}
+CHOSEN = certificates.Parameters.at("smallest") | {"labels": 3, "inversions": 3}
 
 
 def test_nothing_certified_is_wrong_where_every_assumption_holds(record: Record) -> None:
@@ -23,8 +26,11 @@ def test_nothing_certified_is_wrong_where_every_assumption_holds(record: Record)
     assert kept["wrong"].sum() == 0
     assert kept["right_count"].sum() > kept["cases"].sum() / 2
     assert set(kept["family"]) == set(FAMILIES)
-    counts = list(certificates.COUNTS.values())
-    assert (frame[counts].sum(axis=1) == frame["cases"]).all()
+    assert (frame[list(certificates.COUNTS.values())].sum(axis=1) == frame["cases"]).all()
+    for kind in (certificates.Mapped, certificates.Proved, certificates.Clipped):
+        assert record.rows(kind)["unique"].max() > 0 == record.rows(kind)["wrong"].sum()
+    trouble = record.rows(certificates.Trouble)
+    assert trouble["unique_count"].sum() > 0 == trouble["wrong"].sum() == trouble["proved_wrong"].sum()
 
 
 def test_trials_count_what_the_hunt_counts(record: Record) -> None:
@@ -32,48 +38,80 @@ def test_trials_count_what_the_hunt_counts(record: Record) -> None:
     first = certificates.APART * record.parameters["seed"]
     tally = hunt(rounds=3, seed=first, families=("connected",))
     (counted,) = (one for one in tally if one.broken == "signs of lower layers")
-    assert {name: own[column] for name, column in certificates.COUNTS.items()} == {
-        name: counted.outcomes[name] for name in certificates.COUNTS
-    }
+    assert all(own[column] == counted.outcomes[name] for name, column in certificates.COUNTS.items())
 
 
 def test_many_seeds_are_distributed_over_trials() -> None:
     experiments = certificates.Parameters(broken=["clipped"], labels=60, batches=1).experiments()
     hunts = [one for one in experiments if isinstance(one, certificates.Hunt) and one.family == "labels"]
-    seeds = [(one.first, one.seeds, one.seed) for one in hunts]
-    assert seeds == [(0, 25, 2023), (25, 25, 2023), (50, 10, 2023)]
+    assert [(one.first, one.seeds, one.seed) for one in hunts] == [(0, 25, 2023), (25, 25, 2023), (50, 10, 2023)]
+
+
+def test_a_proof_confirms_the_search_and_finds_labels_of_three_classes(record: Record) -> None:
+    proved = record.rows(certificates.Proved)
+    ordinary = select(proved, classes=10, spread=1.0)
+    ordinary = ordinary[ordinary["dtype"] != "float16"]
+    assert (ordinary["confirmed"] == ordinary["unique_searched"]).all()
+    three = select(proved, classes=3, labels="smoothing", dtype="float64")
+    assert three["unique_searched"].max() == 0 < three["unique"].max()
+
+
+def test_the_map_shows_the_borders(record: Record) -> None:
+    mapped = select(record.rows(certificates.Mapped), labels="smoothing")
+    mapped = mapped.set_index(["classes", "dtype", "spread", "known"])["unique"]
+    assert mapped[10, "float32", 1e-3, True] >= 90
+    assert mapped[10, "float32", 1e-3, False] <= 20
+    for dtype, known in product(("float32", "float64"), (True, False)):
+        assert mapped[10, dtype, 1.0, known] >= 90
+    assert (mapped[3].xs(False, level="known") == 0).all()
+
+
+def test_clipping_hides_nothing(record: Record) -> None:
+    clipped = select(record.rows(certificates.Clipped), norm=0.1)
+    assert (clipped["touched"] == 100).all()
+    assert (clipped["unique_right"] >= 90).all()
+    assert (select(clipped, labels="smoothing")["unaware"] <= 10).all()
+
+
+def test_broken_assumptions_are_noticed_if_an_equation_is_left(record: Record) -> None:
+    broken = select(record.rows(certificates.Broken), classes=10, spread=1.0)
+    assert set(broken["what"]) == set(certificates.VIOLATED)
+    assert (broken["wrong"] == 0).all()
+
+
+def test_a_case_is_the_same_each_time_and_cases_are_difficult() -> None:
+    drawn, again = ([certificates.case(number, 7) for number in range(300)] for _ in range(2))
+    assert all(torch.equal(one.weight, two.weight) for one, two in zip(drawn, again, strict=True))
+    assert {one.weight.dtype for one in drawn} == set(certificates.DTYPES.values())
+    assert max(len(one.hidden) for one in drawn) > 8
+    assert min(one.factor for one in drawn) < 0.01
+    assert max(one.factor for one in drawn) > 100
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [({"broken": ["nothing"]}, "must be one of none, clipped"), ({"classes": [2, 10]}, "3"), ({"proved": [2]}, "3")],
+)
+def test_unknown_assumptions_and_two_classes_are_refused(values: dict[str, list[str | int]], reason: str) -> None:
+    with pytest.raises(InputError, match=reason):
+        studies.parameters(STUDY, "quick", values)
 
 
 def test_tables_and_figures(record: Record) -> None:
-    assert list(certificates.attacks_table(record)["attack"]) == list(FAMILIES)
+    assert list(certificates.attacks_table(record)["attack"]) == [*FAMILIES, *["difficult cases"] * 5]
     (line,) = certificates.broken_table(record).to_dict(orient="records")
     assert (line["broken assumption"], line["wrong certificates"]) == ("signs of lower layers", "0")
-    assert len(certificates.cost_table(record)) == len(certificates.TIMED)
-    drawn = certificates.figure_outcomes(record)
-    assert figures.gray_table(drawn).std() > 0.02
-    plt.close(drawn)
+    assert len(certificates.clipped_table(record)) == 1
+    assert certificates.cost_line(record).count("%") == len(certificates.CHECKED)
+    for draw in (certificates.figure_outcomes, certificates.figure_map, certificates.figure_broken):
+        figure = draw(record)
+        assert figures.gray_table(figure).std() > 0.02
+        plt.close(figure)
 
 
 def test_a_wrong_certificate_is_counted_for_its_attack(record: Record) -> None:
-    wrong = {"family": "peeling", "broken": "signs of lower layers"}
-    trials = [
-        trial.model_copy(update={"rows": [row | {"right_count": 4, "wrong": 2} for row in trial.rows]})
-        if wrong.items() <= trial.inputs.items()
-        else trial
-        for trial in record.trials
-    ]
-    (line,) = certificates.broken_table(record.model_copy(update={"trials": trials})).to_dict(orient="records")
+    peeling = {"family": "peeling", "broken": "signs of lower layers"}
+    (trial,) = (trial for trial in record.trials if peeling.items() <= trial.inputs.items())
+    wrong = trial.model_copy(update={"rows": [trial.rows[0] | {"right_count": 4, "wrong": 2}]})
+    (line,) = certificates.broken_table(record.model_copy(update={"trials": [wrong]})).to_dict(orient="records")
     assert (line["wrong certificates"], line["attacks with wrong certificates"]) == ("2", "peeling 2")
-
-
-def test_signs_meet_the_equations_of_each_layer_but_give_no_certificate() -> None:
-    image = data.normalise(data.load("photos", "test").images[:1])
-    model = models.build("fcn4", classes=10, image_size=image.shape[-1], seed=0)
-    leak = observe(model, image, torch.tensor([3]))
-    found = trace_fully_connected(certificates.signs_of(model, leak))
-    assert found.status != "exact"
-
-
-def test_an_unknown_assumption_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be one of none, clipped"):
-        certificates.Parameters(broken=["nothing"])
