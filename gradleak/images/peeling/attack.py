@@ -67,8 +67,8 @@ class Peeled:
         layers: A report for each layer with its inputs and their estimated relative error, from the last to the first.
         matched: The names of the network's operations whose recovered values the final search for images matched.
         misfits: The relative error of these values for each sample (B,).
-        errors: An estimate of the root mean square error of each image (B,), inf if it was not found. It is no bound: the
-            page on peeling measures how often and how far true errors exceed it.
+        errors: An estimate of the root mean square error of each image (B,), inf if it was not found. It is no bound;
+            the page on peeling measures how often and how far true errors exceed it.
         residual: The relative error of the gradient that images and labels give.
         status: "unique" if the batch explains the gradient and `relative` is at most 1e-3; "found" if some images are
             missing or less accurate; or "failed".
