@@ -27,7 +27,7 @@ EXPLORED = (
     *("batch-restoration", "reveal-labels", "posterior-attack"),
     *("label-accuracy", "noise", "identifiability"),
     *("batch-soft-labels", "joint-batches", "cocktail-party"),
-    *("fcn-inversion", "cnn-inversion", "exact-batch", "peeling", "peeling-limits"),
+    *("fcn-inversion", "cnn-inversion", "exact-batch", "peeling"),
     *("cnn-reconstruction", "feature-matching", "what-matching-costs"),
     *("gradinversion", "gradinversion-baselines", "gradinversion-batches", "gradinversion-many"),
     *("sentences", "words", "transcripts", "harder-transcripts", "matched-transcripts"),

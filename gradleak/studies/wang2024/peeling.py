@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from pydantic import Field
@@ -35,7 +34,7 @@ from gradleak.runs.forms import Form, Whole
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
-from gradleak.show.drawn import DASHED, Mark, arranged, drawn, level, lines, panel, points, scattered
+from gradleak.show.drawn import DASHED, Look, Panel, arranged, drawn, level, lines, panel, points, scattered
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
 from gradleak.show.summaries import NOTHING, cells, count, least, median, select, summary, total
@@ -72,7 +71,7 @@ NAMES = {
     "efficientnet-lite0": "EfficientNet-Lite0",
 }
 COUNTED = range(1, 17)
-# The parts of the page in which errors are estimated, and those that were recorded with the estimates of today.
+# The parts of the page in which the errors of layers are estimated.
 PARTS = {
     "peeled": "untrained",
     "large": "untrained, large batch",
@@ -81,7 +80,6 @@ PARTS = {
     "defended": "defended",
     "reach": "other networks",
 }
-CURRENT = ("large", "trained", "confident", "defended")
 
 
 class Stage(Form):
@@ -269,9 +267,7 @@ class TrainedNetwork(Experiment):
         chosen = torch.randperm(len(private), generator=_random(self.seed + self.batch))[: own.size]
         images, labels = private.images[chosen].double(), private.labels[chosen]
         rows, _ = _peeled(_observed(trained.model, images, labels, self.device), images, steps=self.steps)
-        with torch.no_grad():
-            logits = trained.model(data.normalise(images).to(self.device).float()).double().cpu()
-        unsure = _unsure(logits, labels)
+        unsure = _unsure(trained.model, images, labels)
         rows[0] |= {
             "test_accuracy": trained.accuracy,
             "training_loss": trained.losses[-1],
@@ -308,13 +304,10 @@ class SureSample(OnImages):
         """Change the network so that p of the first sample is as wanted, and peel both samples."""
         images, labels = self.images(2, _random(self.seed)), _classes(2, self.seed)
         model = _network(images, self.seed).double()
-        with torch.no_grad():
-            _sure_of(model, images, int(labels[0]), self.level)
-            model.to(DTYPES[self.dtype])
-            unsure = _unsure(model(data.normalise(images).to(DTYPES[self.dtype])).double(), labels)
+        _sure_of(model, images, int(labels[0]), self.level)
         rows, restored = _peeled(_observed(model, images, labels, self.device, self.dtype), images)
         sure, other = image_psnr(restored, images).tolist()
-        rows[0] |= {"sure": sure, "other": other, "unsure": float(unsure[0])}
+        rows[0] |= {"sure": sure, "other": other, "unsure": float(_unsure(model, images, labels)[0])}
         return rows
 
 
@@ -455,12 +448,15 @@ def _restored(attack: Callable[[], Tensor], images: Tensor) -> tuple[float, Colu
     return seconds, {"cpu_seconds": seconds, **similarity(restored, images), "picture": picture}
 
 
-def _unsure(logits: Tensor, labels: Tensor) -> Tensor:
+@torch.no_grad()
+def _unsure(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     """Return 1 − p of the labels (B,), computed without the subtraction, which would cancel digits."""
+    logits: Tensor = model(data.normalise(images).to(next(model.parameters()))).double().cpu()
     rest = (logits - logits.gather(1, labels[:, None])).scatter(1, labels[:, None], -torch.inf)
     return rest.logsumexp(dim=1).sigmoid()
 
 
+@torch.no_grad()
 def _sure_of(model: nn.Module, images: Tensor, label: int, level: float) -> None:
     """Change the last layer so that 1 − p of the first image is `level`, with the same logits for the second image."""
     features, logits = head_inputs(model, data.normalise(images))
@@ -505,29 +501,31 @@ MEASURES = {
 def table(record: Record) -> pd.DataFrame:
     """Return the results of peeling ResNet18, one row for each number of training epochs, image side and batch size."""
     order = ["epochs", "side", "size"]
-    rows = batches(record.frame())
-    rows = rows[rows["part"].isin([Peeling.part, TrainedNetwork.part, LargeBatch.part])]
-    rows = rows.reindex(columns=rows.columns.union(["epochs", "test_accuracy", "surest"], sort=False))
-    rows = rows.fillna({"epochs": 0, "side": FEW}).astype(dict.fromkeys(order, int)).sort_values(order, kind="stable")
+    rows = _batches(record, Peeling, TrainedNetwork, LargeBatch).astype(dict.fromkeys(order, int))
+    trained = cells(COLUMNS, "test_accuracy", "surest", by=least)
     return summary(
-        rows.assign(right=rows["test_accuracy"].astype(float).map("{:.0%}".format).replace("nan%", NOTHING)),
-        {"epochs": "epochs", "accuracy": "right", "image side (pixels)": "side", "B": "size"},
-        MEASURES | cells(COLUMNS, "surest", by=least) | cells(COLUMNS, "cpu_seconds", by=median, head="median {}"),
-    ).replace("nan", NOTHING)
+        rows.sort_values(order, kind="stable"),
+        {"epochs": "epochs", "image side (pixels)": "side", "B": "size"},
+        MEASURES | trained | cells(COLUMNS, "cpu_seconds", by=median, head="median {}"),
+    ).replace(["nan", "nan%"], NOTHING)
 
 
 def defended_table(record: Record) -> pd.DataFrame:
-    """Return the results behind defences, one row for each defence with its level, image side and attacker."""
-    rows = batches(record.frame())
-    rows = rows[rows["part"].isin([FromNoise.part, Defended.part])].fillna({"defense": "gaussian", "side": FEW})
+    """Return the results behind defences, one row for each image side, defence with its level, and attacker."""
+    rows = _batches(record, Defended, FromNoise).astype({"side": int})
     defence = [
         f"local steps, rate {level:g}" if defense == LOCAL else defenses.shown(f"{defense}/{level}")
         for defense, level in zip(rows["defense"], rows["level"], strict=True)
     ]
-    rows = rows.assign(defence=defence, side=rows["side"].astype(int), attacker=rows["attacker"].map(KNOWLEDGE))
-    rows = rows.sort_values("side", kind="stable")
-    keys = {"defence": "defence", "image side (pixels)": "side", "attacker": "attacker"}
-    return summary(rows, keys, MEASURES)
+    rows = rows.assign(defence=defence, attacker=rows["attacker"].map(KNOWLEDGE)).sort_values("side", kind="stable")
+    return summary(rows, {"image side (pixels)": "side", "defence": "defence", "attacker": "attacker"}, MEASURES)
+
+
+def _batches(record: Record, *kinds: type[Experiment]) -> pd.DataFrame:
+    """Return the rows of the batches of some kinds of experiment, with what the experiments do not state."""
+    rows = pd.concat([batches(record.rows(kind)) for kind in kinds])
+    rows = rows.reindex(columns=rows.columns.union(["epochs", "test_accuracy", "surest", "defense"], sort=False))
+    return rows.fillna({"epochs": 0, "side": FEW, "defense": "gaussian"})
 
 
 def coverage(record: Record) -> str:
@@ -544,93 +542,91 @@ def coverage(record: Record) -> str:
 
 def _estimated(record: Record) -> pd.DataFrame:
     """Return the rows of certified batches, each with the image whose estimated error is furthest from the truth."""
-    rows = batches(record.frame())
-    return rows[rows["certified"] & rows["part"].isin(CURRENT)]
+    rows = _batches(record, LargeBatch, TrainedNetwork, SureSample, Defended)
+    return rows[rows["certified"]]
 
 
 def figure_batch(record: Record) -> Figure:
     """Show the first batch of the largest size: private, peeled, and restored by gradient matching."""
     size = record.rows(Matching)["size"].max()
     pictures = [select(record.rows(kind), size=size)["picture"].dropna().iloc[0] for kind in (Peeling, Matching)]
-    figure, axes = figures.panels(1, 1, height=3.4)
-    show(axes[0][0], pictures, ["private", "peeled", "gradient matching"])
+    return _strips(pictures, ["private", "peeled", "gradient matching"])
+
+
+def figure_rival(record: Record) -> Figure:
+    """Show the largest batch: private, and as restored by each attack, with its mean PSNR and CPU time."""
+    rows = record.rows(Rivals)
+    if rows.empty:
+        return figures.nothing("Not run with these parameters")
+    rows = rows[rows["size"] == rows["size"].max()]
+    results = [
+        f"{attack}\n{psnr:.1f} dB, {seconds:.0f} s" if seconds > 0 else attack
+        for attack, psnr, seconds in zip(rows["attack"], rows["psnr"], rows["cpu_seconds"], strict=True)
+    ]
+    return _strips(list(rows["picture"]), results)
+
+
+def _strips(pictures: list[str], names: list[str]) -> Figure:
+    figure, axes = figures.panels(1, 1, height=1.1 * len(names))
+    show(axes[0][0], pictures, names)
     return figure
 
 
 def figure_errors(record: Record) -> Figure:
-    """Plot estimated against true errors of the inputs of all layers, and their ratio for images of certified batches.
+    """Plot estimated / true error, for the inputs of layers against the true error, for images against the PSNR.
 
-    Dashed lines on the left are a factor of 10 away from equality.
+    The thin lines are a factor of 10 away from equality.
     """
+    layers = select(record.frame(), what="layer", reason="")
+    lines_at = [level(1.0), *(level(factor, linewidth=0.8) for factor in (FACTOR, 1 / FACTOR))]
 
-    def errors(x: str, y: str) -> Mark:
-        return scattered(x, y, "part", label=PARTS.__getitem__, order=[*PARTS.values()], markersize=4)
+    def ratios(rows: pd.DataFrame, x: str, y: str, **settings: Any) -> Panel:
+        marks = scattered(x, y, "part", label=PARTS.__getitem__, order=[*PARTS.values()], markersize=4)
+        return panel(rows, marks, *lines_at, yscale="log", ylabel="estimated / true error", **settings)
 
-    left = panel(
-        select(record.frame(), what="layer", reason=""), errors("off", "claimed"), _equality,
-        xscale="log", yscale="log", xlabel="true relative error of a layer's inputs", ylabel="estimated relative error",
+    own = ratios(
+        layers.assign(ratio=layers["claimed"].astype(float) / layers["off"].astype(float)), "off", "ratio",
+        title="Inputs of layers", xscale="log", xlabel="true relative error",
     )  # fmt: skip
-    right = panel(
-        _estimated(record), errors("lowest_psnr", "images_ratio"), level(1.0),
-        yscale="log", xlabel=COLUMNS["lowest_psnr"].head, ylabel="estimated / true error",
+    images = ratios(
+        _estimated(record), "lowest_psnr", "images_ratio",
+        title="Images of certified batches", xlabel=COLUMNS["lowest_psnr"].head,
     )  # fmt: skip
-    return arranged([left, right], across=2, height=3.6, legend=4, sharey=False)
-
-
-def _equality(axis: Axes, rows: pd.DataFrame) -> None:
-    """Draw the line on which estimated and true errors are equal, and two lines a factor of 10 away from it."""
-    ends = rows["off"].min() / 3, rows["off"].max() * 3
-    axis.plot(ends, ends, color=figures.TRUTH, linewidth=1.2, label="estimated = true")
-    for factor in (FACTOR, 1 / FACTOR):
-        axis.plot(ends, [end * factor for end in ends], color=figures.TRUTH, linewidth=0.8, linestyle=DASHED)
+    return arranged([own, images], across=2, height=3.6, legend=3)
 
 
 def counted(network: str) -> pd.DataFrame:
-    """Count a network's layers for each batch size: all, and those before the first that equations do not determine."""
+    """Count a network's layers for each batch size: all, and those before the first that equations do not determine.
+
+    Counting needs the network; there are no rows if the package of its weights is not installed.
+    """
     shape = (3, SIDE, SIDE)
-    traced = Network(_network(torch.zeros(1, *shape), 0, network).to("meta"), shape)
+    try:
+        traced = Network(_network(torch.zeros(1, *shape), 0, network).to("meta"), shape)
+    except MissingData:
+        return pd.DataFrame()
     rows = []
     for size in COUNTED:
         counts = counts_of(traced, size)
         possible = next((n for n, one in enumerate(counts) if one.reason), len(counts))
-        rows.append({"size": size, "possible": possible, "layers": sum(one.unknowns > 0 for one in counts)})
+        whole = sum(one.unknowns > 0 for one in counts)
+        rows.append({"network": network, "size": size, "possible": possible, "whole": whole})
     return pd.DataFrame(rows)
 
 
 def figure_counts(record: Record) -> Figure:
     """Plot the number of layers against the batch size, one panel for each network: by counting, and as recovered."""
+    recovered = batches(record.rows(Reach))
+    look: Look = {"marker": "", "drawstyle": "steps-mid"}
     return drawn(
-        batches(record.rows(Reach)),
+        pd.concat([recovered, *map(counted, recovered["network"].unique())]),
         points("size", "layers", "layers recovered", figures.COLOURS[1], s=36),
-        _count,
-        panels="network",
-        title=NAMES.__getitem__,
-        across=3,
-        height=2.6,
-        legend=3,
-        sharey=False,
-        xlabel="batch size B",
-        ylabel="layers",
-        xlim=(0.5, COUNTED[-1] + 0.5),
-        ylim=(-0.6, None),
-    )
-
-
-def _count(axis: Axes, rows: pd.DataFrame) -> None:
-    """Draw the number of layers that the count allows, and the number of all layers of the panel's network."""
-    axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    # Counting needs the network, and the package of a pretrained network may not be installed.
-    try:
-        own, dashes = counted(rows["network"].iloc[0]), figures.DASHES[1]
-    except MissingData:
-        words = "not counted: the package\nof its weights is missing"
-        axis.text(0.5, 0.5, words, ha="center", va="center", fontsize=8, transform=axis.transAxes)
-        axis.margins(y=0.2)
-        return
-    axis.step(own["size"], own["possible"], where="mid", color=figures.COLOURS[0], label="possible by the count")
-    axis.axhline(
-        own["layers"].max(), color=figures.TRUTH, linewidth=1.0, linestyle=dashes, label="layers of the network"
-    )
+        lines("size", "possible", label=lambda: "possible by the count", **look),
+        lines("size", "whole", label=lambda: "layers of the network", color=figures.TRUTH, linestyle=DASHED, **look),
+        lambda axis, rows: axis.yaxis.set_major_locator(MaxNLocator(5, integer=True)),
+        panels="network", title=NAMES.__getitem__, across=3, height=2.6, legend=3, sharey=False,
+        xlabel="batch size B", ylabel="layers", xlim=(0.5, COUNTED[-1] + 0.5), ylim=(-0.6, None),
+    )  # fmt: skip
 
 
 def figure_confident(record: Record) -> Figure:
@@ -649,22 +645,9 @@ def figure_confident(record: Record) -> Figure:
     )
 
 
-def figure_rival(record: Record) -> Figure:
-    """Show the largest batch: private, and as restored by each attack, with its mean PSNR and CPU time."""
-    rows = record.rows(Rivals)
-    rows = rows[rows["size"] == rows["size"].max()]
-    results = [
-        f"{attack}\n{psnr:.1f} dB, {seconds:.0f} s" if seconds > 0 else attack
-        for attack, psnr, seconds in zip(rows["attack"], rows["psnr"], rows["cpu_seconds"], strict=True)
-    ]
-    figure, axes = figures.panels(1, 1, height=4.4)
-    show(axes[0][0], list(rows["picture"]), results)
-    return figure
-
-
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    own = line(table(record), "0", NOTHING, str(SIDE), "4")
+    own = line(table(record), "0", str(SIDE), "4")
     return Leaks(
         "all images, layer by layer",
         f"batches of {own['B']}; ResNet18, untrained",

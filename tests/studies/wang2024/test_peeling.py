@@ -74,7 +74,7 @@ def test_the_factor_that_makes_a_network_sure_changes_nothing_for_the_other() ->
         peeling._sure_of(model, images, 7, 1e-9)
         after = model(data.normalise(images))
     torch.testing.assert_close(after[1], before[1])
-    unsure = peeling._unsure(after, torch.tensor([7, 0]))
+    unsure = peeling._unsure(model, images, torch.tensor([7, 0]))
     assert float(unsure[0]) == pytest.approx(1e-9, rel=1e-6)
     assert float(unsure[1]) == pytest.approx(1 - float(after[1].softmax(dim=0)[0]), rel=1e-9)
 
