@@ -62,14 +62,7 @@ DEFENSES: dict[str, tuple[float, ...]] = {
     "prune": (0.01, 0.1),
     LOCAL: (1e-6, 1e-3),
 }
-NAMES = {
-    "resnet18-cifar": "ResNet18, CIFAR form",
-    "resnet18": "ResNet18, 7×7 stem",
-    "resnet20": "ResNet20",
-    "resnet50-cifar": "ResNet50, CIFAR form",
-    "lenet": "LeNet, sigmoid",
-    "efficientnet-lite0": "EfficientNet-Lite0",
-}
+NETWORKS = [NETWORK, "resnet18", "resnet20", "resnet50-cifar", "lenet", "efficientnet-lite0"]
 COUNTED = range(1, 17)
 # The parts of the page in which the errors of layers are estimated.
 PARTS = {
@@ -123,7 +116,7 @@ class Parameters(studies.Parameters):
     precisions: list[str] = setting(paper=list(DTYPES))
     defenses: list[str] = setting(paper=list(DEFENSES))
     defended: int = setting(ge=1, le=1000)
-    networks: list[str] = setting(paper=list(NAMES))
+    networks: list[str] = setting(paper=NETWORKS)
     network_sizes: list[int] = setting(paper=[1, 2, 4, 8])
     rivals: list[Race] = setting(paper=["4/100", "1/1000"], validate_default=True)
     steps: int = setting(paper=1200, ge=1, le=100_000)
@@ -523,7 +516,8 @@ def defended_table(record: Record) -> pd.DataFrame:
 
 def _batches(record: Record, *kinds: type[Experiment]) -> pd.DataFrame:
     """Return the rows of the batches of some kinds of experiment, with what the experiments do not state."""
-    rows = pd.concat([batches(record.rows(kind)) for kind in kinds])
+    rows = batches(record.frame())
+    rows = rows[rows["part"].isin([kind.part for kind in kinds])]
     rows = rows.reindex(columns=rows.columns.union(["epochs", "test_accuracy", "surest", "defense"], sort=False))
     return rows.fillna({"epochs": 0, "side": FEW, "defense": "gaussian"})
 
@@ -624,7 +618,7 @@ def figure_counts(record: Record) -> Figure:
         lines("size", "possible", label=lambda: "possible by the count", **look),
         lines("size", "whole", label=lambda: "layers of the network", color=figures.TRUTH, linestyle=DASHED, **look),
         lambda axis, rows: axis.yaxis.set_major_locator(MaxNLocator(5, integer=True)),
-        panels="network", title=NAMES.__getitem__, across=3, height=2.6, legend=3, sharey=False,
+        panels="network", title=network_in_words, across=3, height=2.6, legend=3, sharey=False,
         xlabel="batch size B", ylabel="layers", xlim=(0.5, COUNTED[-1] + 0.5), ylim=(-0.6, None),
     )  # fmt: skip
 
@@ -675,5 +669,5 @@ def outcomes(record: Record) -> list[Outcome]:
         data=rows["dataset"].fillna(LEARNS), batch=rows["size"].fillna(1).astype(int) + local,
         defense=(rows["defense"].fillna("gaussian") + "/" + level).mask(local | rows["level"].isna(), "none"),
         client=("2 local steps, rate " + level).where(local, "float32"),
-        detail=stage.where(trained, "").mask(rows["part"] == Rivals.part, f"{FEW} pixels"),
+        detail=stage.where(trained, "").mask(rows["part"].isin([Defended.part, Rivals.part]), f"{FEW} pixels"),
     )  # fmt: skip
