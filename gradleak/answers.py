@@ -69,7 +69,7 @@ class Answer:
         status: How certain the answer is, a key of `MEANINGS`, which says what each status means.
         reason: Why the answer is not certain, or not certain of everything.
         claimed: The error that the attack states for its answer, inf if it states none. This is a bound, but for the
-            soft labels of a batch an estimate.
+            soft labels of a batch an estimate, and for images that were peeled four times an estimate.
         labels: The labels (B, C).
         counts: How often each class occurs (C,).
         classes: The classes that occur.

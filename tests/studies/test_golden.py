@@ -41,7 +41,7 @@ def test_golden_rows_hold_every_part_of_the_record(name: str) -> None:
 # What decides the branch that a trial takes, and where the smallest runs leave some of its values out.
 BRANCHES = ("stage", "dtype", "kind", "optimizer")
 LEFT_OUT = {
-    ("peeling-limits", "stage"): "a stage states image side, epochs and batch size; the smallest run has one",
+    ("peeling", "stage"): "a stage states image side, epochs and batch size; the smallest run has one",
     ("posterior-attack", "optimizer"): "the optimiser changes only the network that is attacked",
     ("what-matching-costs", "stage"): "its networks are those of cnn-reconstruction, which has trained ones",
 }

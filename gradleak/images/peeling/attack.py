@@ -47,7 +47,7 @@ LOOSE = 30.0
 # Images and labels explain the gradient if its relative error is smaller. A few wrong slopes near zero cause errors of
 # about 1e-3, a wrong image much larger ones.
 EXPLAINS = 2e-2
-# A batch is "unique" only if each image has a smaller claimed relative error.
+# A batch is "unique" only if BOUND times the estimated relative error of each image is smaller.
 SURE = 1e-3
 # An image is found if the misfit of its map is below this multiple of the map's error.
 FOUND = 10.0
@@ -64,12 +64,13 @@ class Peeled:
         nearest: The images (B, …) nearest to the deepest recovered maps, even if they do not reproduce these maps
             exactly; NaN if no map was recovered.
         labels: The labels (B, C) in float64, NaN where they were not found.
-        layers: A report for each layer with its inputs and their claimed relative error, from the last to the first.
+        layers: A report for each layer with its inputs and their estimated relative error, from the last to the first.
         matched: The names of the network's operations whose recovered values the final search for images matched.
         misfits: The relative error of these values for each sample (B,).
-        errors: The claimed root mean square error of each image (B,), inf if it was not found.
+        errors: An estimate of the root mean square error of each image (B,), inf if it was not found. It is no bound;
+            the page on peeling measures how often and how far true errors exceed it.
         residual: The relative error of the gradient that images and labels give.
-        status: "unique" if the batch explains the gradient and has errors of at most 1e-3; "found" if some images are
+        status: "unique" if the batch explains the gradient and `relative` is at most 1e-3; "found" if some images are
             missing or less accurate; or "failed".
         reason: Why the batch is not "unique", "" if it is.
         in_front: As of an `Inversion`: the images are the inputs of the first layer.
@@ -104,7 +105,10 @@ class Peeled:
 
     @property
     def relative(self) -> Tensor:
-        """A bound on the relative error of each image (B,), inf if it was not found."""
+        """Four times the estimated relative error of each image (B,), inf if it was not found.
+
+        The factor of four allows for errors of the estimate. There is no proof that it suffices.
+        """
         size = self.images.flatten(1).square().mean(dim=1).sqrt()
         return (BOUND * self.errors / size).nan_to_num(nan=math.inf)
 
@@ -226,7 +230,7 @@ def peel(
         fronts = _in_front(leak, network, sweep, names, steps, seed)
         good = fronts.misfit < FOUND * _error_of(sweep, names)
         images = torch.where(good.view(-1, *[1] * (blank.ndim - 1)), fronts.images, blank)
-        claimed = torch.where(good, fronts.error, infinite)
+        image_errors = torch.where(good, fronts.error, infinite)
         complete = bool(good.all())
         residual = _residual(leak, network, images, top.labels) if complete else torch.inf
     status: Status = "unique" if complete and residual < EXPLAINS and top.status == "unique" else "found"
@@ -236,7 +240,7 @@ def peel(
         which = f" ({int((~good).sum())} of {len(good)} samples)" if len(good) > 1 else ""
         reason = f"the final search for the image did not reproduce the maps at '{name}'{which}"
     peeled = Peeled(
-        images, fronts.images, top.labels, layers, name, fronts.misfit, claimed, residual, status, reason,
+        images, fronts.images, top.labels, layers, name, fronts.misfit, image_errors, residual, status, reason,
         in_front(leak.model),
     )  # fmt: skip
     worst = float(peeled.relative.max())

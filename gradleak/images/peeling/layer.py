@@ -26,7 +26,7 @@ SINGULAR = 1e-9
 # An unknown hangs on rows alone if these have all but this share of it.
 ALONE = 1e-12
 TINY = 1e-100
-# The probability of a larger error than claimed that the number of residuals is accounted for.
+# The probability of a larger error than estimated that the number of residuals is accounted for.
 RARE = 5e-4
 # The number of entries of the channels' systems that are solved together.
 AT_ONCE = 16_000_000

@@ -22,7 +22,7 @@ from gradleak.leak import Leak
 ABOVE = 8.0
 # ReLU has no negative outputs, so negative values show the true deviation, if there are at least this many.
 BELOW = 8
-# Inputs with a larger claimed relative error are discarded.
+# Inputs with a larger estimated relative error are discarded.
 LOST = 0.03
 # A channel is explained if the relative error of its gradient is below this multiple of the layer's.
 EXPLAINED = 10.0
@@ -253,9 +253,9 @@ def _flipped(
 
 
 def _calibration(ratio: Tensor) -> Tensor:
-    """Return the ratio (B, 1, …) of the true to the claimed deviation of values that cannot be negative.
+    """Return the ratio (B, 1, …) of the true to the estimated deviation of values that cannot be negative.
 
-    `ratio` (B, C, …) has the values divided by their claimed deviations.
+    `ratio` (B, C, …) has the values divided by their estimated deviations.
     """
     negative, square = ratio < 0, ratio.clamp(max=0).square_()
     place, few = _below(negative, square, (1,))

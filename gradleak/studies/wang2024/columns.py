@@ -168,19 +168,18 @@ COLUMNS = Columns(
     residual=Column("relative error of the recomputed gradient", ERROR),
     whole=Column("recovered exactly", ".0%"),
     flagged=Column("answer not certified"),
-    # peeling and peeling-limits: peeled batches and the inputs of their layers. An attack's estimate of its error is
-    # claimed, and honest within a factor of ten of the true error. In an exactly restored batch, PSNRs and the ratio of
-    # errors measure only rounding errors. Records have a huge negative PSNR for an image that was not found.
+    # peeling: peeled batches and the inputs of their layers. The attack's estimate of an error is `claimed`, and honest
+    # within a factor of ten of the true error. In an exactly restored batch, PSNRs and the ratio of errors measure only
+    # rounding errors. Records have a huge negative PSNR for an image that was not found.
     matched=Column("maps from which the images were searched"),
     back=Column("every image exact"),
     silently=Column("certified although an image is not exact"),
-    images_ratio=Column("claimed / true error of an image", ".2g", kinds.rounding(near=10.0)),
-    images_honest=Column("claimed errors of images honest"),
+    images_ratio=Column("estimated / true error of an image", ".2g", kinds.rounding(near=10.0)),
+    images_honest=Column("estimated errors of images within a factor of 10"),
     layers=Column("layers recovered", "{:.0f}"),
-    deepest=Column("recovered layer nearest to the image"),
     number=Column("layers behind it", "{:.0f}"),
     off=Column("true error", ERROR),
-    honest=Column("claimed error honest"),
+    honest=Column("estimated error within a factor of 10"),
     cpu_seconds=Column("CPU time (s)", ".0f"),
     times=Column("CPU time relative to peeling", ".1f"),
     # Trained networks. 1 − p of a sample is rounded as its label's probability p.

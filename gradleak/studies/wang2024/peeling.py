@@ -1,55 +1,124 @@
-"""Peeling: a batch restored from a residual network, layer by layer
+"""Peeling a residual network, and where it ends
 
-Beyond wang2024, section 4.2: restore every image of a batch from one averaged ResNet18 gradient, layer by layer.
+Beyond wang2024, section 4.2: restore every image of a batch from one averaged ResNet18 gradient, layer by layer, and
+find the limits of this: trained networks, larger batches, sure samples, other networks and defended gradients.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import ClassVar
+from itertools import product
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor
+from matplotlib.ticker import MaxNLocator
+from pydantic import Field
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak import claims, data, metrics, models, studies
-from gradleak.images import Adam, match, peel
-from gradleak.leak import Leak, observe
+from gradleak import claims, data, defenses, metrics, models, studies
+from gradleak.errors import MissingData
+from gradleak.images import Adam, match, peel, restore_batches
+from gradleak.images.gradinversion.settings import SETTINGS
+from gradleak.images.peeling.attack import counts_of
+from gradleak.images.peeling.network import Network
+from gradleak.leak import Leak, head_inputs, observe
+from gradleak.models import training
 from gradleak.runs.fitting import Sees
+from gradleak.runs.forms import Form, Whole
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
-from gradleak.show.drawn import DASHED, drawn, scattered
+from gradleak.show.drawn import DASHED, Look, Panel, arranged, drawn, level, lines, panel, points, scattered
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import among, cells, count, least, mean, median, select, summary, total
+from gradleak.show.summaries import NOTHING, cells, count, least, median, select, summary, total
 from gradleak.studies import Experiment, setting
-from gradleak.studies.shared.defended import sent_behind
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, network_in_words
-from gradleak.studies.shared.peeled import FACTOR, batch_row, batches, in_order, layer_rows, similarity
+from gradleak.studies.shared.peeled import FACTOR, batch_row, batches, image_psnr, in_order, layer_rows, similarity
+from gradleak.studies.shared.samples import DTYPES
 from gradleak.studies.wang2024.columns import COLUMNS
 
 PLACE = "Beyond section 4.2"
+# A ratio of times differs from run to run.
+TIMES = ("times",)
 NETWORK = "resnet18-cifar"
+SIDE, CLASSES = 32, 100
+# Image side (pixels) for larger batches: at this side, no convolution has more positions than equations.
+FEW = 16
+# The dataset on which the network is trained.
+LEARNS = "flowers17"
+LOCAL = "local"
+# The levels of each defence.
+DEFENSES: dict[str, tuple[float, ...]] = {
+    "gaussian": (1e-9, 1e-8, 1e-7),
+    "clip-share": (0.5,),
+    "prune": (0.01, 0.1),
+    LOCAL: (1e-6, 1e-3),
+}
+NETWORKS = [NETWORK, "resnet18", "resnet20", "resnet50-cifar", "lenet", "efficientnet-lite0"]
+COUNTED = range(1, 17)
+# The parts of the page in which the errors of layers are estimated.
+PARTS = {
+    "peeled": "untrained",
+    "large": "untrained, large batch",
+    "trained": "trained",
+    "confident": "one sure sample",
+    "defended": "defended",
+    "reach": "other networks",
+}
+
+
+class Stage(Form):
+    """A trained network and its batches.
+
+    Attributes:
+        side: The side of the images (pixels).
+        epochs: The number of training epochs.
+        size: The batch size.
+        batches: The number of batches.
+    """
+
+    side: Whole = Field(ge=8)
+    epochs: Whole = Field(ge=1)
+    size: Whole = Field(ge=1)
+    batches: Whole = Field(1, ge=1)
+
+
+class Race(Form):
+    """The size of a batch that other attacks are run on too, and their number of steps."""
+
+    size: Whole = Field(ge=1)
+    steps: Whole = Field(ge=1)
 
 
 class Parameters(studies.Parameters):
-    """Parameters of the page: batch sizes, numbers of batches, noise, and steps of search and matching."""
+    """Parameters of the page: batches and networks that are peeled, defences, and other attacks to compare with."""
 
     sizes: list[int] = setting(paper=[1, 4])
     repeats: int = setting(paper=10, ge=1, le=1000)
-    large: list[int]
     noises: list[float] = setting(paper=[1e-8, 1e-6])
     matching: int = setting(paper=200, ge=1, le=100_000)
     classes: int = setting(ge=4, le=10_000)
     side: int = setting(paper=32, ge=8, le=64)
+    trained: list[Stage] = setting(
+        paper=[*(f"16/{epochs}/{form}" for epochs in (1, 5, 20) for form in ("1/3", "4/1")), "32/5/1/1"],
+        validate_default=True,
+    )
+    large: list[int] = setting(paper=[8])
+    confident: list[float] = setting(paper=[1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8, 1e-10])
+    precisions: list[str] = setting(paper=list(DTYPES))
+    defenses: list[str] = setting(paper=list(DEFENSES))
+    defended: int = setting(ge=1, le=1000)
+    networks: list[str] = setting(paper=NETWORKS)
+    network_sizes: list[int] = setting(paper=[1, 2, 4, 8])
+    rivals: list[Race] = setting(paper=["4/100", "1/1000"], validate_default=True)
     steps: int = setting(paper=1200, ge=1, le=100_000)
     dataset: str = setting(paper="cifar10")
 
@@ -58,45 +127,67 @@ class Parameters(studies.Parameters):
         return [Sees(NETWORK, self.dataset)]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield the batches that are peeled, then single images with noise, then the batches that are matched."""
-        sizes = [(size, self.repeats) for size in self.sizes] + [(size, 1) for size in self.large]
-        for size, repeats in sizes:
-            for batch in range(repeats):
-                yield Peeling.of(self, size=size, batch=batch)
-        for level in self.noises:
-            yield FromNoise.of(self, level=level)
+        """Yield one experiment for each batch, and one for each level of a defence."""
+        for size, batch in product(self.sizes, range(self.repeats)):
+            yield Peeling.of(self, size=size, batch=batch)
+        for noise in self.noises:
+            yield FromNoise.of(self, level=noise)
         for size in self.sizes:
             yield Matching.of(self, size=size, steps=self.matching)
+        for stage in self.trained:
+            for batch in range(stage.batches):
+                yield TrainedNetwork.of(self, stage=str(stage), batch=batch)
+        for size in self.large:
+            yield LargeBatch.of(self, size=size)
+        for dtype, rest in product(self.precisions, self.confident):
+            yield SureSample.of(self, level=rest, dtype=dtype)
+        for defense in self.defenses:
+            for strength in DEFENSES[defense]:
+                yield Defended.of(self, defense=defense, level=strength)
+        for network, size in product(self.networks, self.network_sizes):
+            yield Reach.of(self, network=network, size=size)
+        for race in self.rivals:
+            yield Rivals.of(self, size=race.size, steps=race.steps)
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
         sizes = ", ".join(map(str, self.sizes))
-        return f"batches per size: {self.repeats}, B = {sizes}, {data.title(self.dataset)}"
+        flowers = " and Flowers-17" if self.trained else ""
+        return f"batches per size: {self.repeats}, B = {sizes}, {data.title(self.dataset)}{flowers}"
 
 
-class OnBatch(Experiment):
-    """An experiment on one batch of private images and an untrained network; each batch has other weights."""
+class OnImages(Experiment):
+    """An experiment on private images and an untrained network."""
+
+    dataset: str
+
+    def images(self, size: int, generator: torch.Generator, side: int = FEW) -> Tensor:
+        """Return private images (B, C, H, W) in [0, 1], downsampled to a side of `side` pixels."""
+        private = data.load(self.dataset, "test")
+        images = private.images[torch.randperm(len(private), generator=generator)[:size]].double()
+        return F.adaptive_avg_pool2d(images, side)
+
+    def sent(self, size: int, seed: int, **client: Any) -> tuple[Tensor, Leak]:
+        """Return a batch of small images with random labels, and the client's leak; `client` as in `observe`."""
+        images = self.images(size, _random(seed))
+        return images, _observed(_network(images, seed), images, _classes(size, seed), self.device, **client)
+
+
+class OnBatch(OnImages):
+    """An experiment on one batch; each batch has other weights."""
 
     classes: int
     side: int
-    dataset: str
 
     def private(self, size: int, batch: int) -> tuple[Tensor, Leak]:
         """Return the batch's images (B, C, H, W) in [0, 1] and the client's leak."""
-        private = data.load(self.dataset, "test")
-        generator = torch.Generator().manual_seed(self.seed + batch)
-        images = private.images[torch.randperm(len(private), generator=generator)[:size]].double()
-        images = F.adaptive_avg_pool2d(images, self.side)
+        generator = _random(self.seed + batch)
+        images = self.images(size, generator, self.side)
         labels = torch.randint(self.classes, (size,), generator=generator)
         model = models.build(
-            NETWORK,
-            classes=self.classes,
-            in_channels=images.shape[1],
-            image_size=self.side,
-            seed=self.seed + batch,
+            NETWORK, classes=self.classes, in_channels=images.shape[1], image_size=self.side, seed=self.seed + batch
         )
-        inputs = data.normalise(images).to(self.device)
-        return images, observe(model.to(self.device), inputs.float(), labels.to(self.device))
+        return images, _observed(model, images, labels, self.device)
 
 
 class Peeling(OnBatch):
@@ -108,16 +199,12 @@ class Peeling(OnBatch):
     steps: int
 
     def run(self) -> list[Columns]:
-        """Peel the batch; return a row for the batch and one for each layer. The first batch has a picture."""
+        """Peel the batch. The first batch has a picture."""
         images, leak = self.private(self.size, self.batch)
-        started, cpu = time.perf_counter(), time.process_time()
-        found = peel(leak, steps=self.steps)
-        row: Columns = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
-        row |= batch_row(found, images)
+        rows, restored = _peeled(leak, images, steps=self.steps)
         if self.batch == 0:
-            restored, _ = in_order(found.images, images)
-            row["picture"] = packed(torch.cat([images, restored]), self.size)
-        return [row, *layer_rows(leak.model, found, images)]
+            rows[0]["picture"] = packed(torch.cat([images, restored]), self.size)
+        return rows
 
 
 class FromNoise(OnBatch):
@@ -127,12 +214,12 @@ class FromNoise(OnBatch):
     level: float
     steps: int
 
-    def run(self) -> Iterator[Columns]:
+    def run(self) -> list[Columns]:
         """Add the noise, and peel the image as both attackers."""
         images, clean = self.private(1, 0)
-        leak = replace(clean, gradients=sent_behind("gaussian", self.level, clean.gradients, self.seed))
-        for attacker, noise in (("unaware", 0.0), ("aware", self.level)):
-            yield batch_row(peel(leak, noise=noise, steps=self.steps), images) | {"attacker": attacker}
+        leak = _behind("gaussian", self.level, clean, self.seed)
+        rows = _by_attackers(leak, images, "gaussian", self.level, steps=self.steps)
+        return [row for row in rows if row["what"] == "batch"]
 
 
 class Matching(OnBatch):
@@ -145,25 +232,250 @@ class Matching(OnBatch):
     def run(self) -> list[Columns]:
         """Match the batch's gradient."""
         images, leak = self.private(self.size, 0)
-        cpu = time.process_time()
-        found = match(leak, distance="cosine", optimizer=Adam(steps=self.steps, signed=True), seed=self.seed)
-        seconds = time.process_time() - cpu
-        restored, _ = in_order(found.images, images)
-        row: Columns = {"what": "batch", "cpu_seconds": seconds, "picture": packed(restored, self.size)}
-        return [row | similarity(restored, images)]
+        _, row = _restored(lambda: _matched(leak, self.steps, self.seed), images)
+        return [row | {"what": "batch"}]
+
+
+class TrainedNetwork(Experiment):
+    """Peel a batch of test images in a trained network; `stage` describes the training and the batch."""
+
+    part: ClassVar[str] = "trained"
+    stage: str
+    batch: int
+    steps: int
+
+    def reads(self) -> list[str]:
+        """Return the dataset of the training."""
+        return [LEARNS]
+
+    def run(self) -> list[Columns]:
+        """Train the network or load it from the cache, and peel the batch."""
+        own = Stage.of(self.stage)
+        recipe = training.Recipe(
+            network=NETWORK, dataset=LEARNS, bias=False, image_size=own.side, epochs=own.epochs, batch_size=32,
+            learning_rate=1e-3, seed=self.seed,
+        )  # fmt: skip
+        trained = training.train(recipe, device=self.device)
+        private = data.load(LEARNS, "test", size=own.side)
+        chosen = torch.randperm(len(private), generator=_random(self.seed + self.batch))[: own.size]
+        images, labels = private.images[chosen].double(), private.labels[chosen]
+        rows, _ = _peeled(_observed(trained.model, images, labels, self.device), images, steps=self.steps)
+        unsure = _unsure(trained.model, images, labels)
+        rows[0] |= {
+            "test_accuracy": trained.accuracy,
+            "training_loss": trained.losses[-1],
+            "side": own.side,
+            "epochs": own.epochs,
+            "size": own.size,
+            "surest": float(unsure.min()),
+            "least_sure": float(unsure.max()),
+        }
+        return rows
+
+
+class LargeBatch(OnImages):
+    """Peel a batch of images at half their size, because at full size there are too few equations for the batch."""
+
+    part: ClassVar[str] = "large"
+    size: int
+    steps: int
+
+    def run(self) -> list[Columns]:
+        """Peel the batch."""
+        images, leak = self.sent(self.size, self.seed)
+        return _peeled(leak, images, steps=self.steps)[0]
+
+
+class SureSample(OnImages):
+    """Peel a pair of samples; the first has a label probability p with 1 − p = `level`."""
+
+    part: ClassVar[str] = "confident"
+    level: float
+    dtype: str
+
+    def run(self) -> list[Columns]:
+        """Change the network so that p of the first sample is as wanted, and peel both samples."""
+        images, labels = self.images(2, _random(self.seed)), _classes(2, self.seed)
+        model = _network(images, self.seed).double()
+        _sure_of(model, images, int(labels[0]), self.level)
+        rows, restored = _peeled(_observed(model, images, labels, self.device, self.dtype), images)
+        sure, other = image_psnr(restored, images).tolist()
+        rows[0] |= {"sure": sure, "other": other, "unsure": float(_unsure(model, images, labels)[0])}
+        return rows
+
+
+class Defended(OnImages):
+    """Peel single images behind a defence, as an attacker who does not expect the defence and as one who does.
+
+    The defence "local" takes two local steps with one sample each; its `level` is the learning rate.
+    """
+
+    part: ClassVar[str] = "defended"
+    defense: str
+    level: float
+    defended: int
+
+    def run(self) -> Iterator[Columns]:
+        """Peel every batch as each attacker."""
+        for batch in range(self.defended):
+            images, leak = self._defended(self.seed + batch)
+            for row in _by_attackers(leak, images, self.defense, self.level):
+                yield row | {"batch": batch}
+
+    def _defended(self, seed: int) -> tuple[Tensor, Leak]:
+        if self.defense != LOCAL:
+            images, clean = self.sent(1, seed)
+            return images, _behind(self.defense, self.level, clean, seed)
+        images, sent = self.sent(2, seed, local_steps=2, rate=self.level)
+        # The mean update of two local steps with one sample each, as if it were one step with two.
+        halved = {name: value / 2 for name, value in sent.gradients.items()}
+        return images, replace(sent, gradients=halved, batch_size=2, local_steps=1)
+
+
+class Reach(OnImages):
+    """Peel a network as far as its equations suffice, without the search for images at the end."""
+
+    part: ClassVar[str] = "reach"
+    network: str
+    size: int
+
+    def run(self) -> list[Columns]:
+        """Peel a batch with distinct classes."""
+        images = self.images(self.size, _random(self.seed), SIDE)
+        model = _network(images, self.seed, self.network)
+        with torch.no_grad():
+            classes = model(data.normalise(images).float()).shape[1]
+        labels = torch.randperm(classes, generator=_random(self.seed))[: self.size]
+        return _peeled(_observed(model, images, labels, self.device), images, steps=0)[0]
+
+
+class Rivals(OnImages):
+    """Restore a batch by peeling, and by GradInversion and gradient matching with `steps` steps."""
+
+    part: ClassVar[str] = "rival"
+    size: int
+    steps: int
+
+    def run(self) -> Iterator[Columns]:
+        """Restore the batch by each of the three attacks."""
+        images, leak = self.sent(self.size, self.seed)
+        yield {"attack": "private", "picture": packed(images, self.size)}
+        settings = replace(SETTINGS["gradinversion+pyramid"], steps=self.steps)
+        attacks = {
+            "peeling": lambda: peel(leak, steps=1200).images,
+            "GradInversion": lambda: restore_batches(leak, "recovered", settings=settings, seed=self.seed).images,
+            "matching": lambda: _matched(leak, self.steps, self.seed),
+        }
+        own = 0.0
+        for attack, restore in attacks.items():
+            seconds, row = _restored(restore, images)
+            own = own or seconds
+            yield row | {"attack": attack, "times": seconds / own}
+
+
+def _random(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _network(images: Tensor, seed: int, name: str = NETWORK) -> nn.Module:
+    if name == "efficientnet-lite0":
+        return models.plain_lite0()
+    channels, side = images.shape[1], images.shape[-1]
+    return models.build(
+        name, classes=CLASSES, bias=False, init="torch", in_channels=channels, image_size=side, seed=seed
+    )
+
+
+def _classes(size: int, seed: int) -> Tensor:
+    return torch.randint(CLASSES, (size,), generator=_random(seed))
+
+
+def _observed(
+    model: nn.Module, images: Tensor, labels: Tensor, device: str, dtype: str = "float32", **client: Any
+) -> Leak:
+    inputs = data.normalise(images).to(device, DTYPES[dtype])
+    return observe(model.to(device, DTYPES[dtype]), inputs, labels.to(device), **client)
+
+
+def _peeled(leak: Leak, images: Tensor, **options: Any) -> tuple[list[Columns], Tensor]:
+    """Peel a batch; return its row, followed by the rows of its layers, and the restored images in order.
+
+    `options` as in `peel`.
+    """
+    cpu = time.process_time()
+    found = peel(leak, **options)
+    row: Columns = {"cpu_seconds": time.process_time() - cpu, **batch_row(found, images)}
+    return [row, *layer_rows(leak.model, found, images)], in_order(found.images, images)[0]
+
+
+def _behind(defense: str, level: float, clean: Leak, seed: int) -> Leak:
+    change = defenses.named(f"{defense}/{level}", generator=_random(seed))
+    return replace(clean, gradients=change(clean.gradients))
+
+
+def _by_attackers(leak: Leak, images: Tensor, defense: str, level: float, **options: Any) -> Iterator[Columns]:
+    """Peel a batch as every attacker, by the noise level and gradient scale that each assumes; None: to estimate."""
+    aware: dict[str, tuple[float | None, float | None]] = {
+        "gaussian": (level, 1.0),
+        "clip-share": (0.0, None),
+        "prune": (None, 1.0),
+    }
+    attackers = {"unaware": (0.0, 1.0), "aware": aware[defense]} if defense in aware else {"as one step": (0.0, 1.0)}
+    for attacker, (noise, scale) in attackers.items():
+        for row in _peeled(leak, images, noise=noise, scale=scale, **options)[0]:
+            yield row | {"attacker": attacker}
+
+
+def _matched(leak: Leak, steps: int, seed: int) -> Tensor:
+    """Return images that gradient matching restores with recovered labels."""
+    return match(leak, distance="cosine", optimizer=Adam(steps=steps, signed=True), seed=seed).images
+
+
+def _restored(attack: Callable[[], Tensor], images: Tensor) -> tuple[float, Columns]:
+    """Run an attack that returns images; return its CPU time (s), and its row with a picture of the images."""
+    cpu = time.process_time()
+    inputs = attack()
+    seconds = time.process_time() - cpu
+    restored, _ = in_order(inputs.flatten(0, -4), images)
+    picture = packed(restored, len(images))
+    return seconds, {"cpu_seconds": seconds, **similarity(restored, images), "picture": picture}
+
+
+@torch.no_grad()
+def _unsure(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """Return 1 − p of the labels (B,), computed without the subtraction, which would cancel digits."""
+    logits: Tensor = model(data.normalise(images).to(next(model.parameters()))).double().cpu()
+    rest = (logits - logits.gather(1, labels[:, None])).scatter(1, labels[:, None], -torch.inf)
+    return rest.logsumexp(dim=1).sigmoid()
+
+
+@torch.no_grad()
+def _sure_of(model: nn.Module, images: Tensor, label: int, level: float) -> None:
+    """Change the last layer so that 1 − p of the first image is `level`, with the same logits for the second image."""
+    features, logits = head_inputs(model, data.normalise(images))
+    own, other = features
+    apart = own - (own @ other) / (other @ other) * other
+    weight = next(layer for layer in reversed([*model.modules()]) if isinstance(layer, nn.Linear)).weight
+    others = logits[0][torch.arange(len(logits[0])) != label].logsumexp(dim=0)
+    wanted = others + math.log((1 - level) / level)
+    weight[label] += (wanted - logits[0, label]) * apart / (apart @ own)
 
 
 def headline(record: Record) -> Headline:
-    """Return the finding: peeling restores all images of small batches, where gradient matching restores none."""
+    """Return the finding: small batches of a ResNet18 are restored, and training does not stop this."""
     known = claims.judgements(record)
-    restored, matched, wrong = known["peel-four"], known["peel-matching"], known["peel-silent"]
+    restored, trained, wrong = known["peel-four"], known["limits-trained"], known["peel-silent"]
     size = restored.claim.measure.where["size"]
-    own = select(record.rows(Peeling), what="batch", size=size)
+    own, networks = select(record.rows(Peeling), what="batch", size=size), batches(record.rows(Reach))
+    narrow = networks[networks["network"].isin(["resnet20", "resnet50-cifar"])]
     return Headline(
-        f"From one averaged gradient of an untrained ResNet18, peeling restores all {size} images of a batch at "
-        f"{math.floor(own['lowest_psnr'].min())} dB or more in {restored.cases} batches; a short gradient matching of "
-        f"one batch reaches {matched.text} on average.",
-        true=bool(restored.value == 100 and wrong.value == 0 and matched.agrees),
+        f"From one averaged gradient of an untrained ResNet18, peeling restores all {size} images at "
+        f"{math.floor(own['lowest_psnr'].min())} dB or more in {restored.cases} batches; after training, every image "
+        f"of {trained.cases} small batches. From a ResNet20 or ResNet50 it recovers no layer.",
+        true=restored.value == trained.value == 100
+        and wrong.value == 0
+        and len(narrow) > 0
+        and bool((narrow["layers"] == 0).all()),
         claim="peel-four",
         what=f"batches of {size} with every image above {metrics.EXACT:.0f} dB (untrained ResNet18, CIFAR-10, float32)",
         of="batches",
@@ -171,62 +483,165 @@ def headline(record: Record) -> Headline:
     )
 
 
+MEASURES = {
+    "batches": count(),
+    "certified": total("certified"),
+    **cells(COLUMNS, "layers", by=least, head="fewest {}"),
+    **cells(COLUMNS, "lowest_psnr", by=least),
+}
+
+
 def table(record: Record) -> pd.DataFrame:
-    """Return the results of peeling beside those of gradient matching, one row for each batch size B."""
-    peeled = {
-        "batches": count(),
-        "certified": total("certified"),
-        **cells(COLUMNS, "lowest_psnr", by=least),
-        **cells(COLUMNS, "cpu_seconds", by=median, head="median {}"),
-    }
-    matched = {
-        **cells(COLUMNS, "psnr", by=mean, head="matching: mean {}"),
-        **cells(COLUMNS, "cpu_seconds", by=mean, head="matching: {}"),
-    }
-    measures = {head: among(measure, part=Peeling.part) for head, measure in peeled.items()}
-    measures |= {head: among(measure, part=Matching.part) for head, measure in matched.items()}
-    rows = batches(record.frame()).dropna(subset="size").astype({"size": int})
-    return summary(rows.sort_values("size", kind="stable"), {"B": "size"}, measures)
+    """Return the results of peeling ResNet18, one row for each number of training epochs, image side and batch size."""
+    order = ["epochs", "side", "size"]
+    rows = _batches(record, Peeling, TrainedNetwork, LargeBatch).astype(dict.fromkeys(order, int))
+    trained = cells(COLUMNS, "test_accuracy", "surest", by=least)
+    return summary(
+        rows.sort_values(order, kind="stable"),
+        {"epochs": "epochs", "image side (pixels)": "side", "B": "size"},
+        MEASURES | trained | cells(COLUMNS, "cpu_seconds", by=median, head="median {}"),
+    ).replace(["nan", "nan%"], NOTHING)
+
+
+def defended_table(record: Record) -> pd.DataFrame:
+    """Return the results behind defences, one row for each image side, defence with its level, and attacker."""
+    rows = _batches(record, Defended, FromNoise).astype({"side": int})
+    defence = [
+        f"local steps, rate {level:g}" if defense == LOCAL else defenses.shown(f"{defense}/{level}")
+        for defense, level in zip(rows["defense"], rows["level"], strict=True)
+    ]
+    rows = rows.assign(defence=defence, attacker=rows["attacker"].map(KNOWLEDGE)).sort_values("side", kind="stable")
+    return summary(rows, {"image side (pixels)": "side", "defence": "defence", "attacker": "attacker"}, MEASURES)
+
+
+def _batches(record: Record, *kinds: type[Experiment]) -> pd.DataFrame:
+    """Return the rows of the batches of some kinds of experiment, with what the experiments do not state."""
+    rows = batches(record.frame())
+    rows = rows[rows["part"].isin([kind.part for kind in kinds])]
+    rows = rows.reindex(columns=rows.columns.union(["epochs", "test_accuracy", "surest", "defense"], sort=False))
+    return rows.fillna({"epochs": 0, "side": FEW, "defense": "gaussian"})
+
+
+def coverage(record: Record) -> str:
+    """Return how often the estimated errors of images are at least the true errors, and how far the two differ."""
+    ratio = _estimated(record)["images_ratio"].astype(float)
+    if ratio.empty:
+        return "No batch is certified"
+    return (
+        f"{len(ratio)} certified batches, and in each the image whose estimated error is furthest off: the true error "
+        f"is at most the estimate for {(ratio >= 1).mean():.0%} of them, and at most {1 / ratio.min():.2f} times the "
+        f"estimate for all. The largest estimate is {ratio.max():.1f} times the true error"
+    )
+
+
+def _estimated(record: Record) -> pd.DataFrame:
+    """Return the rows of certified batches, each with the image whose estimated error is furthest from the truth."""
+    rows = _batches(record, LargeBatch, TrainedNetwork, SureSample, Defended)
+    return rows[rows["certified"]]
 
 
 def figure_batch(record: Record) -> Figure:
     """Show the first batch of the largest size: private, peeled, and restored by gradient matching."""
     size = record.rows(Matching)["size"].max()
     pictures = [select(record.rows(kind), size=size)["picture"].dropna().iloc[0] for kind in (Peeling, Matching)]
-    figure, axes = figures.panels(1, 1, height=3.4)
-    show(axes[0][0], pictures, ["private", "peeled", "gradient matching"])
+    return _strips(pictures, ["private", "peeled", "gradient matching"])
+
+
+def figure_rival(record: Record) -> Figure:
+    """Show the largest batch: private, and as restored by each attack, with its mean PSNR and CPU time."""
+    rows = record.rows(Rivals)
+    if rows.empty:
+        return figures.nothing("Not run with these parameters")
+    rows = rows[rows["size"] == rows["size"].max()]
+    results = [
+        f"{attack}\n{psnr:.1f} dB, {seconds:.0f} s" if seconds > 0 else attack
+        for attack, psnr, seconds in zip(rows["attack"], rows["psnr"], rows["cpu_seconds"], strict=True)
+    ]
+    return _strips(list(rows["picture"]), results)
+
+
+def _strips(pictures: list[str], names: list[str]) -> Figure:
+    figure, axes = figures.panels(1, 1, height=1.1 * len(names))
+    show(axes[0][0], pictures, names)
     return figure
 
 
-def figure_layers(record: Record) -> Figure:
-    """Plot the claimed against the true relative error of every layer's inputs, over all batches.
+def figure_errors(record: Record) -> Figure:
+    """Plot estimated / true error, for the inputs of layers against the true error, for images against the PSNR.
 
-    Dashed lines are a factor of 10 away from equality.
+    The thin lines are a factor of 10 away from equality.
     """
+    layers = select(record.frame(), what="layer", reason="")
+    lines_at = [level(1.0), *(level(factor, linewidth=0.8) for factor in (FACTOR, 1 / FACTOR))]
+
+    def ratios(rows: pd.DataFrame, x: str, y: str, **settings: Any) -> Panel:
+        marks = scattered(x, y, "part", label=PARTS.__getitem__, order=[*PARTS.values()], markersize=4)
+        return panel(rows, marks, *lines_at, yscale="log", ylabel="estimated / true error", **settings)
+
+    own = ratios(
+        layers.assign(ratio=layers["claimed"].astype(float) / layers["off"].astype(float)), "off", "ratio",
+        title="Inputs of layers", xscale="log", xlabel="true relative error",
+    )  # fmt: skip
+    images = ratios(
+        _estimated(record), "lowest_psnr", "images_ratio",
+        title="Images of certified batches", xlabel=COLUMNS["lowest_psnr"].head,
+    )  # fmt: skip
+    return arranged([own, images], across=2, height=3.6, legend=3)
+
+
+def counted(network: str) -> pd.DataFrame:
+    """Count a network's layers for each batch size: all, and those before the first that equations do not determine.
+
+    Counting needs the network; there are no rows if the package of its weights is not installed.
+    """
+    shape = (3, SIDE, SIDE)
+    try:
+        traced = Network(_network(torch.zeros(1, *shape), 0, network).to("meta"), shape)
+    except MissingData:
+        return pd.DataFrame()
+    rows = []
+    for size in COUNTED:
+        counts = counts_of(traced, size)
+        possible = next((n for n, one in enumerate(counts) if one.reason), len(counts))
+        whole = sum(one.unknowns > 0 for one in counts)
+        rows.append({"network": network, "size": size, "possible": possible, "whole": whole})
+    return pd.DataFrame(rows)
+
+
+def figure_counts(record: Record) -> Figure:
+    """Plot the number of layers against the batch size, one panel for each network: by counting, and as recovered."""
+    recovered = batches(record.rows(Reach))
+    look: Look = {"marker": "", "drawstyle": "steps-mid"}
     return drawn(
-        select(record.rows(Peeling), what="layer", reason=""),
-        scattered("off", "claimed", by="size", label="{:.0f} per batch".format, markersize=4),
-        _equality,
-        height=3.4,
-        legend=3,
+        pd.concat([recovered, *map(counted, recovered["network"].unique())]),
+        points("size", "layers", "layers recovered", figures.COLOURS[1], s=36),
+        lines("size", "possible", label=lambda: "possible by the count", **look),
+        lines("size", "whole", label=lambda: "layers of the network", color=figures.TRUTH, linestyle=DASHED, **look),
+        lambda axis, rows: axis.yaxis.set_major_locator(MaxNLocator(5, integer=True)),
+        panels="network", title=network_in_words, across=3, height=2.6, legend=3, sharey=False,
+        xlabel="batch size B", ylabel="layers", xlim=(0.5, COUNTED[-1] + 0.5), ylim=(-0.6, None),
+    )  # fmt: skip
+
+
+def figure_confident(record: Record) -> Figure:
+    """Plot the PSNR of a sample that the network is sure of against 1 − p, one line for each precision.
+
+    Samples that were not restored have no point.
+    """
+    rows = batches(record.rows(SureSample))
+    return drawn(
+        rows[rows["sure"] > 0].sort_values("level"),
+        lines("level", "sure", by="dtype"),
+        legend=2,
         xscale="log",
-        yscale="log",
-        xlabel="true relative error of a layer's inputs",
-        ylabel="claimed relative error",
+        xlabel=COLUMNS["unsure"].head,
+        ylabel=COLUMNS["psnr"].head,
     )
-
-
-def _equality(axis: Axes, rows: pd.DataFrame) -> None:
-    """Draw the line on which claimed and true errors are equal, and two lines a factor of 10 away from it."""
-    ends = rows["off"].min() / 3, rows["off"].max() * 3
-    axis.plot(ends, ends, color=figures.TRUTH, linewidth=1.2, label="claimed = true")
-    for factor in (FACTOR, 1 / FACTOR):
-        axis.plot(ends, [end * factor for end in ends], color=figures.TRUTH, linewidth=0.8, linestyle=DASHED)
 
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    own = line(table(record), "4")
+    own = line(table(record), "0", str(SIDE), "4")
     return Leaks(
         "all images, layer by layer",
         f"batches of {own['B']}; ResNet18, untrained",
@@ -241,11 +656,18 @@ def leaks(record: Record) -> Leaks:
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
-    rows = batches(record.frame())
-    peeling = "peeling" + (", " + rows["attacker"].map(KNOWLEDGE)).fillna("")
+    rows = record.frame()
+    rows = rows[rows["lowest_psnr"].notna() & ~rows["part"].isin([LargeBatch.part, SureSample.part, Reach.part])]
+    local, trained = rows["defense"] == LOCAL, rows["part"] == TrainedNetwork.part
+    level = rows["level"].map("{:g}".format)
+    attack = rows["attack"].mask(rows["part"] == Matching.part, "matching").replace("matching", "gradient matching")
+    stage = rows["side"].map("{:g} pixels".format) + rows["epochs"].map(", after {:g} epochs".format)
     return collected(
         record, rows, "images", median_of("lowest_psnr", "PSNR of a batch's worst image", "batches"),
-        attack=peeling.mask(rows["part"] == Matching.part, "gradient matching"), network=NETWORK, data=rows["dataset"],
-        batch=rows["size"].fillna(1).astype(int),
-        defense=("gaussian/" + rows["level"].map("{:g}".format)).where(rows["level"].notna(), "none"),
+        attack=attack.fillna("peeling") + (", " + rows["attacker"].map(KNOWLEDGE)).fillna(""),
+        network=NETWORK, training=trained.map({True: "trained", False: "untrained"}),
+        data=rows["dataset"].fillna(LEARNS), batch=rows["size"].fillna(1).astype(int) + local,
+        defense=(rows["defense"].fillna("gaussian") + "/" + level).mask(local | rows["level"].isna(), "none"),
+        client=("2 local steps, rate " + level).where(local, "float32"),
+        detail=stage.where(trained, "").mask(rows["part"].isin([Defended.part, Rivals.part]), f"{FEW} pixels"),
     )  # fmt: skip
