@@ -28,7 +28,7 @@ EXPLORED = (
     *("label-accuracy", "noise", "identifiability"),
     *("batch-soft-labels", "joint-batches", "cocktail-party"),
     *("fcn-inversion", "cnn-inversion", "exact-batch", "peeling", "peeling-limits"),
-    *("cnn-reconstruction", "feature-matching", "what-matching-costs"),
+    *("cnn-reconstruction", "feature-matching"),
     *("gradinversion", "gradinversion-baselines", "gradinversion-batches", "gradinversion-many"),
     *("sentences", "words", "transcripts", "harder-transcripts", "matched-transcripts"),
     *("precision", "audit"),

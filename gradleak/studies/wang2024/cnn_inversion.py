@@ -66,9 +66,10 @@ RESTORED = {
 SAFE, SECOND, CLOSED, POLISHED = "L-BFGS, searched", "Levenberg-Marquardt", "closed form", "closed form, polished"
 ATTACKS = (*MATCHING, SAFE, SECOND, CLOSED, POLISHED)
 LEVELS = (20, 25, 30, 40, 60, 100)
-# The names of attacks in outcomes, and what the closed form reports on a layer.
+# The names of attacks in outcomes.
 SHOWN_AS = {"polished": POLISHED, "L2 matching": "gradient matching, l2"}
-REPORTED = ("equations", "unknowns", "rank", "claimed")
+# The title of a panel, by the state of LeNet.
+LENET = "{} LeNet".format
 # Steps of attacks that run together: timed steps, and steps before the measurement.
 TIMED, UNTIMED = 10, 2
 
@@ -155,7 +156,7 @@ class ClosedForm(Smoothed):
                 if report.found is not None:
                     actual = float((report.found.cpu() - own[0].cpu()).norm() / own.cpu().norm())
                 row: Columns = {"image": n, "layer": report.name, "actual": actual}
-                yield row | {name: getattr(report, name) for name in REPORTED}
+                yield row | {name: getattr(report, name) for name in ("equations", "unknowns", "rank", "claimed")}
 
 
 class Polish(Smoothed):
@@ -364,9 +365,9 @@ class Timer:
             for n, place in enumerate((best < level).sum(dim=0).tolist()):
                 row = {"what": "level", "image": n, "psnr_to_reach": level, "reached": place < len(seconds)}
                 rows.append(row | {"seconds": seconds[place]} if row["reached"] else row)
-        for place in sorted({*range(0, len(points), max(1, len(points) // POINTS)), len(points) - 1}):
-            rows.append({"what": "curve", "seconds": seconds[place], "psnr": float(best[place].mean())})
-        return rows
+        shown = sorted({*range(0, len(points), max(1, len(points) // POINTS)), len(points) - 1})
+        means = [{"what": "curve", "seconds": seconds[place], "psnr": float(best[place].mean())} for place in shown]
+        return rows + means
 
 
 def options_of(attack: str, stage: str, effort: float, channels: int) -> dict[str, Any]:
@@ -449,8 +450,8 @@ def figure_images(record: Record) -> Figure:
     rows = record.rows(Polish)
     rows = rows[rows["picture"].notna()] if "picture" in rows else rows[:0]
     height = 1.06 * rows["image"].nunique() + 0.5
-    title, empty = "{} LeNet".format, "No image was matched in this run: compared = 0"
-    return drawn(rows, strips, panels="stage", title=title, height=height, sharey=False, empty=empty)
+    empty = "No image was matched in this run: compared = 0"
+    return drawn(rows, strips, panels="stage", title=LENET, height=height, sharey=False, empty=empty)
 
 
 def figure_psnr(record: Record) -> Figure:
@@ -463,8 +464,7 @@ def figure_psnr(record: Record) -> Figure:
         axis.axhline(best, color=figures.TRUTH, linestyle=DASHED, linewidth=1.2)
         axis.text(3.45, best + 5, "the paper's best (matching)", ha="right", fontsize=9, color=figures.TRUTH)
 
-    title = "{} LeNet".format
-    return drawn(_restored(record), swarms, panels="stage", title=title, height=3.2, ylabel="PSNR (dB)")
+    return drawn(_restored(record), swarms, panels="stage", title=LENET, height=3.2, ylabel="PSNR (dB)")
 
 
 def figure_layers(record: Record) -> Figure:
@@ -516,7 +516,7 @@ def figure_race(record: Record) -> Figure:
         curves.assign(skip=curves.get("skip")),
         attacks,
         panels="stage",
-        title="{} LeNet".format,
+        title=LENET,
         height=4.2,
         legend=3,
         xlabel="CPU time per image (s)",
