@@ -54,20 +54,19 @@ DEFENSES: dict[str, tuple[float, ...]] = {
 }
 # The paper's best PSNR (dB) for smoothed labels: Table 4 (untrained) and Table 3 (trained).
 PUBLISHED = {"untrained": 25.9, "trained": 20.4}
-# The attacks on each image, with the precision of the gradient, by their names in the figure.
-RESTORED = {
-    "L2\nmatching": ("L2 matching", "float32"),
-    "closed form,\nfloat32": ("closed form", "float32"),
-    "polished,\nfloat32": ("polished", "float32"),
-    "closed form,\nfloat64": ("closed form", "float64"),
-}
 # The attacks against the clock. No paper has L-BFGS with a line search, second order and the closed form. From a random
 # start, second order does not find images of a trained network, as the page on Table 3 shows.
 SAFE, SECOND, CLOSED, POLISHED = "L-BFGS, searched", "Levenberg-Marquardt", "closed form", "closed form, polished"
 ATTACKS = (*MATCHING, SAFE, SECOND, CLOSED, POLISHED)
 LEVELS = (20, 25, 30, 40, 60, 100)
-# The names of attacks in outcomes.
-SHOWN_AS = {"polished": POLISHED, "L2 matching": "gradient matching, l2"}
+# The attacks on each image, with the precision of the gradient, by their names in the figure.
+MATCHED = "L2 matching"
+RESTORED = {
+    "L2\nmatching": (MATCHED, "float32"),
+    "closed form,\nfloat32": (CLOSED, "float32"),
+    "polished,\nfloat32": (POLISHED, "float32"),
+    "closed form,\nfloat64": (CLOSED, "float64"),
+}
 # The title of a panel, by the state of LeNet.
 LENET = "{} LeNet".format
 # Steps of attacks that run together: timed steps, and steps before the measurement.
@@ -178,15 +177,15 @@ class Polish(Smoothed):
         between = time.perf_counter()
         better = polished(leak, closed.inputs, closed.labels)
         ended = time.perf_counter()
-        yield _judged(closed.inputs, sent, attack="closed form", seconds=between - started)
+        yield _judged(closed.inputs, sent, attack=CLOSED, seconds=between - started)
         steps = len(better.misfits) - 1
-        yield _judged(better.inputs, sent, attack="polished", seconds=ended - started, steps=steps)
+        yield _judged(better.inputs, sent, attack=POLISHED, seconds=ended - started, steps=steps)
         if self.matching:
             started = time.perf_counter()
             optimizer = LBFGS(steps=self.matching)
             found = match(leak, shown.targets.to(sent), optimizer=optimizer, seed=self.seed + self.image)
             seconds = time.perf_counter() - started
-            yield _judged(found.images, sent, attack="L2 matching", seconds=seconds, steps=self.matching)
+            yield _judged(found.images, sent, attack=MATCHED, seconds=seconds, steps=self.matching)
             strip = torch.cat([sent.double(), found.images.double(), closed.inputs, better.inputs])
             yield {"attack": "picture", "picture": packed(data.denormalise(strip), len(strip))}
 
@@ -392,8 +391,8 @@ def _restored(record: Record) -> pd.DataFrame:
     """Return a row for each image that an attack restored, by state of LeNet, precision and attack."""
     closed, others = select(record.rows(ClosedForm), layer="image"), record.rows(Polish)
     if len(others):  # an image of the closed form is in both parts
-        others = others[others["attack"].isin(SHOWN_AS)].assign(dtype="float32")
-    rows = pd.concat([closed.assign(attack="closed form"), others])
+        others = others[others["attack"].isin((POLISHED, MATCHED))].assign(dtype="float32")
+    rows = pd.concat([closed.assign(attack=CLOSED), others])
     return rows.sort_values(["stage", "dtype", "attack"], ascending=[False, True, True])
 
 
@@ -407,8 +406,8 @@ def headline(record: Record) -> Headline:
     better = all((known[f"cnn-{stage}-closed"].value or 0) > 2 * best for stage, best in PUBLISHED.items())
     return Headline(
         f"A closed form restores single images from the gradient of an untrained LeNet at {untrained.text} on average, "
-        f"and of a trained LeNet at {trained.text}, in {seconds.text} per image. None of {len(searches)} searches by "
-        f"published first-order attacks reaches {level} dB.",
+        f"and of a trained LeNet at {trained.text}, in {seconds.text} per image. In {len(searches)} searches, no "
+        f"published first-order attack reaches {level} dB.",
         true=better and known["cost-closed-60"].value == 100 and len(searches) > 0 and not searches["reached"].any(),
         claim="cnn-untrained-closed",
         what="mean PSNR of single images by the closed form (untrained LeNet, CIFAR-10, float32, smoothed labels)",
@@ -443,7 +442,7 @@ def figure_images(record: Record) -> Figure:
 
     def strips(axis: Axes, rows: pd.DataFrame) -> None:
         show(axis, rows["picture"].tolist())
-        columns = ["private", "L2 matching", "closed form", "polished"]
+        columns = ["private", MATCHED, CLOSED, "polished"]
         side = axis.get_xlim()[1] / len(columns)
         axis.set_xticks([(index + 0.5) * side for index in range(len(columns))], columns)
 
@@ -550,14 +549,14 @@ def figure_together(record: Record) -> Figure:
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    untrained, trained = (line(table(record), stage, "float32", "closed form") for stage in ("untrained", "trained"))
+    untrained, trained = (line(table(record), stage, "float32", CLOSED) for stage in ("untrained", "trained"))
     return Leaks(
         "the image, layer by layer",
         "one image; LeNet, CIFAR-10",
         f"{untrained['PSNR (dB)']} dB untrained, {trained['PSNR (dB)']} dB trained ({trained['images']} images each)",
         f"{untrained['median time (s)']} s elapsed",
         kind="images",
-        attack="closed form",
+        attack=CLOSED,
         network="LeNet",
     )
 
@@ -566,12 +565,12 @@ def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached: each attack on single images once, and matching on batches."""
     restored, behind = _restored(record), record.rows(DefendedImages)
     races, batches = (select(record.rows(kind), what="image") for kind in (Race, Batches))
-    searches = races[~races["attack"].str.startswith(CLOSED)]
+    searches, matched = races[~races["attack"].str.startswith(CLOSED)], "gradient matching, l2"
     rows = pd.concat(
         [
-            restored.assign(attack=restored["attack"].replace(SHOWN_AS)),
+            restored.assign(attack=restored["attack"].replace(MATCHED, matched)),
             searches.assign(attack="gradient matching, " + searches["attack"]),
-            batches[batches["size"] > 1].assign(attack=SHOWN_AS["L2 matching"]),
+            batches[batches["size"] > 1].assign(attack=matched),
         ],
         ignore_index=True,
     ).fillna({"stage": "untrained", "dtype": "float32", "size": 1})

@@ -17,7 +17,7 @@ from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.summaries import select
 from gradleak.studies.wang2024 import cnn_inversion
-from gradleak.studies.wang2024.cnn_inversion import CLOSED, POLISHED, SAFE, SECOND, Race
+from gradleak.studies.wang2024.cnn_inversion import CLOSED, MATCHED, POLISHED, SAFE, SECOND, Race
 
 STUDY = "cnn-inversion"
 # Small images: the photographs come back below.
@@ -57,8 +57,8 @@ def test_the_image_comes_back_and_claims_are_honest(photographs: pd.DataFrame) -
     assert (layers["claimed"] / layers["actual"]).between(1, 100).all()
     shown = select(photographs, part="polish").dropna(subset="psnr").set_index("attack")["psnr"]
     # Both errors are rounding errors, and of one image either may be the larger by a factor of two.
-    assert shown["polished"] > shown["closed form"] - 6
-    assert shown["closed form"] > shown["L2 matching"] + 30
+    assert shown[POLISHED] > shown[CLOSED] - 6
+    assert shown[CLOSED] > shown[MATCHED] + 30
 
 
 def test_noise_takes_the_image_and_is_noticed(photographs: pd.DataFrame) -> None:
@@ -121,7 +121,7 @@ def test_second_order_is_run_image_by_image() -> None:
 
 
 def test_tables_and_figures(record: Record) -> None:
-    assert list(cnn_inversion.table(record)["attack"]) == ["L2 matching", "closed form", "polished", "closed form"]
+    assert list(cnn_inversion.table(record)["attack"]) == [MATCHED, CLOSED, POLISHED, CLOSED]
     assert len(cnn_inversion.defense_table(record)) == 9
     for name in ("images", "psnr", "layers", "race", "together"):
         figure = getattr(cnn_inversion, f"figure_{name}")(record)
