@@ -43,7 +43,6 @@ BRANCHES = ("stage", "dtype", "kind", "optimizer")
 LEFT_OUT = {
     ("peeling", "stage"): "a stage states image side, epochs and batch size; the smallest run has one",
     ("posterior-attack", "optimizer"): "the optimiser changes only the network that is attacked",
-    ("what-matching-costs", "stage"): "its networks are those of cnn-reconstruction, which has trained ones",
 }
 
 

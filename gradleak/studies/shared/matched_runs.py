@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -20,7 +20,7 @@ from gradleak import augment, claims, data, metrics, studies
 from gradleak.images import LBFGS, Distance, Prior, match
 from gradleak.images.matching.objective import Kind
 from gradleak.images.presets import preset
-from gradleak.leak import observe
+from gradleak.leak import Leak, observe
 from gradleak.runs.fitting import Fixed, Sees
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
@@ -46,6 +46,8 @@ PUBLISHED, SEARCHED = "as published", "with line search"
 # The columns whose values name a row of the paper's tables, and this name.
 ROW = ["labels", "distance", "stage"]
 NAMED = "{}, {}, {} LeNet".format
+# Draws private inputs and labels from a dataset, given the kind of label, their number and the seed.
+Draw = Callable[[data.Dataset, str, int, int], tuple[Tensor, Tensor]]
 
 
 class Parameters(studies.Parameters):
@@ -98,6 +100,11 @@ class Private(NamedTuple):
     def first(self, count: int) -> Private:
         """Return the same with only the first `count` samples."""
         return self._replace(inputs=self.inputs[:count], targets=self.targets[:count])
+
+    def leaks(self, size: int = 1) -> list[Leak]:
+        """Return the gradients of the samples, each averaged over `size` samples."""
+        batches = zip(self.inputs.split(size), self.targets.to(self.inputs).split(size), strict=True)
+        return [observe(self.model, *batch) for batch in batches]
 
 
 class OnLeNet(Experiment):
@@ -152,7 +159,7 @@ class Matched(OnLeNet):
             best iterates), and a strip with the first images of each run.
         """
         inputs, targets = shown.inputs, shown.targets
-        leaks = [observe(shown.model, inputs[n : n + 1], targets[n : n + 1].to(inputs)) for n in range(len(inputs))]
+        leaks = shown.leaks()
         truth = data.denormalise(inputs.double()).clamp(0, 1)
         rows: list[Columns] = []
         for name, how in runs.items():
@@ -244,10 +251,12 @@ def lenets(dataset: str, stages: Sequence[str]) -> list[Sees]:
     return [_lenet(dataset, stage).sees for stage in stages]
 
 
-def private(labels: str, stage: str, samples: int, dataset: str, seed: int, device: str) -> Private:
-    """Return LeNet at a stage of training, and private inputs and labels of one kind."""
+def private(
+    labels: str, stage: str, samples: int, dataset: str, seed: int, device: str, draw: Draw = table_samples
+) -> Private:
+    """Return LeNet at a stage of training, and private inputs and labels of one kind, as `draw` draws them."""
     own = data.load(dataset, "test")
-    inputs, targets = table_samples(own, labels, samples, seed)
+    inputs, targets = draw(own, labels, samples, seed)
     model, accuracy = attacked_networks.network(_lenet(dataset, stage), labels, own, seed, device)
     return Private(model.to(device), accuracy, inputs.to(device), targets.to(device))
 

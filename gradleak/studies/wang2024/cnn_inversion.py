@@ -1,6 +1,7 @@
-"""CNN inversion: an image from a convolutional network, in closed form
+"""A CNN in closed form, and what matching costs
 
-Beyond wang2024, section 4.3: invert LeNet layer by layer, then refine the image until only rounding errors remain.
+Beyond wang2024, section 4.3: invert LeNet layer by layer, then refine the image until only rounding errors remain. The
+published attacks by gradient matching are timed beside this: alone, many together, and on batches.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any, ClassVar
@@ -19,29 +20,32 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from gradleak import claims, data, defenses, metrics, models, studies
-from gradleak.images import LBFGS, match, polished, trace_convolutional
-from gradleak.leak import observe
+from gradleak import claims, data, defenses, metrics, studies
+from gradleak.images import LBFGS, Adam, LevenbergMarquardt, match, polished, trace_convolutional
+from gradleak.images.presets import MATCHING, preset
 from gradleak.runs.fitting import Sees
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
-from gradleak.show.drawn import DASHED, drawn, lines, places, scattered
+from gradleak.show.drawn import DASHED, arranged, drawn, lines, look_of, panel, places, powers_of_two, scattered
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
 from gradleak.show.summaries import cells, count, least, mean, median, only, select, spread_if_many, summary
 from gradleak.studies import Experiment, setting
-from gradleak.studies.shared import attacked_networks
-from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, Stage
+from gradleak.studies.shared import matched_runs
+from gradleak.studies.shared.attacked_networks import STAGES, Stage
 from gradleak.studies.shared.defended import BehindDefence, Defence, refused_table, sent_behind
-from gradleak.studies.shared.matched_runs import OnLeNet, lenets
+from gradleak.studies.shared.matched_runs import POINTS, TOP, OnLeNet, Private, lenets, prior
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
+from gradleak.studies.shared.restored import clock
 from gradleak.studies.shared.samples import DTYPES, inputs_of, pooled_samples
 from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
 PLACE = "Beyond section 4.3"
+# Further columns that depend on time measurements.
+TIMES = ("rate", "gain")
 DEFENSES: dict[str, tuple[float, ...]] = {
     "gaussian": (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3),
     "clip": (0.5,),
@@ -50,20 +54,27 @@ DEFENSES: dict[str, tuple[float, ...]] = {
 }
 # The paper's best PSNR (dB) for smoothed labels: Table 4 (untrained) and Table 3 (trained).
 PUBLISHED = {"untrained": 25.9, "trained": 20.4}
-# The attacks, with the precision of the gradient, by their names in the figure.
-ATTACKS = {
-    "L2\nmatching": ("L2 matching", "float32"),
-    "closed form,\nfloat32": ("closed form", "float32"),
-    "polished,\nfloat32": ("polished", "float32"),
-    "closed form,\nfloat64": ("closed form", "float64"),
+# The attacks against the clock. No paper has L-BFGS with a line search, second order and the closed form. From a random
+# start, second order does not find images of a trained network, as the page on Table 3 shows.
+SAFE, SECOND, CLOSED, POLISHED = "L-BFGS, searched", "Levenberg-Marquardt", "closed form", "closed form, polished"
+ATTACKS = (*MATCHING, SAFE, SECOND, CLOSED, POLISHED)
+LEVELS = (20, 25, 30, 40, 60, 100)
+# The attacks on each image, with the precision of the gradient, by their names in the figure.
+MATCHED = "L2 matching"
+RESTORED = {
+    "L2\nmatching": (MATCHED, "float32"),
+    "closed form,\nfloat32": (CLOSED, "float32"),
+    "polished,\nfloat32": (POLISHED, "float32"),
+    "closed form,\nfloat64": (CLOSED, "float64"),
 }
-# The names of attacks in outcomes, and what the closed form reports on a layer.
-SHOWN_AS = {"polished": "closed form, polished", "L2 matching": "gradient matching, l2"}
-REPORTED = ("equations", "unknowns", "rank", "claimed")
+# The title of a panel, by the state of LeNet.
+LENET = "{} LeNet".format
+# Steps of attacks that run together: timed steps, and steps before the measurement.
+TIMED, UNTIMED = 10, 2
 
 
 class Parameters(studies.Parameters):
-    """Parameters of the page: numbers of images for each attack, networks and defences."""
+    """Parameters of the page: numbers of images for each attack, networks, defences, and steps of searches."""
 
     samples: int = setting(paper=30, ge=1, le=10_000)
     polishings: int = setting(paper=30, ge=0, le=10_000)
@@ -71,6 +82,12 @@ class Parameters(studies.Parameters):
     matching_steps: int = setting(paper=300, ge=1, le=100_000)
     defended: int = setting(paper=10, ge=1, le=1000)
     defenses: list[Defence] = setting(paper=list(DEFENSES), min_length=1)
+    raced: int = setting(paper=5, ge=1, le=1000)
+    effort: float = setting(paper=1.0, gt=0, le=1)
+    second_order: int = setting(paper=2, ge=0, le=1000)
+    together: list[int] = setting(paper=[1, 4, 16, 64, 256])
+    batches: list[int] = setting(paper=[1, 2, 4, 8])
+    batch_leaks: int = setting(paper=2, ge=1, le=1000)
     stages: list[Stage] = setting(paper=list(STAGES))
     dataset: str = setting(paper="cifar10")
 
@@ -79,7 +96,7 @@ class Parameters(studies.Parameters):
         return lenets(self.dataset, ["untrained", *self.stages])
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield the closed form by network and precision, one experiment for each refined image, and the defences."""
+        """Yield the closed form, the defences, and the attacks against the clock (second order image by image)."""
         for stage, dtype in product(self.stages, DTYPES):
             yield ClosedForm.of(self, stage=stage, dtype=dtype)
         for stage, image in product(self.stages, range(min(self.polishings, self.samples))):
@@ -88,13 +105,33 @@ class Parameters(studies.Parameters):
         for defense in self.defenses:
             for level in DEFENSES[defense]:
                 yield DefendedImages.of(self, defense=defense, level=level, samples=self.defended)
+        for stage, attack in product(self.stages, ATTACKS):
+            if attack not in (SECOND, POLISHED):
+                yield Race.of(self, attack=attack, stage=stage, samples=self.raced)
+            elif (stage, attack) != ("trained", SECOND):
+                for place in range(min(self.second_order, self.raced)):
+                    yield Race.of(self, attack=attack, stage=stage, samples=1, skip=place, effort=1.0)
+        for size in self.batches:
+            yield Batches.of(self, size=size, leaks=self.batch_leaks, steps=self.matching_steps)
+        yield Together.of(self, numbers=self.together)
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
         return f"{counted(self.samples, 'smoothed image')} per network, {data.title(self.dataset)}"
 
 
-class ClosedForm(OnLeNet):
+class Smoothed(OnLeNet):
+    """Images with smoothed labels on LeNet, which is untrained unless a stage is stated."""
+
+    stage: Stage = "untrained"
+
+    def private(self, last: int, first: int = 0, draw: matched_runs.Draw = matched_runs.table_samples) -> Private:
+        """Return LeNet, and the private images from number `first` to number `last` with their labels."""
+        shown = matched_runs.private("smoothing", self.stage, last, self.dataset, self.seed, self.device, draw)
+        return shown._replace(inputs=shown.inputs[first:], targets=shown.targets[first:])
+
+
+class ClosedForm(Smoothed):
     """Invert LeNet for single images, with gradients in one precision."""
 
     part: ClassVar[str] = "closed"
@@ -103,27 +140,25 @@ class ClosedForm(OnLeNet):
 
     def run(self) -> Iterator[Columns]:
         """Invert every image; yield a row for the image and for each layer."""
-        model, inputs, targets = _shown(self.stage, self.dataset, self.samples, self.seed, self.device)
-        dtype = DTYPES[self.dtype]
-        model = model.to(dtype)
-        double = copy.deepcopy(model).double()
-        for n in range(self.samples):
-            image = inputs[n : n + 1].to(dtype)
-            leak = observe(model, image, targets[n : n + 1].to(dtype))
+        shown, dtype = self.private(self.samples, draw=pooled_samples), DTYPES[self.dtype]
+        shown = shown._replace(model=shown.model.to(dtype), inputs=shown.inputs.to(dtype))
+        double = copy.deepcopy(shown.model).double()
+        convolutions = [module for module in double.modules() if isinstance(module, nn.Conv2d)]
+        for n, (image, leak) in enumerate(zip(shown.inputs.split(1), shown.leaks(), strict=True)):
             started = time.perf_counter()
             found = trace_convolutional(leak)
             seconds = time.perf_counter() - started
             yield _judged(found.inputs, image, image=n, seconds=seconds, status=found.status, layer="image")
-            truths = inputs_of(convolutions(double), double, image.double())
+            truths = inputs_of(convolutions, double, image.double())
             for report, own in zip(reversed(found.layers), truths, strict=True):
                 actual = math.nan
                 if report.found is not None:
                     actual = float((report.found.cpu() - own[0].cpu()).norm() / own.cpu().norm())
                 row: Columns = {"image": n, "layer": report.name, "actual": actual}
-                yield row | {name: getattr(report, name) for name in REPORTED}
+                yield row | {name: getattr(report, name) for name in ("equations", "unknowns", "rank", "claimed")}
 
 
-class Polish(OnLeNet):
+class Polish(Smoothed):
     """Restore one image by the closed form and refine the result, with float32 gradients.
 
     Gradient matching is run as well if `matching`, its number of steps, is not 0.
@@ -135,41 +170,38 @@ class Polish(OnLeNet):
 
     def run(self) -> Iterator[Columns]:
         """Restore the image by these attacks; yield a picture if gradient matching was run."""
-        model, inputs, targets = _shown(self.stage, self.dataset, self.image + 1, self.seed, self.device)
-        sent, target = inputs[self.image :].float(), targets[self.image :].float()
-        leak = observe(model, sent, target)
+        shown = self.private(self.image + 1, self.image, pooled_samples)
+        sent, (leak,) = shown.inputs, shown.leaks()
         started = time.perf_counter()
         closed = trace_convolutional(leak)
         between = time.perf_counter()
         better = polished(leak, closed.inputs, closed.labels)
         ended = time.perf_counter()
-        yield _judged(closed.inputs, sent, attack="closed form", seconds=between - started)
+        yield _judged(closed.inputs, sent, attack=CLOSED, seconds=between - started)
         steps = len(better.misfits) - 1
-        yield _judged(better.inputs, sent, attack="polished", seconds=ended - started, steps=steps)
+        yield _judged(better.inputs, sent, attack=POLISHED, seconds=ended - started, steps=steps)
         if self.matching:
             started = time.perf_counter()
-            found = match(leak, target, optimizer=LBFGS(steps=self.matching), seed=self.seed + self.image)
+            optimizer = LBFGS(steps=self.matching)
+            found = match(leak, shown.targets.to(sent), optimizer=optimizer, seed=self.seed + self.image)
             seconds = time.perf_counter() - started
-            yield _judged(found.images, sent, attack="L2 matching", seconds=seconds, steps=self.matching)
+            yield _judged(found.images, sent, attack=MATCHED, seconds=seconds, steps=self.matching)
             strip = torch.cat([sent.double(), found.images.double(), closed.inputs, better.inputs])
             yield {"attack": "picture", "picture": packed(data.denormalise(strip), len(strip))}
 
 
-class DefendedImages(BehindDefence):
+class DefendedImages(BehindDefence, Smoothed):
     """Invert single images behind a defence.
 
     One attacker expects no noise ("unaware"), the other knows its standard deviation ("aware").
     """
 
     samples: int
-    dataset: str
 
     def run(self) -> Iterator[Columns]:
         """Defend every gradient, and invert it as both attackers."""
-        model, inputs, targets = _shown("untrained", self.dataset, self.samples, self.seed, self.device)
-        for n in range(self.samples):
-            image, target = inputs[n : n + 1], targets[n : n + 1].float()
-            clean = observe(model, image, target)
+        shown = self.private(self.samples, draw=pooled_samples)
+        for n, (image, clean) in enumerate(zip(shown.inputs.split(1), shown.leaks(), strict=True)):
             leak = replace(clean, gradients=sent_behind(self.defense, self.level, clean.gradients, self.seed + n))
             utility = defenses.utility(clean.gradients, leak.gradients)
             largest = max(float(value.abs().max()) for value in clean.gradients.values())
@@ -181,18 +213,171 @@ class DefendedImages(BehindDefence):
                 yield _judged(found.inputs, image, **about)
 
 
-def _shown(stage: str, dataset: str, samples: int, seed: int, device: str) -> tuple[nn.Module, Tensor, Tensor]:
-    """Return LeNet in the given state, and the private inputs and labels."""
-    private = data.load(dataset, "test")
-    inputs, targets = pooled_samples(private, "smoothing", samples, seed)
-    lenet = AttackedNetwork.of(f"{dataset}/lenet/{stage}")
-    model, _ = attacked_networks.network(lenet, "smoothing", private, seed, device)
-    return model.to(device), inputs.to(device), targets.to(device)
+class Race(Smoothed):
+    """Measure the PSNR over time of one attack on one network.
+
+    Attributes:
+        effort: The share of the published number of steps.
+        skip: The number of images that are left out at the beginning.
+    """
+
+    part: ClassVar[str] = "race"
+    attack: str
+    samples: int
+    effort: float
+    skip: int = 0
+
+    def run(self) -> list[Columns]:
+        """Attack all images together."""
+        shown = self.private(self.skip + self.samples, self.skip)
+        leaks, timer = shown.leaks(), Timer(shown.inputs, self.device)
+        if self.attack in (CLOSED, POLISHED):
+            images = []
+            for leak in leaks:
+                closed = trace_convolutional(leak)
+                better = closed if self.attack == CLOSED else polished(leak, closed.inputs, closed.labels)
+                images.append(better.inputs)
+            return timer.rows(torch.cat(images), [False] * len(leaks))
+        options: dict[str, Any] = {"label_prior": "smoothing"}
+        options |= options_of(self.attack, self.stage, self.effort, channels=shown.inputs.shape[1])
+        found = match(leaks, seed=self.seed + self.skip, watch=timer.watch, **options)
+        return timer.rows(found.images, [status[0] == "diverged" for status in found.status])
 
 
-def convolutions(model: nn.Module) -> list[nn.Conv2d]:
-    """Return a model's convolutions."""
-    return [module for module in model.modules() if isinstance(module, nn.Conv2d)]
+class Batches(Smoothed):
+    """Match averaged gradients of an untrained LeNet by L2, with known labels."""
+
+    part: ClassVar[str] = "batch"
+    size: int
+    leaks: int
+    steps: int
+
+    def run(self) -> list[Columns]:
+        """Match all gradients together."""
+        shown = self.private(self.size * self.leaks)
+        leaks, timer = shown.leaks(self.size), Timer(shown.inputs, self.device)
+        optimizer, labels = LBFGS(steps=self.steps), shown.targets.to(shown.inputs)
+        return timer.rows(match(leaks, labels, optimizer=optimizer, seed=self.seed, watch=timer.watch).images)
+
+
+class Together(Smoothed):
+    """Time the same steps for increasing numbers of attacks at once on an untrained LeNet."""
+
+    part: ClassVar[str] = "together"
+    numbers: list[int]
+
+    def run(self) -> list[Columns]:
+        """Time a step of each of two optimisers, and a training step with as many samples."""
+        shown = self.private(max(self.numbers))
+        seconds = {
+            (number, name): self._timed(step) / number
+            for number in self.numbers
+            for name, step in _steps(shown.first(number)).items()
+        }
+        alone = min(self.numbers)
+        return [
+            {
+                "what": "together",
+                "at_once": number,
+                "run": name,
+                "seconds": each,
+                "rate": 1 / each,
+                "gain": seconds[alone, name] / each,
+            }
+            for (number, name), each in seconds.items()
+        ]
+
+    def _timed(self, run: Callable[[int], Any]) -> float:
+        """Return the time of one step (s): the difference between many steps and few, which excludes the setup."""
+        now = clock(self.device)
+
+        def seconds(steps: int) -> float:
+            started = now()
+            run(steps)
+            return now() - started
+
+        seconds(UNTIMED)
+        best = min(seconds(UNTIMED + TIMED) - seconds(UNTIMED) for _ in range(2))
+        return max(best / TIMED, 1e-9)
+
+
+def _steps(shown: Private) -> dict[str, Callable[[int], Any]]:
+    """Return, by name, functions that take a number of steps on all samples at once: two attacks, and training."""
+    leaks, labels = shown.leaks(), shown.targets.to(shown.inputs)
+
+    def train(steps: int) -> None:
+        for _ in range(steps):
+            loss = -(labels * shown.model(shown.inputs).log_softmax(dim=1)).sum(dim=1).mean()
+            torch.autograd.grad(loss, list(shown.model.parameters()))
+
+    return {
+        "Adam": lambda steps: match(leaks, labels, optimizer=Adam(steps=steps)),
+        "L-BFGS": lambda steps: match(leaks, labels, optimizer=LBFGS(steps=steps, inner=1)),
+        "one training step": train,
+    }
+
+
+class Timer:
+    """Record the PSNR over an attack's time, which excludes the time of the PSNR computation itself.
+
+    On a CPU this is the CPU time of the process, which other processes do not affect.
+
+    Args:
+        inputs: The private inputs (N, …), normalised.
+        device: The device of the attack.
+    """
+
+    def __init__(self, inputs: Tensor, device: str) -> None:
+        self.truth, self.looked = data.denormalise(inputs.double()).clamp(0, 1), 0.0
+        self.now = clock(device)
+        self.started = self.now()
+        # The time (s) and the PSNR of every image after each step.
+        self.seen: dict[int, tuple[float, Tensor]] = {}
+
+    def watch(self, who: Tensor, step: int, best: Tensor) -> None:
+        """Record the PSNR of the best inputs (a, B, …) of the leaks `who` (a,) after a step."""
+        now = self.now()
+        # Parts of the leaks are attacked in turn, so a step's time is that of its last part.
+        values = self.seen[step][1] if step in self.seen else torch.full((len(self.truth),), math.nan).double()
+        samples = (best.shape[1] * who[:, None] + torch.arange(best.shape[1], device=who.device)).flatten()
+        values[samples.cpu()] = metrics.psnr(data.denormalise(best.flatten(0, 1).double()), self.truth[samples]).cpu()
+        self.seen[step] = (now - self.started - self.looked, values)
+        self.looked += self.now() - now
+
+    def rows(self, images: Tensor, lost: list[bool] | None = None) -> list[Columns]:
+        """Return rows on the time per image (s): each image's final PSNR and each level's time, and the mean curve.
+
+        Args:
+            images: The final images (N, …).
+            lost: Whether the attack on each image diverged, if that is recorded.
+        """
+        values = metrics.psnr(data.denormalise(images.double()), self.truth).cpu()
+        self.seen[max(self.seen, default=-1) + 1] = (self.now() - self.started - self.looked, values)
+        points = sorted(self.seen.values(), key=lambda point: point[0])
+        seconds = [second / len(values) for second, _ in points]
+        best = torch.stack([own for _, own in points]).nan_to_num(nan=0.0).clamp(0, TOP).cummax(dim=0)[0]
+        rows: list[Columns] = []
+        for n, psnr in enumerate(best[-1].tolist()):
+            row: Columns = {"what": "image", "image": n, "psnr": psnr, "seconds": seconds[-1]}
+            rows.append(row | ({"lost": lost[n]} if lost else {}))
+        for level in LEVELS:
+            for n, place in enumerate((best < level).sum(dim=0).tolist()):
+                row = {"what": "level", "image": n, "psnr_to_reach": level, "reached": place < len(seconds)}
+                rows.append(row | {"seconds": seconds[place]} if row["reached"] else row)
+        shown = sorted({*range(0, len(points), max(1, len(points) // POINTS)), len(points) - 1})
+        means = [{"what": "curve", "seconds": seconds[place], "psnr": float(best[place].mean())} for place in shown]
+        return rows + means
+
+
+def options_of(attack: str, stage: str, effort: float, channels: int) -> dict[str, Any]:
+    """Return the options of `match` for an attack, with the share `effort` of its steps."""
+    if attack == SECOND:
+        return {"optimizer": LevenbergMarquardt(steps=40)}
+    options: dict[str, Any] = {"optimizer": LBFGS()} if attack == SAFE else dict(preset(attack, channels=channels))
+    if attack.startswith("wang2024"):
+        options["prior"] = prior(stage)
+    chosen = options["optimizer"]
+    return options | {"optimizer": replace(chosen, steps=max(1, round(effort * chosen.steps)))}
 
 
 def _judged(inputs: Tensor, truth: Tensor, **about: Any) -> Columns:
@@ -206,20 +391,24 @@ def _restored(record: Record) -> pd.DataFrame:
     """Return a row for each image that an attack restored, by state of LeNet, precision and attack."""
     closed, others = select(record.rows(ClosedForm), layer="image"), record.rows(Polish)
     if len(others):  # an image of the closed form is in both parts
-        others = others[others["attack"].isin(SHOWN_AS)].assign(dtype="float32")
-    rows = pd.concat([closed.assign(attack="closed form"), others])
+        others = others[others["attack"].isin((POLISHED, MATCHED))].assign(dtype="float32")
+    rows = pd.concat([closed.assign(attack=CLOSED), others])
     return rows.sort_values(["stage", "dtype", "attack"], ascending=[False, True, True])
 
 
 def headline(record: Record) -> Headline:
-    """Return the finding: a closed form restores images far better than the paper's gradient matching."""
+    """Return the finding: a closed form restores images in seconds, and no published search gets as far."""
     known = claims.judgements(record)
-    untrained, trained = known["cnn-untrained-closed"], known["cnn-trained-closed"]
+    untrained, trained, seconds = (known[f"cnn-{name}"] for name in ("untrained-closed", "trained-closed", "seconds"))
+    level = known["cost-closed-60"].claim.measure.where["psnr_to_reach"]
+    searches = select(record.rows(Race), what="level", psnr_to_reach=level)
+    searches = searches[searches["attack"].isin(MATCHING)]
+    better = all((known[f"cnn-{stage}-closed"].value or 0) > 2 * best for stage, best in PUBLISHED.items())
     return Headline(
         f"A closed form restores single images from the gradient of an untrained LeNet at {untrained.text} on average, "
-        f"and of a trained LeNet at {trained.text}. The best means that the paper reports for gradient matching are "
-        f"{PUBLISHED['untrained']} dB and {PUBLISHED['trained']} dB.",
-        true=all((known[f"cnn-{stage}-closed"].value or 0) > 2 * best for stage, best in PUBLISHED.items()),
+        f"and of a trained LeNet at {trained.text}, in {seconds.text} per image. In {len(searches)} searches, no "
+        f"published first-order attack reaches {level} dB.",
+        true=better and known["cost-closed-60"].value == 100 and len(searches) > 0 and not searches["reached"].any(),
         claim="cnn-untrained-closed",
         what="mean PSNR of single images by the closed form (untrained LeNet, CIFAR-10, float32, smoothed labels)",
         of="images",
@@ -243,23 +432,6 @@ def table(record: Record) -> pd.DataFrame:
     )
 
 
-def batch_table() -> pd.DataFrame:
-    """Count the equations and unknowns of each of LeNet's layers. Rows: batch sizes B. Columns: convolutions."""
-    sides = (32, 16, 8, 8)
-    layers = list(zip(convolutions(models.build("lenet")), sides[:-1], sides[1:], strict=True))
-    return pd.DataFrame(
-        {"images in the batch": f"{batch}"}
-        | {
-            f"convolution {number}: equations / unknowns": (
-                f"{batch * layer.out_channels * after**2 + layer.weight.numel():,} / "
-                f"{batch * layer.in_channels * before**2:,}"
-            )
-            for number, (layer, before, after) in enumerate(layers, 1)
-        }
-        for batch in (1, 2, 3, 4)
-    )
-
-
 def defense_table(record: Record) -> pd.DataFrame:
     """Return the effect of defences on the image and on the gradient, as `refused_table` shows it."""
     return refused_table(record.rows(DefendedImages), cosine=".5f")
@@ -270,29 +442,28 @@ def figure_images(record: Record) -> Figure:
 
     def strips(axis: Axes, rows: pd.DataFrame) -> None:
         show(axis, rows["picture"].tolist())
-        columns = ["private", "L2 matching", "closed form", "polished"]
+        columns = ["private", MATCHED, CLOSED, "polished"]
         side = axis.get_xlim()[1] / len(columns)
         axis.set_xticks([(index + 0.5) * side for index in range(len(columns))], columns)
 
     rows = record.rows(Polish)
     rows = rows[rows["picture"].notna()] if "picture" in rows else rows[:0]
     height = 1.06 * rows["image"].nunique() + 0.5
-    title, empty = "{} LeNet".format, "No image was matched in this run: compared = 0"
-    return drawn(rows, strips, panels="stage", title=title, height=height, sharey=False, empty=empty)
+    empty = "No image was matched in this run: compared = 0"
+    return drawn(rows, strips, panels="stage", title=LENET, height=height, sharey=False, empty=empty)
 
 
 def figure_psnr(record: Record) -> Figure:
     """Plot the PSNR (dB) of every image by attack, one panel for each network; a line marks the paper's best PSNR."""
 
     def swarms(axis: Axes, rows: pd.DataFrame) -> None:
-        groups = {name: select(rows, attack=attack, dtype=dtype) for name, (attack, dtype) in ATTACKS.items()}
+        groups = {name: select(rows, attack=attack, dtype=dtype) for name, (attack, dtype) in RESTORED.items()}
         figures.swarms(axis, {name: group["psnr"].astype(float).clip(lower=0) for name, group in groups.items()})
         best = PUBLISHED[rows["stage"].iloc[0]]
         axis.axhline(best, color=figures.TRUTH, linestyle=DASHED, linewidth=1.2)
         axis.text(3.45, best + 5, "the paper's best (matching)", ha="right", fontsize=9, color=figures.TRUTH)
 
-    title = "{} LeNet".format
-    return drawn(_restored(record), swarms, panels="stage", title=title, height=3.2, ylabel="PSNR (dB)")
+    return drawn(_restored(record), swarms, panels="stage", title=LENET, height=3.2, ylabel="PSNR (dB)")
 
 
 def figure_layers(record: Record) -> Figure:
@@ -321,28 +492,93 @@ def figure_layers(record: Record) -> Figure:
     )
 
 
+def figure_race(record: Record) -> Figure:
+    """Plot the mean PSNR (dB) of the best iterates against the time per image (s).
+
+    One panel for each state of LeNet, one line for each attack, and a diamond for an attack without steps.
+    """
+
+    def attacks(axis: Axes, rows: pd.DataFrame) -> None:
+        axis.set_xscale("log")
+        axis.xaxis.set_major_formatter("{x:g}")
+        for index, attack in enumerate(ATTACKS):
+            # Attacks of one colour have different dashes.
+            dashes = {"marker": "", "linestyle": look_of(index + index // len(figures.COLOURS))["linestyle"]}
+            # Second order is run image by image, so each image has its own line.
+            for _, curve in select(rows, attack=attack).sort_values("seconds").groupby("skip", dropna=False):
+                point = {"marker": "D", "linestyle": "none", "markersize": 7}
+                look = look_of(index) | (point if len(curve) == 1 else dashes)
+                axis.plot(curve["seconds"], curve["psnr"].astype(float), label=attack, **look)
+
+    curves = select(record.rows(Race), what="curve")
+    return drawn(
+        curves.assign(skip=curves.get("skip")),
+        attacks,
+        panels="stage",
+        title=LENET,
+        height=4.2,
+        legend=3,
+        xlabel="CPU time per image (s)",
+        ylabel="mean PSNR of the best image so far (dB)",
+    )
+
+
+def figure_together(record: Record) -> Figure:
+    """Plot two panels on attacks together and on batches.
+
+    Left: steps of attacks per second against the number of attacks at once. Right: PSNR (dB) against the batch size.
+    """
+
+    def draw_batches(axis: Axes, rows: pd.DataFrame) -> None:
+        figures.swarms(axis, {f"{size:.0f}": group["psnr"] for size, group in rows.groupby("size")})
+
+    rate = {"xlabel": "attacks at once", "yscale": "log", "ylabel": "steps of all attacks per second"}
+    psnr = {"xlabel": "samples in one averaged gradient", "ylabel": "PSNR (dB)"}
+    throughput = lines("at_once", "rate", by="run", marker="o"), powers_of_two("at_once")
+    batches = select(record.rows(Batches), what="image")
+    return arranged(
+        [
+            panel(record.rows(Together), *throughput, title="attacks at once", **rate),
+            panel(batches, draw_batches, title="averaged gradients", **psnr),
+        ],
+        across=2,
+        legend=3,
+        sharey=False,
+    )
+
+
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    untrained, trained = (line(table(record), stage, "float32", "closed form") for stage in ("untrained", "trained"))
+    untrained, trained = (line(table(record), stage, "float32", CLOSED) for stage in ("untrained", "trained"))
     return Leaks(
         "the image, layer by layer",
         "one image; LeNet, CIFAR-10",
         f"{untrained['PSNR (dB)']} dB untrained, {trained['PSNR (dB)']} dB trained ({trained['images']} images each)",
         f"{untrained['median time (s)']} s elapsed",
         kind="images",
-        attack="closed form",
+        attack=CLOSED,
         network="LeNet",
     )
 
 
 def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows, behind = _restored(record), record.rows(DefendedImages)
+    """Return what each attack of this page reached: each attack on single images once, and matching on batches."""
+    restored, behind = _restored(record), record.rows(DefendedImages)
+    races, batches = (select(record.rows(kind), what="image") for kind in (Race, Batches))
+    searches, matched = races[~races["attack"].str.startswith(CLOSED)], "gradient matching, l2"
+    rows = pd.concat(
+        [
+            restored.assign(attack=restored["attack"].replace(MATCHED, matched)),
+            searches.assign(attack="gradient matching, " + searches["attack"]),
+            batches[batches["size"] > 1].assign(attack=matched),
+        ],
+        ignore_index=True,
+    ).fillna({"stage": "untrained", "dtype": "float32", "size": 1})
     defense = written(behind["defense"], behind["level"], {"clip": "clip-share"})
     return [
         *collected(
-            record, rows, "images", PSNR, attack=rows["attack"].replace(SHOWN_AS), network="lenet",
-            training=rows["stage"], data=rows["dataset"], client=rows["dtype"],
+            record, rows, "images", PSNR, attack=rows["attack"], network="lenet", training=rows["stage"],
+            data=rows["dataset"], client=rows["dtype"], batch=rows["size"].astype(int),
         ),
         *collected(
             record, behind, "images", PSNR, attack="closed form, " + behind["attacker"].map(KNOWLEDGE),

@@ -255,8 +255,8 @@ COLUMNS = Columns(
     noise=Column("noise multiplier", "{:g}"),
     samples_drawn=Column("samples drawn", "{:.0f}"),
     epsilon=Column("ε of one step", lambda epsilon: f"{epsilon:.3g}".replace("inf", "∞")),
-    # what-matching-costs: the time until an image has a PSNR, and steps of attacks that run at once.
-    level=Column("PSNR to reach (dB)", "{:.0f}"),
+    # cnn-inversion: the time until an image has a PSNR, and steps of attacks that run at once.
+    psnr_to_reach=Column("PSNR to reach (dB)", "{:.0f}"),
     reached=Column("PSNR reached"),
     rate=Column("steps of all attacks per second", ".3g"),
     gain=Column("speed-up by attacks at once", ".1f"),
