@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import pandas as pd
 import torch
@@ -32,7 +32,7 @@ from gradleak.runs.forms import Form, Whole
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
-from gradleak.show.drawn import arranged, bound, crossed, drawn, lines, look_of, panel, scattered
+from gradleak.show.drawn import Mark, Panel, arranged, bound, crossed, drawn, lines, look_of, panel, scattered
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
 from gradleak.show.summaries import (
@@ -62,6 +62,8 @@ from gradleak.wording import counted
 
 PLACE = "Beyond sections 3 and 4.2"
 Labels = Literal["smoothing", "mixup", "onehot"]
+Drawn = Literal["distinct", "repeated"]
+DRAWN: tuple[Drawn, ...] = get_args(Drawn)
 # The name of random layers in place of a network's, and the number of their features.
 LAYER, FEATURES = "layer", 256
 # The largest label error (L1) and relative feature error of a batch that counts as recovered: where each sample is
@@ -89,7 +91,7 @@ class Cell(Form):
     network: str
     classes: Whole = Field(ge=2)
     size: Whole = Field(ge=1)
-    drawn: Literal["distinct", "repeated"]
+    drawn: Drawn
     labels: Labels
 
 
@@ -137,14 +139,9 @@ class Parameters(studies.Parameters):
     joint_cells: list[JointCell] = setting(
         paper=[
             *(f"layer/10/{size}/distinct/smoothing/known" for size in (2, 4, 5, 6, 7, 8)),
-            *(f"layer/10/{size}/repeated/smoothing/known" for size in (4, 6, 7)),
-            *(
-                f"layer/10/{size}/{drawn}/smoothing/unknown"
-                for size in (4, 5, 6, 7)
-                for drawn in ("distinct", "repeated")
-            ),
+            *(f"layer/{sizes}/repeated/smoothing/known" for sizes in ("10/4", "10/6", "10/7", "20/14")),
+            *(f"layer/10/{size}/{drawn}/smoothing/unknown" for size, drawn in product((4, 5, 6, 7), DRAWN)),
             *(f"layer/20/{size}/distinct/smoothing/known" for size in (9, 14, 17)),
-            "layer/20/14/repeated/smoothing/known",
             *(f"layer/{sizes}/distinct/smoothing/known" for sizes in ("50/30", "50/36", "50/44", "100/50", "100/60")),
             *(f"layer/{sizes}/distinct/mixup/known" for sizes in ("10/4", "10/6", "10/7", "20/14")),
             *(f"layer/{sizes}/distinct/smoothing/known" for sizes in ("5/3", "6/4")),
@@ -324,12 +321,7 @@ class OneByOne(Batches):
             for attacker, noise in attackers.items():
                 started = time.perf_counter()
                 found = recover_batch(
-                    gradient,
-                    sent.weight,
-                    batch_size=self.size,
-                    prior=self.labels,
-                    noise=noise,
-                    seed=self.seed + number,
+                    gradient, sent.weight, batch_size=self.size, prior=self.labels, noise=noise, seed=self.seed + number
                 )
                 seconds = time.perf_counter() - started
                 about: Columns = {"batch": number, "attacker": attacker, "seconds": seconds, "utility": utility}
@@ -349,14 +341,9 @@ class Together(Batches):
             mixed = self.labels == "mixup"
             classes = sent.labels.topk(2, dim=1).indices if mixed else sent.labels.argmax(dim=1)
             started = time.perf_counter()
+            known: dict[str, Any] = {"classes": classes} if self.known else {"batch_size": self.size}
             found = recover_jointly(
-                sent.gradient,
-                sent.weight,
-                classes=classes if self.known else None,
-                batch_size=self.size,
-                prior=self.labels,
-                starts=self.starts,
-                seed=self.seed,
+                sent.gradient, sent.weight, prior=self.labels, starts=self.starts, seed=self.seed, **known
             )
             seconds = time.perf_counter() - started
             errors = largest_errors(found, sent.features, sent.labels)
@@ -566,43 +553,30 @@ def figure_limits(record: Record) -> Figure:
     rows = rows[rows["classes"] > 0].assign(percent=100.0 * rows["whole"].astype(float))
     alone, together = select(rows, search=ALONE), select(rows, search=TOGETHER, network=LAYER)
     alone = alone.assign(network=alone["network"] + alone["classes"].map(", C = {}".format))
-    limits = {(classes - 2) / 2: f"(C − 2) / 2, C = {classes} " for classes in sorted(set(alone["classes"]))}
     # The number of classes with the most batch sizes.
     many = max(together["classes"], key=list(together["classes"]).count, default=0)
     knowledge = {True: "classes known", False: "classes unknown"}
-    style = {
-        "xlabel": "batch size B (samples)",
-        "ylabel": "batches recovered (%)",
-        "ylim": (-4, 114),
-        "xlim": (0, None),
-    }
+    in_colours = crossed(alone["network"].unique(), alone["dtype"].unique())
+    others = {name: look_of(number) for number, name in enumerate(knowledge.values(), start=3)}
+
+    def share_by_size(rows: pd.DataFrame, curves: Mark, limits: Mapping[float, str], title: str) -> Panel:
+        bounds = [bound(at, words, 106, ha="right") for at, words in limits.items() if at <= 1.6 * rows["size"].max()]
+        style = {"xlabel": "batch size B (samples)", "ylabel": "batches recovered (%)", "xlim": (0, None)}
+        return panel(rows, curves, *bounds, title=title, ylim=(-4, 114), **style)
+
     return arranged(
         [
-            panel(
+            share_by_size(
                 alone,
-                lines(
-                    "size",
-                    "percent",
-                    by=["network", "dtype"],
-                    looks=crossed(alone["network"].unique(), alone["dtype"].unique()),
-                ),
-                *(bound(at, words, 106, ha="right") for at, words in limits.items() if at <= 1.6 * alone["size"].max()),
-                title="one by one, untrained networks",
-                **style,
+                lines("size", "percent", by=["network", "dtype"], looks=in_colours),
+                {(classes - 2) / 2: f"(C − 2) / 2, C = {classes} " for classes in sorted(set(alone["classes"]))},
+                "one by one, untrained networks",
             ),
-            panel(
+            share_by_size(
                 select(together, classes=many),
-                lines(
-                    "size",
-                    "percent",
-                    by="known",
-                    label=knowledge.__getitem__,
-                    looks={name: look_of(number) for number, name in enumerate(knowledge.values(), start=3)},
-                ),
-                bound((many - 2) / 2, "(C − 2) / 2 ", 106, ha="right"),
-                bound(many - 2, "C − 2 ", 106, ha="right"),
-                title=f"together, random layers, C = {many}",
-                **style,
+                lines("size", "percent", by="known", label=knowledge.__getitem__, looks=others),
+                {(many - 2) / 2: "(C − 2) / 2 ", many - 2: "C − 2 "},
+                f"together, random layers, C = {many}",
             ),
         ],
         across=2,
