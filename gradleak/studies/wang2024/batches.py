@@ -1,4 +1,4 @@
-"""Batches, exactly: soft labels, features and images of all samples from one averaged gradient
+"""Batches, exactly: soft labels, features and images of all samples
 
 Beyond wang2024, sections 3 and 4.2: find the samples of a batch one by one or all together, and restore all images from
 a fully connected network.
