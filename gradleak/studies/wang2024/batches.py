@@ -128,6 +128,7 @@ class Parameters(studies.Parameters):
             "resnet18/1000/32/repeated/smoothing",
             *(f"resnet18/100/16/repeated/{labels}" for labels in ("onehot", "mixup")),
         ],
+        min_length=1,
         validate_default=True,
     )
     networks: list[Network] = setting(
@@ -146,7 +147,8 @@ class Parameters(studies.Parameters):
             *(f"layer/{sizes}/distinct/mixup/known" for sizes in ("10/4", "10/6", "10/7", "20/14")),
             *(f"layer/{sizes}/distinct/smoothing/known" for sizes in ("5/3", "6/4")),
         ],
-        smallest=["layer/8/5/distinct/smoothing", "layer/8/6/distinct/smoothing"],
+        smallest=["layer/8/5/distinct/smoothing/known", "layer/8/6/distinct/smoothing/known"],
+        min_length=1,
         validate_default=True,
     )
     joint_networks: list[Network] = setting(
@@ -524,7 +526,8 @@ def labels_table(record: Record) -> pd.DataFrame:
     rows = rows[rows["noise"].eq(0) | rows["attacker"].eq("aware")]
     kinds = rows["repeated"].map({True: "repeated", False: "distinct"}).where(rows["classes"] > 0, "of the images")
     rows = rows.assign(
-        network=rows["stage"].map({"trained": "trained ", "untrained": ""}) + rows["network"],
+        network=rows["stage"].map({"trained": "trained ", "untrained": ""})
+        + rows["network"].replace(LAYER, "random layer"),
         classes=rows["classes"].map(lambda classes: classes or "of the images"),
         kind=rows["labels"] + ", " + kinds + rows["known"].map({False: ", unknown"}).fillna(""),
         noise=rows["noise"].map("{:g}".format),
