@@ -179,9 +179,10 @@ class Parameters(studies.Parameters):
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield the batches searched one by one, the first of these with noise, those searched together, and images."""
+        alone: list[Cell | Network] = [*self.cells, *self.networks]
         clean = [
             OneByOne.on(self, one, dtype=dtype, noise=0.0, batches=self.repeats_alone)
-            for one, dtype in product((*self.cells, *self.networks), self.precisions)
+            for one, dtype in product(alone, self.precisions)
         ]
         yield from clean
         for noise, first in product(self.noises, clean[:1]):
@@ -358,20 +359,18 @@ def judge(found: BatchLabels, features: Tensor, labels: Tensor) -> Columns:
     """Compare a batch whose samples were found one by one with the true features (B, I) and labels (B, C)."""
     unique, errors = found.status == "unique", largest_errors(found, features, labels)
     certificate = {"claimed": float(found.open.max()), "residual": found.residual} if errors else {}
-    return (
-        errors
-        | certificate
-        | {
-            "status": found.status,
-            "found": int(found.found.sum()),
-            "flagged": not unique,
-            "whole": unique and _within(errors, *NEAR_ALONE),
-            "silent": unique and not _within(errors, KNOWN, KNOWN_FEATURE),
-        }
-    )
+    return {
+        **errors,
+        **certificate,
+        "status": found.status,
+        "found": int(found.found.sum()),
+        "flagged": not unique,
+        "whole": unique and _within(errors, *NEAR_ALONE),
+        "silent": unique and not _within(errors, KNOWN, KNOWN_FEATURE),
+    }
 
 
-def largest_errors(found: BatchLabels, features: Tensor, labels: Tensor) -> Columns:
+def largest_errors(found: BatchLabels, features: Tensor, labels: Tensor) -> dict[str, float]:
     """Return the largest errors of labels and features, in the best order; nothing if a sample was not found."""
     if not bool(found.found.all()):
         return {}
@@ -382,7 +381,7 @@ def largest_errors(found: BatchLabels, features: Tensor, labels: Tensor) -> Colu
     return {"largest_error": float(label.max()), "feature_error": float(feature.max())}
 
 
-def _within(errors: Columns, label: float, feature: float) -> bool:
+def _within(errors: Mapping[str, float], label: float, feature: float) -> bool:
     """Return whether all samples were found, and no error exceeds these limits."""
     return bool(errors) and errors["largest_error"] < label and errors["feature_error"] < feature
 
