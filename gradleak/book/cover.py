@@ -19,7 +19,7 @@ from gradleak.show import figures
 from gradleak.studies.shared import mosaics
 
 # The studies whose records are shown: a whole batch, and images from a convolutional network.
-SHOWN = ("exact-batch", "cnn-inversion")
+SHOWN = ("batches", "cnn-inversion")
 # The number of images in a lower panel.
 IMAGES = 5
 

@@ -124,7 +124,7 @@ PLACES = {"run_page": "book.pages", "record": "runs.recording", "build": "book.b
 
 @tried(60)
 @given(
-    st.sampled_from(["audit", "theorem1", "joint-batches", "cnn-reconstruction", "words"]),
+    st.sampled_from(["audit", "theorem1", "batches", "cnn-reconstruction", "words"]),
     st.text(max_size=10),
     st.data(),
 )

@@ -16,7 +16,7 @@ from gradleak.runs.plain import plain
 # The pretended GPU runs the CPU's own kernels, so that rows are the same to the last bit, but for these pages.
 ROUNDED = {
     "sentences": "the CPU's recurrent layers are oneDNN's, a GPU's are made of single steps",
-    "exact-batch": "least squares come back from the CPU with their numbers in another order in memory",
+    "batches": "least squares come back from the CPU with their numbers in another order in memory",
     "audit": "least squares come back from the CPU with their numbers in another order in memory",
 }
 RELATIVE, ABSOLUTE = 1e-6, 1e-8

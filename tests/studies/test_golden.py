@@ -58,7 +58,7 @@ def test_golden_rows_take_the_branches_of_the_record(name: str) -> None:
         assert recorded <= reached or (name, field) in LEFT_OUT, f"{name}: {field} {recorded - reached}"
 
 
-@pytest.mark.parametrize("name", ["theorem1", "batch-soft-labels"])
+@pytest.mark.parametrize("name", ["theorem1", "batches"])
 def test_work_in_small_chunks_gives_the_golden_rows(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -21,7 +21,7 @@ from gradleak import studies
 from tests.gpu.cells import opened
 
 WHOLE = 7
-# With 7, 5 and 2023, the by-hand batch of exact-batch once took a wrong slope.
+# With 7, 5 and 2023, the by-hand batch of batches once took a wrong slope.
 OPEN = (5, 101)
 if not os.environ.get("GRADLEAK_SEEDS"):
     pytest.skip("`make seeds` tries other seeds", allow_module_level=True)

@@ -521,7 +521,7 @@ def _attack(case: Case) -> Answer:
 
 ATTACK = Attack(
     "linear layers backwards",
-    page="exact-batch",
+    page="batches",
     finds=("inputs",),
     needs="all gradients of a chain of Linear layers, and a batch that is small compared with its narrowest layer",
     refused=_why_not,
@@ -567,7 +567,7 @@ def _attack_first(case: Case) -> Answer:
 
 BIAS_ATTACK = Attack(
     "bias attack",
-    page="exact-batch",
+    page="batches",
     finds=("inputs",),
     needs="a first layer that is Linear and has a bias, and one sample",
     refused=_why_not_first,

@@ -148,22 +148,20 @@ COLUMNS = Columns(
     lower=Column("lower 95 % bound (dB)", "+.2f"),
     upper=Column("upper 95 % bound (dB)", "+.2f"),
     apart=Column("bound on the size of the difference (dB)", ".2f"),
-    # exact-batch: images of a batch, in the best order.
+    # batches: images of a batch, in the best order.
     batch=Column("batch", "{:.0f}"),
     lowest_psnr=Column("lowest PSNR (dB)", decibels),
     over_40=Column("images above 40 dB", "{:.0f} %"),
     not_restored=Column("images not restored", "{:.0f}"),
     reason=Column("reason of the status"),
     certified=Column("batches certified", "{:.0f}"),
-    # joint-batches: the search for all samples of a batch at once. The largest error of a batch is `largest_error`.
+    # batches: the search for all samples at once. The largest error of a batch is `largest_error`.
     size=Column("batch size B", "{:.0f}"),
     starts=Column("random starts", "{:.0f}"),
-    told=Column("classes known"),
-    source=Column("network or random layer"),
     feature_error=Column("largest relative error of a feature", ERROR),
     right=Column("recovered", ".0%"),
     wrong=Column("wrong certificates", "{:.0f}"),
-    # batch-soft-labels: batches of which every sample may be found, and the certificate of an answer.
+    # batches: the search for one sample at a time, and the certificate of its answer.
     found=Column("samples found", "{:.0f}"),
     residual=Column("relative error of the recomputed gradient", ERROR),
     whole=Column("recovered exactly", ".0%"),

@@ -393,7 +393,7 @@ def _attack(case: Case) -> Answer:
 
 ATTACK = Attack(
     "all samples together",
-    page="joint-batches",
+    page="batches",
     finds=("labels", "features"),
     needs="the last layer's gradient of a batch of nearly as many samples as classes, without a bias",
     refused=_why_not,

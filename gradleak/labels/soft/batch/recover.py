@@ -431,7 +431,7 @@ def _started(case: Case, seed: int) -> BatchLabels:
 
 ATTACK = Attack(
     "labels and features of a batch",
-    page="batch-soft-labels",
+    page="batches",
     finds=("labels", "features"),
     needs="the last layer's gradient of a batch that is small compared with the number of classes, under cross-entropy",
     refused=_why_not,
