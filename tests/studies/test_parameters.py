@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
-import torch
 
 from gradleak import data, models, studies
-from gradleak.data import text as texts
 from gradleak.data.registry import EMBEDDED
 from gradleak.errors import InputError
-from gradleak.runs import fitting, runner
 from gradleak.runs.forms import Form, Whole
-from gradleak.studies.shared.attacked_networks import built
 
 # Study, parameter, text, what the one line says.
 WRONG = [
@@ -82,79 +75,10 @@ def test_a_form_is_typed_and_given_back_as_it_was_written() -> None:
             Toy.of(wrong)
 
 
-# What cannot be shown digits, 8×8 and grey, in place of photos: the rest runs on both.
-REFUSES = {
-    "audit": "takes 3 channels; 'digits' has 1",
-    "gradinversion": "takes 3 channels; 'digits' has 1",
-    "gradinversion-baselines": "takes 3 channels; 'digits' has 1",
-    "precision": "'lenet5' needs images of at least 12 pixels; got 8",
-    "batch-restoration": "'lenet5' needs images of at least 12 pixels; got 8",
-    "exact-batch": "'digits' come at 8 pixels; got size=64",
-    "fcn-inversion": "'digits' come at 8 pixels; got size=64",
-    "label-attacks-compared": "'lenet5' needs images of at least 12 pixels; got 8",
-    "llg-attack": "'llg-lenet' needs images of at least 10 pixels; got 8",
-    "posterior-attack": "'lenet5' needs images of at least 12 pixels; got 8",
-    "loss-gradients": "'lenet5' needs images of at least 12 pixels; got 8",
-    "reveal-labels": "'lenet5' needs images of at least 12 pixels; got 8",
-}
-# And where LPIPS is measured.
-MEASURES = {"cnn-reconstruction", "feature-matching"}
-# The audit's federation learns digits, whatever is audited; a check is timed on photographs.
-ALWAYS = {"audit": {"digits"}, "certificates": {"photos"}}
-# A second each at their smallest.
-CHEAP = ("llg-attack", "theorem1")
-
-
-def on(study: str, dataset: str, values: dict[str, Any]) -> studies.Parameters:
-    """Return parameters with every embedded dataset replaced by one."""
-
-    def replaced(value: Any) -> Any:
-        if isinstance(value, list):
-            return list(dict.fromkeys(map(replaced, value))) if all(isinstance(v, str) for v in value) else value
-        return dataset if value in EMBEDDED else swapped(value) if isinstance(value, str) else value
-
-    def swapped(text: str) -> str:
-        first, slash, rest = text.partition("/")
-        return f"{dataset}/{rest}" if slash and first in EMBEDDED else text
-
-    return studies.parameters(study, "quick", {name: replaced(value) for name, value in values.items()})
-
-
-@pytest.mark.parametrize("dataset", EMBEDDED)
-@pytest.mark.parametrize("study", studies.names())
-def test_a_page_runs_on_an_embedded_dataset_or_says_why_not(
-    study: str, dataset: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if study in MEASURES:
-        monkeypatch.setattr(fitting, "_measured", lambda: False)
-    quick = studies.parameters(study).model_dump()
-    if dataset == "digits" and study in REFUSES:
-        with pytest.raises(InputError, match=REFUSES[study]):
-            on(study, dataset, quick)
-        return
-    chosen = on(study, dataset, quick)
-    # What reads texts has none of images to replace.
-    read = set(studies.load(study).datasets(chosen)) - ALWAYS.get(study, set())
-    assert read <= {dataset, *texts.NAMES}
-    for one in set(chosen.sees()):
-        private = data.load(one.dataset, "test", size=one.size)
-        model = built(one.network, private, 0, "cpu", activation=one.activation or None)
-        with torch.no_grad():
-            assert model(private.images[:1]).shape == (1, private.classes)
-
-
 @pytest.mark.parametrize("study", ["words", "transcripts", "matched-transcripts", "harder-transcripts"])
 def test_a_page_on_a_recogniser_names_the_texts_that_it_reads(study: str) -> None:
     assert studies.load(study).datasets(studies.parameters(study)) == ["sentences"]
     assert "librispeech" in studies.load(study).datasets(studies.parameters(study, "paper"))
-
-
-@pytest.mark.parametrize("study", CHEAP)
-def test_a_study_runs_through_on_digits(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRADLEAK_CACHE", str(tmp_path))
-    smallest = studies.parameters(study, "quick", studies.load(study).smallest).model_dump()
-    record = runner.run_study(study, on(study, "digits", smallest), jobs=1)
-    assert all(trial.rows for trial in record.trials)
 
 
 @pytest.mark.parametrize("name", data.names())
