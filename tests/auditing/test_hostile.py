@@ -239,6 +239,12 @@ def packed(name: str, size: int) -> None:
         archive.writestr("archive/data/0", bytes(size))
 
 
+def promising(name: str) -> None:
+    """Write a header of weights that are not there."""
+    header = b'{"w": {"dtype": "F32", "shape": [1099511627776], "data_offsets": [0, 4398046511104]}}'
+    put(name, struct.pack("<Q", len(header)) + header)
+
+
 IMAGES = functools.partial(loading.samples_of, "data")
 WEIGHTS = functools.partial(loading.state_of, Path("a.pt"))
 ARCHIVE = functools.partial(loading.samples_of, "a.npz")
@@ -255,6 +261,7 @@ FILES: list[tuple[Callable[[], object], Callable[[], object], str]] = [
     (lambda: packed("a.npz", 4096), ARCHIVE, "'a.npz' declares a size"),
     (lambda: os.mkfifo("a.pt"), WEIGHTS, "'a.pt' cannot be read as weights: it is not"),
     (lambda: packed("a.pt", 4096), WEIGHTS, "'a.pt' declares a size"),
+    (lambda: promising("a.safetensors"), lambda: loading.state_of(Path("a.safetensors")), "its header declares"),
     (lambda: None, lambda: loading.samples_of("brought:at"), "'brought:at' cannot be had"),
     (lambda: None, lambda: loading.samples_of("pho\ntos"), "unknown dataset 'pho tos'"),
 ]
