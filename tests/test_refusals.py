@@ -23,6 +23,7 @@ from torch.nn.utils import parametrizations
 
 import gradleak
 from gradleak import defenses, images, labels, sequences
+from gradleak.auditing import Report
 from gradleak.errors import GradleakError
 from gradleak.images import LBFGS, Adam, GradInversion, LevenbergMarquardt
 from gradleak.images import Prior as ImagePrior
@@ -30,10 +31,11 @@ from gradleak.leak import Leak, observe, observe_heads
 from gradleak.losses import Focal
 from gradleak.models.recogniser import recogniser
 from gradleak.sequences.matching import Search
-from tests.auditing.test_fuzz import ODDITIES, TIMES, Odd
+from tests.auditing.test_fuzz import TIMES
 
-# Malformed calls of one function in the tests. More are tried by `make fuzz`.
+# Malformed calls of one function in the tests. More are tried by `make fuzz`. An audit runs all attacks.
 CALLS = 12 * TIMES
+AUDITS = 60 * TIMES
 # Parts of messages of torch and its libraries.
 FOREIGN = re.compile(
     r"INTERNAL ASSERT|LAPACK|linalg|vmap|functorch|aten::|mat1|Expected |dimension|size of tensor|Traceback|torch\.nn|"
@@ -317,8 +319,43 @@ def fails(*_: object, **__: object) -> Any:
     raise ValueError("\nfirst\nsecond")
 
 
+WEIGHTS: dict[str, Callable[[nn.Module], object]] = {
+    "frozen": lambda model: model.get_submodule("first").requires_grad_(False),
+    "frozen head": lambda model: model.get_submodule("head").requires_grad_(False),
+    "spare": lambda model: model.register_module("spare", nn.Linear(3, 3)),
+    "half": lambda model: model.half(),
+    "double": lambda model: model.double(),
+    "meta": lambda model: model.to("meta"),
+    "nan": lambda model: nn.init.constant_(model.get_parameter("head.weight"), math.nan),
+    "zero": lambda model: nn.init.zeros_(model.get_parameter("head.weight")),
+    "huge": lambda model: nn.init.constant_(model.get_parameter("first.weight"), 1e30),
+}
+RAISED = {"raises": KeyError("lost"), "silent": AssertionError(), "many lines": OSError("\n\nfirst\nsecond")}
+OUTPUTS: dict[str, Callable[[Tensor], object]] = {
+    "tuple": lambda y: (y, y), "nothing": lambda y: None, "flat": lambda y: y.sum(dim=1),
+    "maps": lambda y: y[:, :, None, None], "detached": lambda y: y.detach(), "one": lambda y: y.sum(),
+    "fewer": lambda y: y[:1], "whole": lambda y: y.long(), "softmax": lambda y: y.softmax(dim=1),
+    "endless": lambda y: y / 0,
+}  # fmt: skip
+
+
+class Odd(nn.Module):
+    """A network of two layers with something odd about it."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.first, self.head = kind, nn.Linear(6, 6), nn.Linear(6, 5)
+        WEIGHTS.get(kind, lambda model: None)(self)
+
+    def forward(self, x: Tensor) -> Any:
+        """Return logits, or something else."""
+        if self.kind in RAISED:
+            raise RAISED[self.kind]
+        return OUTPUTS.get(self.kind, lambda y: y)(self.head(self.first(x.flatten(1)).relu()))
+
+
 MODELS: list[Callable[[], Any]] = [
-    *(functools.partial(Odd, kind) for kind in ODDITIES if kind != "complex"),
+    *(functools.partial(Odd, kind) for kind in (*WEIGHTS, *RAISED, *OUTPUTS)),
     lambda: frozen(net("conv"), "0.weight", "0.bias"),
     lambda: frozen(net("words"), "embedding.weight"),
     lambda: with_norm(parametrizations.weight_norm),
@@ -436,7 +473,7 @@ def test_malformed_calls_end_in_one_line_of_our_own(name: str) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         function(**arguments(function, own))
-        for seed in range(CALLS):
+        for seed in range(AUDITS if function is gradleak.audit else CALLS):
             check_call(function, arguments(function, own), random.Random(f"{name} {seed}"))
 
 
@@ -452,7 +489,11 @@ def check_call(function: Callable[..., Any], given: dict[str, Any], draw: random
         wrong["settings"] = "none"
     said = "answered"
     try:
-        function(**wrong)
+        answer = function(**wrong)
+        if isinstance(answer, Report):  # an attack that says that no other answer fits is right
+            sure = [found for found in answer.findings if found.certificate == "unique"]
+            assert all(found.measures.get("labels", 1.0) == 1 for found in sure)
+            assert Report.from_json(answer.to_json()).findings == answer.findings
     except GradleakError as error:
         said = str(error)
     assert said

@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin, urlparse
 
 import numpy as np
-import pypdf
 import pytest
 from PIL import Image
 
@@ -27,19 +26,8 @@ pytestmark = [
     pytest.mark.skipif(not REQUIRED and (executable() is None or not (BOOK / "index.html").is_file()), reason=MISSING),
 ]
 WIDTHS = (1400, 400)
-# The narrowest window in which a page stands beside its list of pages and its own contents.
-SCREEN = 1200
 SCHEMES = ("light", "dark")
 
-TABLES = "main table.claims, main table.status, main table.leaks"
-# The cells and verdicts of tables that reach beyond the box that holds them, where a reader would see them cut.
-CUT = """all => all.flatMap(table => {
-    const box = table.closest('.pst-scrollable-table-container') || table.parentElement
-    const right = box.getBoundingClientRect().right + 1
-    return [...table.querySelectorAll('td, th, .badge')]
-        .filter(cell => cell.offsetParent && cell.getBoundingClientRect().right > right)
-        .map(cell => cell.textContent.trim().slice(0, 40))
-})"""
 
 # Tables wider than the box that scrolls them: by how much, and what they are.
 OVER = """all => all.flatMap(table => {
@@ -99,7 +87,6 @@ def visits(site: tuple[str, Any]) -> dict[str, dict[str, Any]]:
             "reaches": {(scheme, width): reach(view, scheme, width) for width in WIDTHS[::-1] for scheme in SCHEMES},
         }
         view.eval_on_selector_all("main details", "all => all.forEach(one => { one.open = true })")
-        found[page]["cut"] = view.eval_on_selector_all(TABLES, CUT)
         view.set_viewport_size({"width": WIDTHS[0], "height": 900})
         found[page]["over"] = view.eval_on_selector_all("main table", OVER)
         found[page]["said"] = list(said)
@@ -165,14 +152,6 @@ def test_where_a_list_of_pages_or_contents_has_no_room_a_button_opens_it(
     view.close()
 
 
-def test_the_contents_of_a_page_are_visible_on_a_screen(site: tuple[str, Any]) -> None:
-    address, browser = site
-    view = browser.new_page(viewport={"width": SCREEN, "height": 900})
-    view.goto(f"{address}/book/executed/wang2024/theorem1.html", wait_until="networkidle")
-    assert view.locator(".bd-sidebar-secondary a", has_text="Verdict").first.is_visible()
-    view.close()
-
-
 def test_a_page_answers_first(visits: dict[str, Any]) -> None:
     """The key number, the verdicts and a figure are on the first screen, and no page is long with its folds closed."""
     figures = []
@@ -184,16 +163,6 @@ def test_a_page_answers_first(visits: dict[str, Any]) -> None:
         figures.append(places["figure"])
         assert places["height"] <= LONGEST, name
     assert statistics.median(figures) <= 900
-
-
-def test_the_report_card_prints_on_five_sheets(site: tuple[str, Any], tmp_path: Path) -> None:
-    address, browser = site
-    view = browser.new_page()
-    view.goto(f"{address}/book/report-card.html", wait_until="networkidle")
-    margin = dict.fromkeys(("top", "bottom", "left", "right"), "12mm")
-    view.pdf(path=tmp_path / "card.pdf", format="A4", margin=margin)
-    view.close()
-    assert len(pypdf.PdfReader(tmp_path / "card.pdf").pages) == 5
 
 
 def test_no_table_scrolls_on_a_screen(visits: dict[str, Any]) -> None:
@@ -256,24 +225,11 @@ def test_summaries_of_a_search_hold_no_latex(site: tuple[str, Any]) -> None:
     view.close()
 
 
-def test_the_scoreboard_is_short(site: tuple[str, Any]) -> None:
-    address, browser = site
-    for width in WIDTHS:
-        view = browser.new_page(viewport={"width": width, "height": 900})
-        view.goto(f"{address}/book/scoreboard.html", wait_until="networkidle")
-        assert view.evaluate("document.documentElement.scrollHeight") < 12_000
-        view.close()
-
-
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_page_is_wider_than_the_window(width: int, scheme: str, visits: dict[str, Any]) -> None:
     reaches = {page: visit["reaches"][scheme, width] for page, visit in visits.items()}
     assert {page: reach for page, reach in reaches.items() if reach > width + 1} == {}
-
-
-def test_no_verdict_is_cut_at_full_width(visits: dict[str, Any]) -> None:
-    assert {page: visit["cut"][:3] for page, visit in visits.items() if visit["cut"]} == {}
 
 
 def test_verdicts_have_their_colours(site: tuple[str, Any]) -> None:

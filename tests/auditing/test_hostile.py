@@ -182,15 +182,6 @@ def test_what_was_found_before_a_model_broke_down_is_kept(
     assert content(Path("report"))["figures/mine.png"] == b"mine"
 
 
-def test_a_limit_that_nothing_was_measured_for_fails(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code, err = audited(capsys, monkeypatch, "5 exit", "--fail-above", "labels=1")
-    assert code == 2
-    assert err.startswith("gradleak: no attack measured 'labels'")
-    assert written().broken
-
-
 @pytest.mark.parametrize("value", [1e300, float("inf"), float("nan")])
 def test_what_an_attack_found_is_measured_however_large_it_is(value: float) -> None:
     rows = torch.eye(3, 4).double()
@@ -344,26 +335,6 @@ def test_a_figure_s_name_that_is_taken_keeps_the_report_elsewhere(
     assert Report.from_json((page.parent / "report.json").read_bytes()).findings
 
 
-def test_a_disk_that_is_full_at_the_end_keeps_both_reports(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before, real = earlier(), os.fsync
-
-    def full(what: int) -> None:
-        place = os.readlink(f"/proc/self/fd/{what}")
-        if folders.UNFINISHED in place and str(Path("spare").absolute()) not in place:
-            raise OSError(28, "No space left on device")
-        real(what)
-
-    monkeypatch.setattr(os, "fsync", full)
-    code, err = audited(capsys, monkeypatch)
-    assert code == 2
-    assert err.startswith("gradleak: cannot write report.json into the folder 'report': No space left on device; the")
-    assert content(Path("report")) == before
-    assert len(list(Path("spare").rglob("report.json"))) == 1
-    monkeypatch.undo()
-
-
 # ------------------------------------------------------------------------------------------------------------ moments
 def dying(write: Callable[[], object], moment: int) -> Callable[[], None]:
     """Return what writes a report and is killed just before so many changes of the disk were made."""
@@ -463,22 +434,6 @@ def test_a_second_audit_in_a_folder_is_refused(
 
 
 # ---------------------------------------------------------------------------------------------------- other commands
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["verify", "theo\r\x1b[2Jrem1"], "unknown study 'theo  [2Jrem1'"),
-        (["claims", "\udcff"], "unknown study ' '"),
-        (["run", "theorem1", "-p", "sam\nples=5"], "unknown parameter of 'theorem1' 'sam ples'"),
-        (["audit", "lenet", "--data", "photos", "--out", "go/a\nb"], "into the folder 'a b'"),
-    ],
-)
-def test_a_name_with_line_breaks_is_shown_on_one_line(
-    capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
-    Path("go").touch()
-    code, _, err = call(capsys, *words)
-    assert (code, err.count("\n")) == (2, 1)
-    assert message in err
 
 
 def gone(*_: object) -> None:
