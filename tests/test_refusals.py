@@ -114,7 +114,11 @@ def right() -> dict[str, Any]:
     }  # fmt: skip
 
 
-WORDS, SPEECH, CONV, NORM = {"leak": "words", "start": 1}, {"leak": "speech", "start": 1}, {"leak": "conv"}, "norm"
+# Leaks of other clients, which `arguments` makes.
+NORM = "norm"
+CONV = {"leak": "conv"}
+WORDS = {"leak": "words", "start": 1}
+SPEECH = {"leak": "speech", "start": 1}
 # Public functions, by name, with those of their arguments that differ from the usual ones; None leaves one out.
 CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     **{
@@ -137,6 +141,11 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     },
     **{f"count_labels {method}": (labels.count_labels, {"method": method}) for method in labels.METHODS},
     "observe": (observe, {"local_steps": 2}),
+    "observe words": (
+        observe,
+        dict(zip(("model", "inputs", "targets"), (net("words"), *sequences.batch_of([[5, 6], [7]])), strict=True))
+        | {"head": None, "loss": None},
+    ),
     "soft labels without bias": (
         labels.recover_soft_labels, {"bias": None, "bias_gradient": None, "scale": None, "solver": "exact"},
     ),
@@ -169,6 +178,11 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "ImagePrior": (ImagePrior, {}),
     "Distance": (images.Distance, {"kind": "l2", "head": 1.0, "feature": 0.0, "features": None}),
     "restore_batches": (images.restore_batches, {"leaks": NORM, "labels": torch.tensor([0])}),
+    "restore_batches with statistics": (
+        images.restore_batches,
+        {"leaks": NORM, "labels": "counted", "settings": replace(QUICK, statistics=0.1)}
+        | {"statistics": images.observe_statistics(net(NORM), drawn(1, 1, 4, 4))},
+    ),
     "observe_statistics": (images.observe_statistics, {"model": net(NORM), "inputs": drawn(1, 1, 4, 4)}),
     "project_batches": (
         images.project_batches, {"leaks": NORM, "labels": torch.tensor([0]), "generator": nn.Linear(3, 16)},
