@@ -91,4 +91,5 @@ def test_the_catalogue_tells_what_each_attack_needs() -> None:
     assert len(names) == len(set(names)) == 19
     assert all(one.needs and one.remedy and one.finds and one.page for one in every)
     assert names[0] == "label of one sample"
+    assert {target for one in every for target in one.finds} == set(gradleak.auditing.TARGETS)
     assert [one.name for one in every if one.searches] == ["gradient matching", "matching with batch norm's statistics"]

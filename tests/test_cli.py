@@ -66,6 +66,9 @@ def test_version_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
         (["claims", "theorem2"], "did you mean 'theorem1'?"),
         (["verify", "nothing"], "unknown study 'nothing'"),
         (["record", "nothing"], "unknown study 'nothing'"),
+        (["verify", "theo\r\x1b[2Jrem1"], "unknown study 'theo  [2Jrem1'"),
+        (["claims", "\udcff"], "unknown study ' '"),
+        (["run", "theorem1", "-p", "sam\nples=5"], "unknown parameter of 'theorem1' 'sam ples'"),
     ],
 )
 def test_mistakes_are_one_clear_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
-import os
 import random
 import re
 import warnings
@@ -19,9 +19,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 import gradleak
 from gradleak import defenses, images, labels, sequences
+from gradleak.auditing import Report
 from gradleak.errors import GradleakError
 from gradleak.images import LBFGS, Adam, GradInversion, LevenbergMarquardt
 from gradleak.images import Prior as ImagePrior
@@ -29,11 +31,11 @@ from gradleak.leak import Leak, observe, observe_heads
 from gradleak.losses import Focal
 from gradleak.models.recogniser import recogniser
 from gradleak.sequences.matching import Search
-from tests.auditing.test_fuzz import ODDITIES, Odd
+from tests.auditing.test_fuzz import TIMES
 
-TIMES = int(os.environ.get("GRADLEAK_FUZZ", "1"))
-# Malformed calls of one function in the tests. More are tried by `make fuzz`.
-CALLS = 24 * TIMES
+# Malformed calls of one function in the tests. More are tried by `make fuzz`. An audit runs all attacks.
+CALLS = 12 * TIMES
+AUDITS = 60 * TIMES
 # Parts of messages of torch and its libraries.
 FOREIGN = re.compile(
     r"INTERNAL ASSERT|LAPACK|linalg|vmap|functorch|aten::|mat1|Expected |dimension|size of tensor|Traceback|torch\.nn|"
@@ -43,12 +45,15 @@ FOREIGN = re.compile(
 QUOTED = re.compile(r"(?<=does not take inputs of shape )\(.*?\): \w+: .*|(?<= failed): \w+: .*")
 
 
-# ----------------------------------------------------------------------------------------------------------- the calls
+QUICK = GradInversion(steps=2, levels=1, statistics=0.0)
+
+
+# ------------------------------------------------------------------------------------------------- arguments and cases
 def drawn(*shape: int) -> Tensor:
     return torch.rand(shape, generator=torch.Generator().manual_seed(0))
 
 
-def net(kind: str) -> nn.Module:
+def net(kind: str) -> Any:
     """Return a small network."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
@@ -65,38 +70,13 @@ def net(kind: str) -> nn.Module:
 def leak_of(kind: str, size: int = 1) -> Leak:
     if kind == "words":
         return observe(net(kind), *sequences.batch_of([[5, 6, 7], [8, 9]][:size]))
-    inputs = drawn(size, 6) if kind == "mlp" else drawn(size, 1, 4, 4)
-    return observe(net(kind), inputs, torch.arange(size) % 5)
+    return observe(net(kind), drawn(size, *((6,) if kind == "mlp" else (1, 4, 4))), torch.arange(size) % 5)
 
 
 @functools.cache
-def speech() -> tuple[nn.Module, Leak]:
+def speech() -> dict[str, Any]:
     model = recogniser("small", 12)
-    return model, sequences.observe_speech(model, [torch.randn(8, 80)], [[7, 9, 2]])
-
-
-def head(size: int) -> dict[str, Any]:
-    leak = leak_of("mlp", size)
-    return {"weight_gradient": leak.weight_gradient, "weight": leak.weight}
-
-
-def biased(size: int) -> dict[str, Any]:
-    leak = leak_of("mlp", size)
-    return head(size) | {"bias": leak.bias, "bias_gradient": leak.bias_gradient}
-
-
-def updated() -> dict[str, Any]:
-    model = net("mlp")
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    return {"model": model, "before": before, "after": {name: 0.99 * value for name, value in before.items()}}
-
-
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
-
-
-def auxiliary() -> tuple[Tensor, Tensor]:
-    return drawn(10, 6), torch.arange(10) % 5
+    return {"model": model, "leak": sequences.observe_speech(model, [drawn(8, 80)], [[7, 9, 2]])}
 
 
 def defended(defense: Callable[..., Any], **options: Any) -> dict[str, Any]:
@@ -104,158 +84,142 @@ def defended(defense: Callable[..., Any], **options: Any) -> dict[str, Any]:
     return defense(**options)(leak_of("mlp").gradients)
 
 
-QUICK = GradInversion(steps=2, levels=1, statistics=0.0)
-# Every function with arguments that are right, which are small and quick.
-CASES: dict[str, tuple[Callable[..., Any], Callable[[], dict[str, Any]]]] = {
-    "observe": (observe, lambda: {
-        "model": net("mlp"), "inputs": drawn(2, 6), "targets": torch.tensor([1, 2]), "defense": defenses.sign(),
-        "head": "2", "loss": Focal(), "local_steps": 1, "rate": 0.1, "precision": "float32"}),
-    "observe words": (observe, lambda: dict(zip(
-        ("model", "inputs", "targets"), (net("words"), *sequences.batch_of([[5, 6], [7]])), strict=True))),
-    "observe_heads": (observe_heads, lambda: {
-        "model": net("mlp"), "inputs": drawn(2, 6), "targets": torch.tensor([1, 2]), "batch_size": 2, "chunk": 5}),
-    "from_update": (Leak.from_update, lambda: updated() | {
-        "rate": 0.1, "batch_size": 1, "local_steps": 1, "momentum": 0.0, "weight_decay": 0.0, "input_shape": (6,),
-        "head": "2"}),
-    "recover_soft_labels": (labels.recover_soft_labels, lambda: biased(1) | {
-        "prior": "onehot", "solver": "exact", "nonnegative": True, "noise": 0.0, "scale": 1.0, "certify": "search",
-        "precision": "float32"}),
-    "recover_soft_labels without bias": (labels.recover_soft_labels, lambda: head(1) | {"scale": None}),
-    "the published search": (labels.recover_soft_labels, lambda: head(1) | {"solver": "lbfgs"}),
-    "recover_batch": (labels.recover_batch, lambda: biased(2) | {
-        "batch_size": 2, "prior": "onehot", "nonnegative": True, "noise": 0.0, "rounds": 2, "seed": 0, "scale": 1.0,
-        "precision": "float32"}),
-    "recover_batch with labels": (labels.recover_batch, lambda: head(2) | {"labels": torch.eye(5)[:2], "rounds": 2}),
-    "recover_jointly": (labels.recover_jointly, lambda: head(2) | {
-        "classes": torch.tensor([0, 1]), "batch_size": 2, "prior": "smoothing", "starts": 2, "steps": 2,
-        "multisets": 2, "seed": 0}),
-    "dlg": (labels.dlg, lambda: head(1) | {"seed": 0, "steps": 2, "rate": 0.1}),
-    "idlg": (labels.idlg, lambda: {"weight_gradient": head(1)["weight_gradient"]}),
-    "label_path": (labels.label_path, lambda: {
-        "weight_gradients": head(1)["weight_gradient"], "weight": head(1)["weight"], "bias": torch.zeros(5),
-        "columns": "all", "dtype": torch.float64}),
-    "find_minima": (labels.find_minima, lambda: {
-        "path": labels.label_path(*head(1).values()), "prior": "smoothing", "kind": "variance", "start": 1.0,
-        "span": 3.0}),
-    "nonnegative_intervals": (labels.nonnegative_intervals, lambda: {
-        "path": labels.label_path(*head(1).values()), "span": 3.0}),
-    "label_loss": (labels.label_loss, lambda: {
-        "labels": drawn(2, 5), "prior": "smoothing", "kind": "variance"}),
-    "reveal_labels": (labels.reveal_labels, lambda: {
-        "weight_gradient": head(2)["weight_gradient"], "method": "rlg", "rank": 2}),
+def right() -> dict[str, Any]:
+    """Return an argument that is right for most functions, small and quick, by its name."""
+    leak, state = leak_of("mlp"), net("mlp").state_dict()
+    return {
+        "leak": leak, "leaks": [leak], "heads": leak.heads, "model": net("mlp"), "seen": leak, "head": "2",
+        "weight_gradient": leak.weight_gradient, "weight_gradients": leak.weight_gradient, "weight": leak.weight,
+        "bias": leak.bias, "bias_gradient": leak.bias_gradient, "before": state,
+        "after": {name: 0.99 * value for name, value in state.items()}, "clean": leak.gradients,
+        "clients": [leak.gradients] * 2, "sent": leak_of("mlp", 2).gradients, "inputs": drawn(2, 6),
+        "targets": torch.tensor([1, 2]), "labels": torch.eye(5)[:1], "images": drawn(2, 1, 4, 4),
+        "features": drawn(1, 8),
+        "auxiliary": (drawn(10, 6), torch.arange(10) % 5), "known": labels.Knowledge(net("mlp"), input_shape=(6,)),
+        "path": labels.label_path(leak.weight_gradient, leak.weight), "classes": torch.tensor([0, 1]),
+        "loss": Focal(), "defense": defenses.sign(), "optimizer": Adam(steps=2), "trust": ("unique",),
+        "settings": QUICK, "generator": torch.Generator().manual_seed(0),
+        "denoiser": nn.Identity(), "search": Search("softmax", 0.1, 2, 0.05), "precision": "float32", "prior": "onehot",
+        "label_prior": "onehot", "distance": "cosine", "dummy": "ones", "method": "llg", "rule": "least-squares",
+        "kind": "variance", "columns": "all", "definition": "sum", "device": "cpu", "input_shape": (6,),
+        "shape": (1, 4, 4), "batch_size": 1, "local_steps": 1, "rounds": 2, "steps": 2, "starts": 2, "multisets": 2,
+        "seeds": 1, "batches": 2, "restarts": 1, "levels": 1, "inner": 2, "history": 3, "chunk": 2, "draws": 100,
+        "count": 3, "most": 50, "width": 3, "bits": 4, "image_size": 4, "rank": 2, "warmup": 0, "seed": 0, "end": 2,
+        "rate": 0.1, "noise": 0.0, "scale": 1.0, "epsilon": 0.1, "momentum": 0.0, "weight_decay": 0.0, "span": 3.0,
+        "enough": 0.0, "normal": 0.1, "std": 0.1, "norm": 0.1, "share": 0.5, "noise_multiplier": 1.0, "delta": 1e-5,
+        "variation": 0.1, "square": 0.1, "damping": 0.1, "spread": 0.1, "nonnegative": True, "signed": True,
+        "bent": True, "whatever_holds": True, "difference": False, "tokens": False, "minutes": 0.05, "memory": 1.0,
+        "words": [5, 6, 7], "bag": [2, 7, 9], "only": ["head.weight"], "sentences": [[3, 4], [5]],
+        "batch_sizes": (1,), "defenses": ("none",), "precisions": ("float32",),
+    }  # fmt: skip
+
+
+# Leaks of other clients, which `arguments` makes.
+NORM = "norm"
+CONV = {"leak": "conv"}
+WORDS = {"leak": "words", "start": 1}
+SPEECH = {"leak": "speech", "start": 1}
+# Public functions, by name, with those of their arguments that differ from the usual ones; None leaves one out.
+CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     **{
-        f"count_labels {method}": (labels.count_labels, functools.partial(lambda method: {
-            "leak": leak_of("mlp", 1), "method": method, "auxiliary": auxiliary(), "dummy": "random", "loss": Focal(),
-            "epsilon": 0.0, "defense": defenses.sign(), "seed": 0}, method))
-        for method in labels.METHODS
+        function.__name__: (function, {})
+        for function in (
+            observe_heads, Leak.from_update, labels.idlg, labels.dlg, labels.label_path, labels.find_minima,
+            labels.nonnegative_intervals, labels.count_heads, labels.Knowledge,
+            labels.standins_of, labels.recover_soft_labels, labels.expected_share, images.trace_fully_connected,
+            images.bias_attack, images.invert_fully_connected, images.unmix_features, images.certify_features,
+            images.total_variation, Adam, LevenbergMarquardt, defenses.dp_epsilon,
+            defenses.release_epsilon, defenses.average, defenses.utility,
+        )
     },
-    "count_heads": (labels.count_heads, lambda: {
-        "heads": leak_of("mlp").heads, "method": "llg*", "known": labels.Knowledge(net("mlp"), input_shape=(6,)),
-        "whatever_holds": True}),
-    "Knowledge": (labels.Knowledge, lambda: {
-        "model": net("mlp"), "auxiliary": auxiliary(), "input_shape": (6,), "dummy": "ones", "loss": Focal(),
-        "epsilon": 0.1, "local_steps": 1, "defense": defenses.sign(), "seed": 0, "chunk": 3}),
-    "expected_share": (labels.expected_share, lambda: {
-        "leak": leak_of("mlp", 1), "method": "llg", "auxiliary": auxiliary(), "dummy": "zeros", "loss": Focal(),
-        "epsilon": 0.1, "defense": defenses.sign(), "batches": 2, "seed": 0}),
-    "standins_of": (labels.standins_of, lambda: {
-        "leak": leak_of("mlp", 1), "auxiliary": None, "inputs": drawn(3, 6), "count": 3, "seed": 0}),
-    "bias_attack": (images.bias_attack, lambda: {"leak": leak_of("mlp")}),
-    "trace_fully_connected": (images.trace_fully_connected, lambda: {
-        "leak": leak_of("mlp"), "labels": torch.eye(5)[:1], "prior": "onehot", "rule": "least-squares", "noise": 0.0,
-        "precision": "float32"}),
-    "trace_fully_connected by means": (images.trace_fully_connected, lambda: {
-        "leak": leak_of("mlp"), "prior": "onehot", "rule": "mean"}),
-    "invert_fully_connected": (images.invert_fully_connected, lambda: {"leak": leak_of("mlp")}),
-    "trace_convolutional": (images.trace_convolutional, lambda: {
-        "leak": leak_of("conv"), "labels": torch.eye(5)[:1], "prior": "onehot", "image_size": 4, "noise": 0.0,
-        "precision": "float32"}),
-    "invert_convolutional": (images.invert_convolutional, lambda: {
-        "leak": leak_of("conv"), "labels": torch.eye(5)[:1]}),
-    "peel": (images.peel, lambda: {
-        "leak": leak_of("conv"), "prior": "onehot", "noise": 0.0, "scale": 1.0, "steps": 2, "seed": 0,
-        "precision": "float32"}),
-    "peeling_counts": (images.peeling_counts, lambda: {"model": net("norm"), "shape": (1, 4, 4), "batch_size": 1}),
-    "match": (images.match, lambda: {
-        "leaks": [leak_of("mlp")], "labels": torch.tensor([0]), "distance": "cosine", "prior": ImagePrior(0.1),
-        "optimizer": Adam(steps=2), "restarts": 1, "seed": 0, "label_prior": "onehot", "trust": ("unique",),
-        "start": drawn(1, 6), "enough": 0.0, "chunk": 2}),
-    "match by L-BFGS": (images.match, lambda: {
-        "leaks": leak_of("conv"), "labels": "recovered", "optimizer": LBFGS(steps=2), "label_prior": "onehot"}),
-    "match by Levenberg-Marquardt": (images.match, lambda: {
-        "leaks": leak_of("conv"), "labels": torch.eye(5)[:1], "optimizer": LevenbergMarquardt(steps=2)}),
-    "polished": (images.polished, lambda: {
-        "leak": leak_of("conv"), "inputs": drawn(1, 1, 4, 4), "labels": torch.eye(5)[:1], "steps": 2}),
-    "Adam": (Adam, lambda: {"steps": 2, "rate": 0.1, "signed": True, "decay": (0.5,), "spread": 1.0}),
-    "LBFGS": (LBFGS, lambda: {"steps": 2, "rate": 1.0, "inner": 2, "history": 3, "search": True}),
-    "LevenbergMarquardt": (LevenbergMarquardt, lambda: {"steps": 2, "damping": 0.1, "bent": True, "spread": 0.1}),
-    "GradInversion": (GradInversion, lambda: {"distance": "l2", "steps": 2, "levels": 1, "rate": 0.1, "warmup": 0}),
-    "ImagePrior": (ImagePrior, lambda: {"variation": 0.1, "definition": "sum", "square": 0.1}),
-    "Distance": (images.Distance, lambda: {"kind": "l2", "head": 1.0, "feature": 0.0}),
-    "total_variation": (images.total_variation, lambda: {"images": drawn(2, 1, 4, 4), "definition": "sum"}),
-    "restore_batches": (images.restore_batches, lambda: {
-        "leaks": leak_of("norm"), "labels": torch.tensor([0]), "settings": QUICK, "seeds": 2, "seed": 0}),
-    "restore_batches with statistics": (images.restore_batches, lambda: {
-        "leaks": [leak_of("norm")], "labels": "counted", "settings": replace(QUICK, statistics=0.1),
-        "statistics": images.observe_statistics(net("norm"), drawn(1, 1, 4, 4))}),
-    "observe_statistics": (images.observe_statistics, lambda: {"model": net("norm"), "inputs": drawn(1, 1, 4, 4)}),
-    "project_batches": (images.project_batches, lambda: {
-        "leaks": leak_of("norm"), "labels": torch.tensor([0]), "generator": nn.Linear(3, 16), "width": 3,
-        "settings": QUICK, "normal": 0.1, "seeds": 1, "seed": 0}),
-    "restore_denoised": (images.restore_denoised, lambda: {
-        "leaks": leak_of("norm"), "labels": torch.tensor([0]), "denoiser": nn.Identity(), "weight": 4.0,
-        "settings": QUICK, "seeds": 1, "seed": 0}),
-    "spear": (images.spear, lambda: {
-        "weight": net("mlp")[0].weight, "bias": net("mlp")[0].bias,
-        "weight_gradient": leak_of("mlp", 2).gradients["0.weight"],
-        "bias_gradient": leak_of("mlp", 2).gradients["0.bias"], "batch_size": 2, "draws": 100, "seed": 0}),
-    "unmix_features": (images.unmix_features, lambda: {
-        "weight_gradient": leak_of("mlp", 2).weight_gradient, "batch_size": 2, "seed": 0}),
-    "certify_features": (images.certify_features, lambda: head(2) | {
-        "features": drawn(2, 8), "bias": torch.zeros(5), "prior": "onehot", "precision": "float32"}),
-    "batch_of": (sequences.batch_of, lambda: {"sentences": [[3, 4], [5]], "start": 1, "end": 2, "device": "cpu"}),
-    "read_sentences": (sequences.read_sentences, lambda: {
-        "leak": leak_of("words"), "start": 1, "end": 2, "words": [5, 6, 7], "most": 50}),
-    "read_prefixes": (sequences.read_prefixes, lambda: {
-        "leak": leak_of("words"), "start": 1, "words": [5, 6, 7], "most": 50}),
-    "reveal_words": (sequences.reveal_words, lambda: {"leak": leak_of("words"), "start": 1}),
-    "observe_speech": (sequences.observe_speech, lambda: {
-        "model": speech()[0], "speech": [torch.randn(8, 80)], "tokens": [[7, 2]], "start": 1, "only": ["head.weight"],
-        "defense": defenses.sign(), "local_steps": 1, "rate": 0.1, "difference": False}),
-    "read_transcripts": (sequences.read_transcripts, lambda: {"leak": speech()[1], "start": 1, "end": 2}),
-    "read_output": (sequences.read_output, lambda: {"leak": speech()[1], "start": 1, "end": 2}),
-    "read_sharing": (sequences.read_sharing, lambda: {"leak": speech()[1], "start": 1, "end": 2}),
-    "read_defended": (sequences.read_defended, lambda: {"leak": speech()[1], "start": 1, "steps": 3}),
-    "match_transcript": (sequences.match_transcript, lambda: {
-        "leak": speech()[1], "search": Search("softmax", 0.1, 2, 0.05), "bag": [2, 7, 9], "starts": 1, "start": 1,
-        "seed": 0}),
-    "gaussian": (functools.partial(defended, defenses.gaussian), lambda: {"std": 0.1, "generator": generator()}),
-    "laplace": (functools.partial(defended, defenses.laplace), lambda: {"std": 0.1, "generator": generator()}),
-    "clip": (functools.partial(defended, defenses.clip), lambda: {"norm": 0.1}),
-    "clip_share": (functools.partial(defended, defenses.clip_share), lambda: {"share": 0.1}),
-    "dp": (functools.partial(defended, defenses.dp), lambda: {"norm": 0.1, "std": 0.1, "generator": generator()}),
-    "dp_tensors": (functools.partial(defended, defenses.dp_tensors), lambda: {
-        "norm": 0.1, "std": 0.1, "generator": generator()}),
-    "dp_epsilon": (defenses.dp_epsilon, lambda: {"noise_multiplier": 1.0, "share": 0.5, "steps": 2, "delta": 1e-5}),
-    "release_epsilon": (defenses.release_epsilon, lambda: {"noise_multiplier": 1.0, "delta": 1e-5}),
-    "grad_drop": (functools.partial(defended, defenses.grad_drop), lambda: {"share": 0.5}),
-    "prune": (functools.partial(defended, defenses.prune), lambda: {"share": 0.5}),
-    "prune_tensors": (functools.partial(defended, defenses.prune_tensors), lambda: {"share": 0.5}),
-    "quantize": (functools.partial(defended, defenses.quantize), lambda: {"bits": 4}),
-    "average": (defenses.average, lambda: {"clients": [leak_of("mlp").gradients, leak_of("mlp", 2).gradients]}),
-    "utility": (defenses.utility, lambda: {
-        "clean": leak_of("mlp").gradients, "sent": leak_of("mlp", 2).gradients}),
-    "named": (functools.partial(defended, defenses.named), lambda: {"text": "gaussian/0.1", "generator": generator()}),
-    "shown": (defenses.shown, lambda: {"text": "clip/1"}),
-    "audit": (gradleak.audit, lambda: {
-        "model": net("mlp"), "inputs": drawn(3, 6), "targets": torch.tensor([1, 2, 3]), "batch_sizes": (1,),
-        "defenses": ("none",), "precisions": ("float32",), "labels": "onehot", "head": "2", "minutes": 0.05,
-        "memory": 1.0, "rate": 0.1, "steps": 1, "images": False, "seed": 0}),
-    "audit_update": (gradleak.audit_update, lambda: {
-        "seen": leak_of("mlp"), "inputs": drawn(1, 6), "targets": torch.tensor([0]), "tokens": False,
-        "labels": "onehot", "defense": "update", "precision": "float32", "minutes": 0.05, "memory": 1.0, "steps": 1,
-        "images": False, "seed": 0}),
+    **{
+        function.__name__: (functools.partial(defended, function), {})
+        for function in (
+            defenses.gaussian, defenses.laplace, defenses.clip, defenses.clip_share, defenses.dp, defenses.dp_tensors,
+            defenses.grad_drop, defenses.prune, defenses.prune_tensors, defenses.quantize,
+        )
+    },
+    **{f"count_labels {method}": (labels.count_labels, {"method": method}) for method in labels.METHODS},
+    "observe": (observe, {"local_steps": 2}),
+    "observe words": (
+        observe,
+        dict(zip(("model", "inputs", "targets"), (net("words"), *sequences.batch_of([[5, 6], [7]])), strict=True))
+        | {"head": None, "loss": None},
+    ),
+    "soft labels without bias": (
+        labels.recover_soft_labels, {"bias": None, "bias_gradient": None, "scale": None, "solver": "exact"},
+    ),
+    "the published search": (
+        labels.recover_soft_labels, {"bias": None, "bias_gradient": None, "solver": "lbfgs", "prior": None},
+    ),
+    "recover_batch": (labels.recover_batch, {"labels": None}),
+    "recover_batch with labels": (labels.recover_batch, {"prior": None, "bias": None, "bias_gradient": None}),
+    "recover_jointly": (labels.recover_jointly, {"batch_size": 2, "prior": "smoothing"}),
+    "reveal_labels": (labels.reveal_labels, {"method": "rlg"}),
+    "GradInversion": (GradInversion, {"scale": "mean"}),
+    "label_loss": (labels.label_loss, {"prior": "smoothing"}),
+    "trace_fully_connected by means": (
+        images.trace_fully_connected, {"rule": "mean", "labels": None, "precision": None, "noise": None},
+    ),
+    "trace_convolutional": (images.trace_convolutional, CONV),
+    "invert_convolutional": (images.invert_convolutional, CONV),
+    "peel": (images.peel, CONV),
+    "peeling_counts": (images.peeling_counts, {"model": net(NORM)}),
+    "match": (images.match, {"prior": ImagePrior(0.1), "start": drawn(1, 6)}),
+    "match by L-BFGS": (
+        images.match, {"leaks": "conv", "prior": None, "labels": "recovered", "optimizer": LBFGS(steps=2)},
+    ),
+    "match by Levenberg-Marquardt": (
+        images.match,
+        {"leaks": "conv", "prior": None, "distance": None, "label_prior": None} | {"optimizer": LevenbergMarquardt(2)},
+    ),
+    "polished": (images.polished, CONV | {"inputs": drawn(1, 1, 4, 4)}),
+    "LBFGS": (LBFGS, {"search": True}),
+    "ImagePrior": (ImagePrior, {}),
+    "Distance": (images.Distance, {"kind": "l2", "head": 1.0, "feature": 0.0, "features": None}),
+    "restore_batches": (images.restore_batches, {"leaks": NORM, "labels": torch.tensor([0])}),
+    "restore_batches with statistics": (
+        images.restore_batches,
+        {"leaks": NORM, "labels": "counted", "settings": replace(QUICK, statistics=0.1)}
+        | {"statistics": images.observe_statistics(net(NORM), drawn(1, 1, 4, 4))},
+    ),
+    "observe_statistics": (images.observe_statistics, {"model": net(NORM), "inputs": drawn(1, 1, 4, 4)}),
+    "project_batches": (
+        images.project_batches, {"leaks": NORM, "labels": torch.tensor([0]), "generator": nn.Linear(3, 16)},
+    ),
+    "restore_denoised": (images.restore_denoised, {"leaks": NORM, "labels": torch.tensor([0]), "weight": 4.0}),
+    "spear": (images.spear, {}),
+    "batch_of": (sequences.batch_of, {"start": 1}),
+    "read_sentences": (sequences.read_sentences, WORDS),
+    "read_prefixes": (sequences.read_prefixes, WORDS),
+    "reveal_words": (sequences.reveal_words, WORDS),
+    "observe_speech": (
+        sequences.observe_speech, {"model": "speech", "speech": [drawn(8, 80)], "tokens": [[7, 2]], "start": 1},
+    ),
+    "read_transcripts": (sequences.read_transcripts, SPEECH),
+    "read_output": (sequences.read_output, SPEECH),
+    "read_sharing": (sequences.read_sharing, SPEECH),
+    "read_defended": (sequences.read_defended, SPEECH),
+    "match_transcript": (sequences.match_transcript, SPEECH),
+    "named": (functools.partial(defended, defenses.named), {"text": "gaussian/0.1"}),
+    "shown": (defenses.shown, {"text": "clip/1"}),
+    "audit": (gradleak.audit, {"labels": "onehot", "images": False, "steps": 1, "auxiliary": None}),
+    "audit_update": (
+        gradleak.audit_update,
+        {"labels": "onehot", "images": False, "steps": 1, "inputs": drawn(1, 6), "targets": torch.tensor([0])}
+        | {"auxiliary": None, "defense": "update"},
+    ),
 }  # fmt: skip
+
+
+def arguments(function: Callable[..., Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Return right arguments of a function: its own, and the usual ones for its other parameters."""
+    where = function.args[0] if isinstance(function, functools.partial) else function
+    found = {name: value for name, value in (right() | own).items() if name in inspect.signature(where).parameters}
+    for name in {"leak", "leaks", "model"} & found.keys():
+        if isinstance(found[name], str):
+            found[name] = speech()[name] if found[name] == "speech" else leak_of(found[name])
+    return {name: value for name, value in found.items() if value is not None}
 
 
 # ------------------------------------------------------------------------------------------------------ what was found
@@ -274,74 +238,67 @@ def twice_at_the_end() -> nn.Module:
     return model
 
 
-REFUSED: dict[str, tuple[Callable[[], object], str]] = {
-    "a frozen first layer, fully connected": (
-        lambda: images.trace_fully_connected(seen(frozen(net("mlp"), "0.weight"))), "'0.weight' is frozen",
-    ),
-    "the same by the paper's recursion": (
-        lambda: images.trace_fully_connected(seen(frozen(net("mlp"), "0.weight")), prior="onehot", rule="mean"),
-        "'0.weight' is frozen",
-    ),
-    "a frozen first convolution": (
-        lambda: images.trace_convolutional(seen(frozen(net("conv"), "0.weight"), 1, 4, 4)), "'0.weight' is frozen",
-    ),
-    "the bias attack behind a frozen layer": (
-        lambda: images.bias_attack(seen(frozen(net("mlp"), "0.weight", "0.bias"))), "'0.weight' is frozen",
-    ),
-    "the bias attack behind a convolution": (
-        lambda: images.bias_attack(seen(net("conv"), 1, 4, 4)), "the first layer is Conv2d '0'",
-    ),
-    "a Linear layer that is used twice": (
-        lambda: images.trace_fully_connected(seen(shared(nn.Linear(6, 6), nn.Linear(6, 5)))), "is tied to '2.weight'",
-    ),
-    "a convolution that is used twice": (
-        lambda: images.peel(seen(shared(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(16, 5)), 1, 4, 4)),
-        "'0' runs more than once",
-    ),
-    "a last layer that is used twice": (lambda: seen(twice_at_the_end()), "'head' runs 2 times in one pass"),
-    "a head under weight norm": (
-        lambda: seen(with_norm(nn.utils.parametrizations.weight_norm)), "'2' is computed from other parameters",
-    ),
-    "a head under spectral norm": (
-        lambda: seen(with_norm(nn.utils.parametrizations.spectral_norm)), "'2' is computed from other parameters",
-    ),
-    "a lower layer under weight norm": (
-        lambda: images.trace_fully_connected(seen(with_norm(nn.utils.parametrizations.weight_norm, 0))),
-        "the weight of '0' is computed from other parameters",
-    ),
-    "a head without inputs": (lambda: seen(without_features()), "'3' has no inputs or no outputs"),
-    "NaN for features": (lambda: images.unmix_features(drawn(5, 8) / 0, 2), "weight_gradient holds NaN"),
-    "NaN for iDLG": (lambda: labels.idlg(drawn(5, 8) * math.nan), "weight_gradient holds NaN"),
-    "random numbers in a search": (
-        lambda: images.match(seen(Noisy(*net("mlp"))), torch.tensor([2])),  # type: ignore[misc]
-        "draws random numbers or keeps a state",
-    ),
-    "random numbers in a search for batches": (
-        lambda: images.restore_batches(
-            seen(Noisy(*net("norm")), 1, 4, 4), torch.tensor([2]), settings=QUICK  # type: ignore[misc]
-        ),
-        "draws random numbers or keeps a state",
-    ),
-    "a network of another last layer": (
-        lambda: images.trace_fully_connected(replace(seen(net("mlp")), head="0")), "the network ends in '2'",
-    ),
-    "a defence that is none": (
-        lambda: observe(net("mlp"), drawn(1, 6), torch.tensor([2]), defense=lambda gradients: [1]),  # type: ignore[arg-type,return-value]
-        "a defence must return a dictionary",
-    ),
-}  # fmt: skip
+class Noisy(nn.Sequential):
+    """A network that draws random numbers in its forward pass."""
+
+    def forward(self, x: Tensor) -> Any:
+        """Return logits that are not the same twice."""
+        return super().forward(x + torch.randn_like(x))
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_attacked_is_named(case: str) -> None:
-    call, message = REFUSED[case]
+def frozen(model: nn.Module, *names: str) -> nn.Module:
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in names)
+    return model
+
+
+def with_norm(norm: Callable[[nn.Module], object], place: int = 2) -> nn.Module:
+    model = net("mlp")
+    norm(model[place])
+    return model
+
+
+def without_features() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's on an initialisation without values
+        return nn.Sequential(nn.Flatten(), nn.Linear(6, 0), nn.ReLU(), nn.Linear(0, 5))
+
+
+REFUSED: list[tuple[Callable[[], object], str]] = [
+    (lambda: images.trace_fully_connected(seen(frozen(net("mlp"), "0.weight"))), "'0.weight' is frozen"),
+    (lambda: images.trace_fully_connected(seen(frozen(net("mlp"), "0.weight")), prior="onehot", rule="mean"),
+     "'0.weight' is frozen"),
+    (lambda: images.trace_convolutional(seen(frozen(net("conv"), "0.weight"), 1, 4, 4)), "'0.weight' is frozen"),
+    (lambda: images.bias_attack(seen(frozen(net("mlp"), "0.weight", "0.bias"))), "'0.weight' is frozen"),
+    (lambda: images.bias_attack(seen(net("conv"), 1, 4, 4)), "the first layer is Conv2d '0'"),
+    (lambda: images.trace_fully_connected(seen(shared(nn.Linear(6, 6), nn.Linear(6, 5)))), "is tied to '2.weight'"),
+    (lambda: images.peel(seen(shared(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(16, 5)), 1, 4, 4)),
+     "'0' runs more than once"),
+    (lambda: seen(twice_at_the_end()), "'head' runs 2 times in one pass"),
+    (lambda: seen(with_norm(parametrizations.weight_norm)), "'2' is computed from other parameters"),
+    (lambda: seen(with_norm(parametrizations.spectral_norm)), "'2' is computed from other parameters"),
+    (lambda: images.trace_fully_connected(seen(with_norm(parametrizations.weight_norm, 0))),
+     "the weight of '0' is computed from other parameters"),
+    (lambda: seen(without_features()), "'3' has no inputs or no outputs"),
+    (lambda: labels.idlg(drawn(5, 8) * math.nan), "weight_gradient holds NaN"),
+    (lambda: images.match(seen(Noisy(*net("mlp"))), torch.tensor([2])), "draws random numbers or keeps a state"),
+    (lambda: images.restore_batches(seen(Noisy(*net("norm")), 1, 4, 4), torch.tensor([2]), settings=QUICK),
+     "draws random numbers or keeps a state"),
+    (lambda: images.trace_fully_connected(replace(seen(net("mlp")), head="0")), "the network ends in '2'"),
+    (lambda: observe(net("mlp"), drawn(1, 6), torch.tensor([2]), defense=lambda sent: [1]),  # type: ignore[arg-type,return-value]
+     "a defence must return a dictionary"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED)
+def test_what_cannot_be_attacked_is_named(call: Callable[[], object], message: str) -> None:
     with pytest.raises(GradleakError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0])
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("scale", [None, 1.0])
 def test_a_head_with_equal_rows_has_no_features(spread: float, size: int, scale: float | None) -> None:
     weight = spread * drawn(1, 16).expand(10, 16)
@@ -356,7 +313,6 @@ def test_an_audit_of_a_network_with_a_frozen_first_layer_is_whole(kind: str) -> 
     inputs = drawn(2, 6) if kind == "mlp" else drawn(2, 1, 4, 4)
     report = gradleak.audit(frozen(net(kind), "0.weight", "0.bias"), inputs, torch.arange(2), batch_sizes=(1,), steps=1)
     assert report.broken == []
-    assert not any("broke down" in one.why for one in report.not_tried)
     reasons = {one.attack: one.why for one in report.not_tried}
     attack = "linear layers backwards" if kind == "mlp" else "convolutions backwards"
     assert reasons[attack] == "'0.weight' is frozen"
@@ -372,122 +328,80 @@ def test_a_sparse_gradient_is_sent_as_any_other() -> None:
     assert report.worst("words") == 1
 
 
-# -------------------------------------------------------------------------------------------------- what goes wrong
-class Noisy(nn.Sequential):
-    """A network that draws random numbers in its forward pass."""
-
-    def forward(self, x: Tensor) -> Any:
-        """Return logits that are not the same twice."""
-        return super().forward(x + torch.randn_like(x))
-
-
-class Twice(nn.Module):
-    """A network that runs its hidden layer twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden, self.head = nn.Linear(6, 6), nn.Linear(6, 5)
-
-    def forward(self, x: Tensor) -> Any:
-        """Return logits."""
-        return self.head(self.hidden(self.hidden(x.flatten(1)[:, :6]).relu()).relu())
-
-
+# ---------------------------------------------------------------------------------------------------- what goes wrong
 def fails(*_: object, **__: object) -> Any:
     raise ValueError("\nfirst\nsecond")
 
 
-def frozen(model: nn.Module, *names: str) -> nn.Module:
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name not in names)
-    return model
+WEIGHTS: dict[str, Callable[[nn.Module], object]] = {
+    "frozen": lambda model: model.get_submodule("first").requires_grad_(False),
+    "frozen head": lambda model: model.get_submodule("head").requires_grad_(False),
+    "spare": lambda model: model.register_module("spare", nn.Linear(3, 3)),
+    "half": lambda model: model.half(),
+    "double": lambda model: model.double(),
+    "meta": lambda model: model.to("meta"),
+    "nan": lambda model: nn.init.constant_(model.get_parameter("head.weight"), math.nan),
+    "zero": lambda model: nn.init.zeros_(model.get_parameter("head.weight")),
+    "huge": lambda model: nn.init.constant_(model.get_parameter("first.weight"), 1e30),
+}
+RAISED = {"raises": KeyError("lost"), "silent": AssertionError(), "many lines": OSError("\n\nfirst\nsecond")}
+OUTPUTS: dict[str, Callable[[Tensor], object]] = {
+    "tuple": lambda y: (y, y), "nothing": lambda y: None, "flat": lambda y: y.sum(dim=1),
+    "maps": lambda y: y[:, :, None, None], "detached": lambda y: y.detach(), "one": lambda y: y.sum(),
+    "fewer": lambda y: y[:1], "whole": lambda y: y.long(), "softmax": lambda y: y.softmax(dim=1),
+    "endless": lambda y: y / 0,
+}  # fmt: skip
 
 
-def with_norm(norm: Callable[[nn.Module], object], place: int = 2) -> nn.Module:
-    model = net("mlp")
-    norm(model[place])  # type: ignore[index]
-    return model
+class Odd(nn.Module):
+    """A network of two layers with something odd about it."""
 
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.first, self.head = kind, nn.Linear(6, 6), nn.Linear(6, 5)
+        WEIGHTS.get(kind, lambda model: None)(self)
 
-def convolved(**options: Any) -> nn.Module:
-    layer = nn.Conv2d(1, 4, **{"kernel_size": 3} | options)
-    return nn.Sequential(layer, nn.Sigmoid(), nn.Flatten(), nn.Linear(layer(drawn(1, 1, 4, 4)).numel(), 5))
-
-
-def zeroed(model: nn.Module) -> nn.Module:
-    for parameter in model.parameters():
-        nn.init.zeros_(parameter)
-    return model
+    def forward(self, x: Tensor) -> Any:
+        """Return logits, or something else."""
+        if self.kind in RAISED:
+            raise RAISED[self.kind]
+        return OUTPUTS.get(self.kind, lambda y: y)(self.head(self.first(x.flatten(1)).relu()))
 
 
 MODELS: list[Callable[[], Any]] = [
-    lambda: frozen(net("mlp"), "0.weight"),
-    lambda: frozen(net("conv"), "0.weight"),
+    *(functools.partial(Odd, kind) for kind in (*WEIGHTS, *RAISED, *OUTPUTS)),
     lambda: frozen(net("conv"), "0.weight", "0.bias"),
-    lambda: frozen(net("norm"), "0.weight", "1.weight"),
-    lambda: frozen(net("mlp"), "2.weight"),
     lambda: frozen(net("words"), "embedding.weight"),
-    lambda: frozen(net("words"), "recurrent.weight_ih_l0"),
-    lambda: with_norm(nn.utils.parametrizations.weight_norm),
-    lambda: with_norm(nn.utils.parametrizations.spectral_norm),
-    lambda: with_norm(nn.utils.parametrizations.orthogonal),
-    lambda: zeroed(net("mlp")),
-    lambda: zeroed(net("conv")),
+    lambda: with_norm(parametrizations.weight_norm),
+    lambda: with_norm(parametrizations.orthogonal),
     lambda: nn.Linear(6, 1),
-    lambda: nn.Linear(1, 5),
     lambda: nn.LazyLinear(5),
-    lambda: nn.Sequential(nn.Dropout(0.5), *net("mlp")).train(),  # type: ignore[misc]
-    lambda: Noisy(*net("mlp")),  # type: ignore[misc]
-    lambda: Noisy(*net("conv")),  # type: ignore[misc]
+    lambda: nn.Sequential(nn.Dropout(0.5), *net("mlp")).train(),
+    lambda: Noisy(*net("mlp")),
     lambda: nn.Sequential(nn.Embedding(12, 4, sparse=True), nn.Linear(4, 12)),
-    lambda: nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.Softmax(dim=1)),
-    Twice,
-    lambda: net("mlp").double(),
+    lambda: shared(nn.Linear(6, 6), nn.Linear(6, 5)),
     lambda: net("conv").half(),
-    lambda: net("mlp").to("meta"),
-    lambda: convolved(padding="same"),
-    lambda: convolved(padding_mode="circular", padding=1),
-    lambda: convolved(stride=3, padding=1, dilation=1),
-    lambda: convolved(kernel_size=5, padding=2),
-    lambda: nn.Sequential(nn.BatchNorm2d(1), *net("conv")),  # type: ignore[misc]
-    lambda: nn.Sequential(nn.Embedding(12, 4, max_norm=0.1), nn.Linear(4, 12)),
+    lambda: nn.Sequential(nn.Conv2d(1, 4, 3, padding=1, padding_mode="circular"), *net("conv")[1:]),
+    lambda: nn.Sequential(nn.Conv2d(1, 4, 3, padding="same"), *net("conv")[1:]),
+    lambda: nn.Sequential(nn.BatchNorm2d(1), *net("conv")),
     lambda: nn.Identity(),
-    lambda: nn.Module(),
-    *(functools.partial(Odd, kind) for kind in ODDITIES if kind != "complex"),
+    without_features,
 ]
-
-
-def without_features() -> nn.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's on an initialisation without values
-        return nn.Sequential(nn.Flatten(), nn.Linear(6, 0), nn.ReLU(), nn.Linear(0, 5))
-
-
 TENSORS: list[Callable[[Tensor], Any]] = [
     lambda value: value[..., :0],
-    lambda value: value[:0] if value.ndim else value,
     lambda value: value[None],
     lambda value: value[0] if value.ndim else value,
-    lambda value: value.mT if value.ndim > 1 else value[:, None] if value.ndim else value,
-    lambda value: value[..., 1:],
+    lambda value: value.mT if value.ndim > 1 else value,
     lambda value: torch.cat([value, value]) if value.ndim else value,
-    lambda value: value.flatten(),
-    lambda value: value.reshape(-1)[0],
     lambda value: value.long(),
     lambda value: value.bool(),
-    lambda value: value.to(torch.int8),
     lambda value: value.half(),
-    lambda value: value.bfloat16(),
     lambda value: value.double(),
     lambda value: value.cfloat(),
     lambda value: torch.zeros_like(value),
     lambda value: value * 0 + 1,
-    lambda value: -value,
-    lambda value: value.float() * math.nan,
-    lambda value: value.float() / 0,
-    lambda value: torch.where(torch.rand(value.shape, generator=generator()) < 0.1, math.nan, value.float()),
+    lambda value: torch.where(value == value.max(), math.nan, value.float()),
     lambda value: value.float() * 1e38,
-    lambda value: value.double() * 1e300,
     lambda value: value.float() * 1e-40,
     lambda value: value.to("meta"),
     lambda value: value.to_sparse() if value.ndim else value,
@@ -496,53 +410,46 @@ TENSORS: list[Callable[[Tensor], Any]] = [
     lambda value: value + 10**6,
 ]
 VALUES: list[Any] = [
-    None, -1, 0, 1, 2, 3, 0.5, -0.5, 10**30, -(10**30), 2**63, 1e-300, 1e308, math.nan, math.inf, -math.inf, True,
-    False, "", "nothing", "onehot", "a\nb", b"bytes", [], (), [1], (1, -2), {}, {"a": 1}, object(), int, fails,
-    np.float64(0.5), np.int64(2), 1 + 2j,
+    None, -1, 0, 2, 0.5, 10**30, 1e-300, 1e308, math.nan, -math.inf, True, "", "nothing", "onehot", "a\nb", b"bytes",
+    [], (1, -2), {"a": 1}, object(), int, fails, np.float64(0.5), np.int64(2), 1 + 2j,
 ]  # fmt: skip
-# What makes a gradient of another kind than the parameter's.
-SENT: list[Callable[[Tensor], Any]] = TENSORS
-LEAKS: list[Callable[[Leak, random.Random], Any]] = [
-    lambda leak, draw: replace(leak, head=draw.choice(["", "0", "nothing", 3, None])),
-    lambda leak, draw: replace(leak, batch_size=draw.choice([0, -1, 2, 7, 1.5, "x", None, True, 10**30])),
-    lambda leak, draw: replace(leak, local_steps=draw.choice([0, -1, 2, 1.5, "x", None])),
-    lambda leak, draw: replace(
-        leak, input_shape=draw.choice([None, (), (0,), (-1, 4), (6,), (7,), (1, 4, 4), (2, 4, 4), (1, 3, 5), "x", [6]])
-    ),
-    lambda leak, draw: replace(leak, gradients=draw.choice([{}, None, [1], {"x": torch.ones(1)}, {0: torch.ones(2)}])),
-    lambda leak, draw: replace(leak, model=draw.choice([None, 3, nn.Linear(6, 5), net("conv"), net("mlp")])),
-    lambda leak, draw: lacking(leak, draw.choice(list(leak.gradients))),
-    lambda leak, draw: lacking(leak, *draw.sample(list(leak.gradients), 2)),
-    lambda leak, draw: sent(leak, draw.choice(list(leak.gradients)), draw.choice(SENT)),
-    lambda leak, draw: sent(leak, leak.parameter("weight"), draw.choice(SENT)),
-    lambda leak, draw: observed(leak, draw),
-    lambda leak, draw: observed(leak, draw),
-]
+FIELDS: dict[str, list[Any]] = {
+    "head": ["", "0", "nothing", 3, None],
+    "batch_size": [0, -1, 2, 1.5, "x", None, True, 10**30],
+    "local_steps": [0, 2, 1.5, "x", None],
+    "input_shape": [None, (), (0,), (-1, 4), (7,), (1, 4, 4), (2, 4, 4), "x", [6]],
+    "gradients": [{}, None, [1], {"x": torch.ones(1)}, {0: torch.ones(2)}],
+    "model": [None, 3, nn.Linear(6, 5), net("conv"), net("mlp")],
+}
 
 
-def lacking(leak: Leak, *names: str) -> Leak:
-    return replace(leak, gradients={name: value for name, value in leak.gradients.items() if name not in names})
-
-
-def sent(leak: Leak, name: str, change: Callable[[Tensor], Any]) -> Leak:
-    return replace(leak, gradients=leak.gradients | {name: change(leak.gradients[name])})
+def wrong_leak(leak: Leak, draw: random.Random) -> Leak:
+    """Return a leak with another field or gradient, or that of another model."""
+    kind = draw.choice([*FIELDS, "missing", "sent", "sent", "observed", "observed"])
+    if kind in FIELDS:
+        return replace(leak, **{kind: draw.choice(FIELDS[kind])})
+    if kind == "observed":
+        return observed(leak, draw)
+    name = draw.choice([*leak.gradients, leak.parameter("weight")])
+    if kind == "sent":
+        return replace(leak, gradients=leak.gradients | {name: draw.choice(TENSORS)(leak.gradients[name])})
+    return replace(leak, gradients={key: value for key, value in leak.gradients.items() if key != name})
 
 
 def observed(leak: Leak, draw: random.Random) -> Leak:
     """Return the leak of another model; with random numbers for gradients if the model cannot be observed."""
     model = draw.choice(MODELS)()
-    shape = leak.input_shape or (6,)
     try:
         if any(isinstance(module, nn.Embedding) for module in model.modules()):
             return observe(model, *sequences.batch_of([[5, 6, 7], [8, 9]][: leak.batch_size]))
-        return observe(model, drawn(leak.batch_size, *shape), torch.arange(leak.batch_size))
+        return observe(model, drawn(leak.batch_size, *(leak.input_shape or (6,))), torch.arange(leak.batch_size))
     except GradleakError:
-        gradients = {
-            name: torch.rand_like(value) for name, value in model.named_parameters()
-            if value.requires_grad and not isinstance(value, nn.parameter.UninitializedParameter)
-        }  # fmt: skip
+        lazy = nn.parameter.UninitializedParameter
+        named = [
+            (name, one) for name, one in model.named_parameters() if one.requires_grad and not isinstance(one, lazy)
+        ]
         name = next((name for name, module in model.named_modules() if isinstance(module, nn.Linear)), "")
-        return replace(leak, model=model, gradients=gradients, head=name)
+        return replace(leak, model=model, gradients={name: torch.rand_like(one) for name, one in named}, head=name)
 
 
 def malformed(value: Any, draw: random.Random) -> Any:
@@ -552,29 +459,18 @@ def malformed(value: Any, draw: random.Random) -> Any:
     if torch.is_tensor(value):
         return draw.choice(TENSORS)(value.detach())
     if isinstance(value, Leak):
-        return draw.choice(LEAKS)(value, draw)
+        return wrong_leak(value, draw)
     if isinstance(value, nn.Module):
-        return draw.choice([*MODELS, without_features])()
+        return draw.choice(MODELS)()
     if isinstance(value, dict):
         key = draw.choice(list(value))
-        changed = malformed(value[key], draw)
-        return draw.choice([{**value, key: changed}, {name: own for name, own in value.items() if name != key}])
+        changed = {**value, key: malformed(value[key], draw)}
+        return draw.choice([changed, {name: own for name, own in value.items() if name != key}])
     if isinstance(value, list | tuple) and value:
         place = draw.randrange(len(value))
         parts = [*value[:place], malformed(value[place], draw), *value[place + 1 :]]
-        return draw.choice([type(value)(parts), type(value)(value[:place]), type(value)([*value, *value])])
+        return draw.choice([type(value)(parts), value[:place], value + value])
     return draw.choice(VALUES)
-
-
-@pytest.mark.filterwarnings("ignore::gradleak.errors.GradleakWarning")
-@pytest.mark.parametrize("name", CASES)
-def test_malformed_calls_end_in_one_line_of_our_own(name: str) -> None:
-    function, right = CASES[name]
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        function(**right())
-        for seed in range(CALLS):
-            outcome(function, right(), random.Random(f"{name} {seed}"))
 
 
 # How much work is to be done: who asks for more has to wait.
@@ -584,22 +480,36 @@ AMOUNTS = {
 }  # fmt: skip
 
 
-def outcome(function: Callable[..., Any], arguments: dict[str, Any], draw: random.Random) -> str:
-    """Call a function with one or two of its arguments malformed; return whether it refuses or answers."""
-    changed = draw.sample(list(arguments), min(len(arguments), draw.choice([1, 1, 2])))
+@pytest.mark.filterwarnings("ignore::gradleak.errors.GradleakWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_malformed_calls_end_in_one_line_of_our_own(name: str) -> None:
+    function, own = CASES[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        function(**arguments(function, own))
+        for seed in range(AUDITS if function is gradleak.audit else CALLS):
+            check_call(function, arguments(function, own), random.Random(f"{name} {seed}"))
+
+
+def check_call(function: Callable[..., Any], given: dict[str, Any], draw: random.Random) -> None:
+    """Call a function with one or two of its arguments malformed; check what it says where it refuses them."""
+    changed = draw.sample(list(given), min(len(given), draw.choice([1, 1, 2])))
     try:
-        wrong = arguments | {name: malformed(arguments[name], draw) for name in changed}
-        wrong |= {name: 1 for name in AMOUNTS & set(wrong) if isinstance(wrong[name], float | int) and wrong[name] > 9}
-        if wrong.get("settings", "") is None:  # the published search, which is right and long
-            wrong["settings"] = "none"
+        wrong = given | {name: malformed(given[name], draw) for name in changed}
     except (RuntimeError, TypeError, IndexError, NotImplementedError):
-        return "not made"  # torch cannot make such a value
+        return  # torch cannot make such a value
+    wrong |= {name: 1 for name in AMOUNTS & set(wrong) if isinstance(wrong[name], float | int) and wrong[name] > 9}
+    if wrong.get("settings", "") is None:  # the published search, which is right and long
+        wrong["settings"] = "none"
+    said = "answered"
     try:
-        function(**wrong)
+        answer = function(**wrong)
+        if isinstance(answer, Report):  # an attack that says that no other answer fits is right
+            sure = [found for found in answer.findings if found.certificate == "unique"]
+            assert all(found.measures.get("labels", 1.0) == 1 for found in sure)
+            assert Report.from_json(answer.to_json()).findings == answer.findings
     except GradleakError as error:
         said = str(error)
-        assert said
-        assert "\n" not in said
-        assert not FOREIGN.search(QUOTED.sub("", said)), f"another library's text: {said}"
-        return "refused"
-    return "answered"
+    assert said
+    assert "\n" not in said
+    assert not FOREIGN.search(QUOTED.sub("", said)), f"another library's text: {said}"

@@ -26,19 +26,8 @@ pytestmark = [
     pytest.mark.skipif(not REQUIRED and (executable() is None or not (BOOK / "index.html").is_file()), reason=MISSING),
 ]
 WIDTHS = (1400, 400)
-# The narrowest window in which a page stands beside its list of pages and its own contents.
-SCREEN = 1200
 SCHEMES = ("light", "dark")
 
-TABLES = "main table.claims, main table.status, main table.leaks"
-# The cells and verdicts of tables that reach beyond the box that holds them, where a reader would see them cut.
-CUT = """all => all.flatMap(table => {
-    const box = table.closest('.pst-scrollable-table-container') || table.parentElement
-    const right = box.getBoundingClientRect().right + 1
-    return [...table.querySelectorAll('td, th, .badge')]
-        .filter(cell => cell.offsetParent && cell.getBoundingClientRect().right > right)
-        .map(cell => cell.textContent.trim().slice(0, 40))
-})"""
 
 # Tables wider than the box that scrolls them: by how much, and what they are.
 OVER = """all => all.flatMap(table => {
@@ -98,7 +87,6 @@ def visits(site: tuple[str, Any]) -> dict[str, dict[str, Any]]:
             "reaches": {(scheme, width): reach(view, scheme, width) for width in WIDTHS[::-1] for scheme in SCHEMES},
         }
         view.eval_on_selector_all("main details", "all => all.forEach(one => { one.open = true })")
-        found[page]["cut"] = view.eval_on_selector_all(TABLES, CUT)
         view.set_viewport_size({"width": WIDTHS[0], "height": 900})
         found[page]["over"] = view.eval_on_selector_all("main table", OVER)
         found[page]["said"] = list(said)
@@ -161,14 +149,6 @@ def test_where_a_list_of_pages_or_contents_has_no_room_a_button_opens_it(
     assert not places.first.is_visible()
     view.locator(f".bd-header-article .{kind}-toggle").click()
     places.first.wait_for(state="visible")
-    view.close()
-
-
-def test_the_contents_of_a_page_are_visible_on_a_screen(site: tuple[str, Any]) -> None:
-    address, browser = site
-    view = browser.new_page(viewport={"width": SCREEN, "height": 900})
-    view.goto(f"{address}/book/executed/wang2024/theorem1.html", wait_until="networkidle")
-    assert view.locator(".bd-sidebar-secondary a", has_text="Verdict").first.is_visible()
     view.close()
 
 
@@ -245,24 +225,11 @@ def test_summaries_of_a_search_hold_no_latex(site: tuple[str, Any]) -> None:
     view.close()
 
 
-def test_the_scoreboard_is_short(site: tuple[str, Any]) -> None:
-    address, browser = site
-    for width in WIDTHS:
-        view = browser.new_page(viewport={"width": width, "height": 900})
-        view.goto(f"{address}/book/scoreboard.html", wait_until="networkidle")
-        assert view.evaluate("document.documentElement.scrollHeight") < 12_000
-        view.close()
-
-
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_no_page_is_wider_than_the_window(width: int, scheme: str, visits: dict[str, Any]) -> None:
     reaches = {page: visit["reaches"][scheme, width] for page, visit in visits.items()}
     assert {page: reach for page, reach in reaches.items() if reach > width + 1} == {}
-
-
-def test_no_verdict_is_cut_at_full_width(visits: dict[str, Any]) -> None:
-    assert {page: visit["cut"][:3] for page, visit in visits.items() if visit["cut"]} == {}
 
 
 def test_verdicts_have_their_colours(site: tuple[str, Any]) -> None:

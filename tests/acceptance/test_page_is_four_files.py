@@ -1,6 +1,6 @@
-"""A page is four files, and a sixth paper with one attack six files beside its prose.
+"""A sixth paper with one attack and one page is six files beside its prose; the page is four of them.
 
-Both are added to a copy of the checkout, and show up everywhere; nothing else is touched.
+They are added to a copy of the checkout, and show up everywhere; nothing else is touched.
 """
 
 from __future__ import annotations
@@ -17,90 +17,7 @@ import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[2]
-STUDY = '''
-"""A trial page: how often a fair coin falls heads
-
-A page for the tests, of the shape that every page has.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import ClassVar
-
-import pandas as pd
-import torch
-
-from gradleak import studies
-from gradleak.runs.columns import Column, Columns
-from gradleak.runs.records import Record
-from gradleak.studies import Experiment, setting
-
-PLACE = "Table 1"
-COLUMNS = Columns(share=Column("share of heads"))
-
-
-class Coin(Experiment):
-    """A coin that is thrown some times."""
-
-    stays_on_cpu: ClassVar[str] = "a coin is small"
-
-    throws: int
-
-    def run(self) -> Iterator[dict[str, float]]:
-        heads = torch.rand(self.throws, generator=torch.Generator().manual_seed(self.seed)) < 0.5
-        yield {"share": float(heads.double().mean())}
-
-
-class Parameters(studies.Parameters):
-    """What a rerun may change."""
-
-    throws: int = setting(paper=10_000, smallest=10, ge=1)
-
-    def experiments(self) -> Iterator[Coin]:
-        yield Coin.of(self)
-
-    def about(self) -> str:
-        return f"{self.throws} throws"
-
-
-def table(record: Record) -> pd.DataFrame:
-    return record.frame()
-'''
-CLAIMS = """
-- id: trial-page-fair
-  paper: yin2021
-  place: Table 1
-  statement: A fair coin falls heads half of the time
-  study: trial-page
-  measure: {column: share, reduce: only, format: ".3f"}
-  published: 0.5
-  rule: {within: {absolute: 0.1}}
-  needs: {throws: 100}
-  setting: any
-"""
-CELLS = [
-    ("markdown", "# A trial page\n\nHow often a fair coin falls heads {cite}`yin2021`."),
-    (
-        "parameters",
-        "throws: int = 1000  # throws\ndevice: str = 'auto'  # auto, cpu or cuda\nseed: int = 2023  # every choice",
-    ),
-    (
-        "code",
-        """
-        from gradleak import claims
-        from gradleak.runs import runner
-        from gradleak.show import provenance
-        from gradleak.studies.yin2021 import trial_page
-
-        parameters = trial_page.Parameters(throws=throws, device=device, seed=seed)
-        record = runner.run_study("trial-page", parameters)
-        claims.verdicts(record)
-        """,
-    ),
-    ("code", "provenance.table(record)"),
-]
-TEST = "def test_trial_page() -> None:\n    assert True\n"
+TEST = "def test_least_bias() -> None:\n    assert True\n"
 
 
 def notebook(cells: list[tuple[str, str]]) -> str:
@@ -284,7 +201,7 @@ LINES = {
 
 
 @pytest.mark.slow
-def test_a_page_is_four_files_and_a_paper_six_beside_its_prose(tmp_path: Path) -> None:
+def test_a_paper_is_six_files_beside_its_prose(tmp_path: Path) -> None:
     # A folder with a space in its name, as a reader's might have.
     copy = tmp_path / "a copy"
     ignored = shutil.ignore_patterns("__pycache__", "executed", "generated")
@@ -300,22 +217,16 @@ def test_a_page_is_four_files_and_a_paper_six_beside_its_prose(tmp_path: Path) -
     for file in [*copy.glob("notebooks/*/*.ipynb"), *copy.glob("tests/studies/*/test_*.py")]:
         file.unlink()
     before = hashes(copy)
-    added = {
-        "gradleak/studies/yin2021/trial_page.py": STUDY.lstrip(),
-        "gradleak/claims/yin2021/trial-page.yaml": CLAIMS,
-        "notebooks/yin2021/trial-page.ipynb": notebook(CELLS),
-        "tests/studies/yin2021/test_trial_page.py": TEST,
-    }
     paper = {
         "gradleak/labels/hard/least_bias.py": ATTACK.lstrip(),
         "tests/labels/hard/test_least_bias.py": ATTACK_TEST.lstrip(),
         "gradleak/studies/toy2027/least_bias.py": ATTACK_STUDY.lstrip(),
         "gradleak/claims/toy2027/least-bias.yaml": ATTACK_CLAIMS,
         "notebooks/toy2027/least-bias.ipynb": notebook(ATTACK_CELLS),
-        "tests/studies/toy2027/test_least_bias.py": TEST.replace("trial_page", "least_bias"),
+        "tests/studies/toy2027/test_least_bias.py": TEST,
     }
     assert len(paper) == 6
-    added |= paper | {"book/toy2027.md": PROSE}
+    added = paper | {"book/toy2027.md": PROSE}
     for name, text in added.items():
         (copy / name).parent.mkdir(exist_ok=True)
         (copy / name).write_text(text)
@@ -335,38 +246,23 @@ def test_a_page_is_four_files_and_a_paper_six_beside_its_prose(tmp_path: Path) -
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout
 
-    assert "trial-page" in gradleak("list")
+    assert "least-bias" in gradleak("list")
     assert str(copy / "_build" / "html" / "index.html") in gradleak("book", "--jobs", "1")
     html = copy / "_build" / "html" / "book"
-    page = (html / "executed" / "yin2021" / "trial-page.html").read_text()
-    assert "A fair coin falls heads half of the time" in page
-    assert "executed/yin2021/trial-page.html" in (html / "index.html").read_text(), "in the table of contents"
-    for name in ("scoreboard", "yin2021", "status"):
-        assert "trial-page.html" in (html / f"{name}.html").read_text()
-    assert "A fair coin falls heads half of the time" in (html / "scoreboard.html").read_text()
-    assert "reproduced" in gradleak("verify")
-    assert "least-bias" in gradleak("list")
+    assert "executed/toy2027/least-bias.html" in (html / "index.html").read_text(), "in the table of contents"
     statement = "The least entry of the gradient of the bias is the class of the sample"
     assert statement in (html / "executed" / "toy2027" / "least-bias.html").read_text()
-    assert "least-bias.html" in (html / "toy2027.html").read_text()
-    assert "toy2027" in (html / "scoreboard.html").read_text()
+    for name in ("scoreboard", "toy2027", "status"):
+        assert "least-bias.html" in (html / f"{name}.html").read_text()
+    assert statement in (html / "scoreboard.html").read_text()
+    assert "reproduced" in gradleak("verify")
     assert "least bias" in (html / "api.html").read_text(), "among all attacks"
-    test = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-n",
-        "0",
-        "-p",
-        "no:cacheprovider",
-        "tests/labels/hard/test_least_bias.py",
-    ]
-    subprocess.run(test, cwd=copy, env=environment, check=True)
+    test = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    subprocess.run([*test, "tests/labels/hard/test_least_bias.py"], cwd=copy, env=environment, check=True)
     after = hashes(copy)
     assert {name: after[name] for name in before if name not in LINES} == {
         name: value for name, value in before.items() if name not in LINES
     }
     assert set(after) - set(before) == set(added)
     # Nothing changed: the second book is there at once, and a page whose files are gone leaves it.
-    assert "trial-page: unchanged" in gradleak("book")
+    assert "least-bias: unchanged" in gradleak("book")

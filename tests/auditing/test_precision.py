@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 import gradleak
@@ -118,19 +116,6 @@ def test_sentences_tables_and_costs_name_the_precision() -> None:
     assert report.settings["precisions"] == ", ".join(PRECISIONS)
 
 
-def test_where_one_precision_is_audited_no_report_shows_a_column() -> None:
-    inputs, targets = vectors()
-    plain = gradleak.audit(mlp(), inputs, targets, batch_sizes=(1,))
-    assert {one.precision for one in (*plain.findings, *plain.not_tried, *plain.costs)} == {"float32"}
-    assert "precision" not in plain.table()[0]
-    assert "precision" not in "".join(plain.settings)
-    assert "<th>precision</th>" not in plain._repr_html_()
-    older = json.loads(plain.to_json())
-    for one in (*older["findings"], *older["not_tried"], *older["costs"]):
-        del one["precision"]
-    assert Report.from_json(json.dumps(older)) == plain.model_copy(update={"pictures": []})
-
-
 @pytest.mark.parametrize(
     ("precisions", "dtype", "message"),
     [
@@ -204,32 +189,3 @@ def test_the_command_names_both_precisions(capsys: pytest.CaptureFixture[str]) -
     assert Report.from_json(report).precisions == ["float32", "bfloat16"]
     assert "batch of 1 in float32" in page
     assert "batch of 1 in bfloat16" in page
-
-
-@pytest.mark.usefixtures("at_work")
-def test_the_command_takes_one_precision_of_an_update(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("brought.py").write_text(Path("brought.py").read_text() + SINGLE)
-    model, (inputs, targets) = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 8)), vectors(1, 20, 8)
-    save_file(model.state_dict(), "a.safetensors")
-    leak = gradleak.observe(model, inputs, targets, precision="bf16")
-    save_file({name: p - leak.gradients[name] for name, p in model.state_dict().items()}, "b.safetensors")
-    words = ["audit", "brought:single", "--before", "a.safetensors", "--after", "b.safetensors", "--rate", "1"]
-    words += ["--batch-size", "1", "--shape", "20", "--steps", "1"]
-    assert call(capsys, *words, "--precision", "bf16")[0] == 0
-    found = Report.from_json(Path("report/report.json").read_text())
-    assert found.precisions == ["bfloat16"]
-    code, _, err = call(capsys, *words, "--precision", "tf32,bf16")
-    assert code == 2
-    assert "in one precision: --precision bf16" in err
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [(["--precision", "bf17"], "unknown precision 'bf17'"), (["--precision", ","], "--precision takes names")],
-)
-def test_the_command_refuses_a_precision_before_the_model_is_made(
-    capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
-    code, _, err = call(capsys, "audit", "nowhere:make", "--data", "photos", *words)
-    assert code == 2
-    assert message in err

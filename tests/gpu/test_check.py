@@ -21,21 +21,6 @@ from tests.gpu.rows import parts
 ONES = torch.ones(100)
 
 
-def test_a_page_is_tried_and_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert check.main(["--device", "pretended", "loss-gradients"]) == 0
-    told = capsys.readouterr().out
-    assert "loss-gradients" in told
-    assert "(open cells)" in told
-    assert "4 of 4 agree" in told
-
-
-def test_groups_are_tried_as_well(capsys: pytest.CaptureFixture[str]) -> None:
-    assert check.main(["--device", "pretended", "measures", "training"]) == 0
-    told = capsys.readouterr().out
-    assert "lpips" in told
-    assert "5 of 5 agree" in told
-
-
 def test_everything_is_tried() -> None:
     tried = {(one.name, one.part) for one in check.tries()}
     assert {("attacks", name) for name in ATTACKS} <= tried
@@ -56,22 +41,6 @@ def test_what_fails_there_is_told_and_the_exit_code_says_so(
     monkeypatch.setattr(check, "rows_on", rows_on)
     assert check.main(["--device", "pretended", "loss-gradients"]) == 1
     assert "operands on two devices" in capsys.readouterr().out
-
-
-def test_what_fails_on_the_cpu_does_not_end_the_check(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def rows_on(device: str, name: str, part: str) -> list[dict[str, Any]]:
-        if part == "slope":
-            raise ModuleNotFoundError("No module named 'absent'")
-        return [{"value": 1.0}]
-
-    monkeypatch.setattr(check, "rows_on", rows_on)
-    assert check.main(["--device", "pretended", "loss-gradients"]) == 1
-    printed = capsys.readouterr()
-    assert "3 of 4 agree" in printed.out
-    assert "loss-gradients slope: 0 digits" in printed.err
-    assert "trouble: on the CPU: ModuleNotFoundError: No module named 'absent'" in printed.err
 
 
 def test_processes_share_the_tries_and_results_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,17 +77,6 @@ def test_a_run_that_is_stopped_leaves_its_results(tmp_path: Path, monkeypatch: p
     assert content["chosen"] == 4
     assert [(one["part"], one["digits alike"]) for one in content["tries"]] == [("(open cells)", None), ("slope", 2.0)]
     assert [one.name for one in tmp_path.iterdir()] == ["check.json"]
-
-
-def test_a_process_ends_after_an_error_of_cuda() -> None:
-    asked = "attacks", "iDLG", "cuda"
-    lost = check._crashed(asked, "the process ended with exit code -11")
-    assert lost.entry() == {"name": "attacks", "part": "iDLG", "digits alike": 0, "CPU s": 0, "GPU s": 0} | {
-        "trouble": "the process ended with exit code -11"
-    }
-    error = "AcceleratorError: CUDA error: an illegal memory access was encountered"
-    assert check._spoiled(check.Result("attacks", "iDLG", check.Checked(0, error)))
-    assert not check._spoiled(check.Result("attacks", "iDLG", check.Checked(0, "OutOfMemoryError: CUDA out of memory")))
 
 
 def test_without_a_gpu_or_a_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

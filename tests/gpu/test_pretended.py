@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import grad, vmap
 
 from gradleak import devices
 from tests.pretended import Gpu, RefusedError, pretended_gpu
@@ -41,49 +40,6 @@ REFUSED: dict[str, Callable[[], object]] = {
 def test_it_refuses(gpu: Gpu, what: str) -> None:
     with pytest.raises(RefusedError):
         REFUSED[what]()
-
-
-def test_it_is_not_read_as_numpy(gpu: Gpu) -> None:
-    with pytest.raises(TypeError, match="can't convert pretended"):
-        there(3).numpy()
-
-
-ALLOWED: dict[str, tuple[Callable[[], object], object]] = {
-    "a number without a dimension": (lambda: (there(3) + torch.tensor(1.0)).cpu().tolist(), [2, 3, 4]),
-    "CPU indices": (lambda: there(4)[torch.tensor([0, 2])].cpu().tolist(), [1, 3]),
-    "a list of indices": (lambda: there(4)[[0, 2]].tolist(), [1, 3]),
-    "a mask": (lambda: there(4)[there(4) > 2].tolist(), [3, 4]),
-    "to the CPU": (lambda: there(2).cpu().device.type, "cpu"),
-    "one number": (lambda: there(1).item(), 1),
-    "a float": (lambda: float(there(2).sum()), 3),
-    "a list": (lambda: there(2, 2).tolist(), [[1, 2], [3, 4]]),
-    "made there": (lambda: torch.tensor([1.0, 2.0], device="pretended").sum().item(), 3),
-    "its own generator": (
-        lambda: torch.rand(2, device="pretended", generator=torch.Generator("pretended")).device.type,
-        "pretended",
-    ),
-    "a copy from the CPU": (lambda: there(2).copy_(torch.ones(2)).tolist(), [1, 1]),
-}
-
-
-@pytest.mark.parametrize("what", ALLOWED)
-def test_it_lets_through(gpu: Gpu, what: str) -> None:
-    done, expected = ALLOWED[what]
-    assert done() == expected
-
-
-def test_modules_and_gradients_are_those_of_the_cpu(gpu: Gpu) -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)).eval()
-    inputs = torch.randn(2, 3, 4, 4)
-    expected = torch.autograd.grad(model(inputs).square().sum(), list(model.parameters()))
-    moved = model.to(gpu.device)
-    found = torch.autograd.grad(moved(inputs.to(gpu.device)).square().sum(), list(moved.parameters()))
-    assert {one.device.type for one in found} == {gpu.device}
-    assert all(torch.equal(one.cpu(), other) for one, other in zip(found, expected, strict=True))
-    slopes = vmap(grad(lambda value: value.square().sum()))(there(3, 2))
-    assert slopes.device.type == gpu.device
-    assert slopes.tolist() == [[2, 4], [6, 8], [10, 12]]
 
 
 def test_what_is_drawn_there_is_not_what_is_drawn_on_the_cpu(gpu: Gpu) -> None:

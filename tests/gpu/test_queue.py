@@ -16,7 +16,7 @@ import pytest
 from gradleak import claims
 from gradleak.book import queue as waiting
 from gradleak.errors import InputError
-from gradleak.runs import recording, records
+from gradleak.runs import recording
 from tests.book.test_queue import EFFORT, undecided
 from tests.checkout import Toy
 from tests.gpu import queue
@@ -83,21 +83,6 @@ def test_a_bare_machine_runs_the_queue_and_a_stop_loses_only_what_was_running(re
     assert {trial.commit for trial in merged.trials} == {"unknown"}, "the toy's checkout has no history"
     judged = claims.judgements(merged)
     assert [judged[name].verdict for name in ("cheap", "more", "dear")] == ["reproduced", "reproduced", "trend: agrees"]
-
-
-@pytest.mark.slow
-def test_the_script_ends_by_itself_when_the_queue_does(recorded: Toy, tmp_path: Path) -> None:
-    queue.pack(tmp_path / "pack", minutes=30, jobs=1, python=HERE)
-    folder = tmp_path / "elsewhere"
-    folder.mkdir()
-    process = start(tmp_path / "pack", folder, tmp_path / "out")
-    output, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert output.splitlines()[-1] == "3 of 3 trials ended."
-    recording.merge([tmp_path / "out" / "trials.jsonl"], claims.rules, waiting.asked)
-    record = records.recorded("toy")
-    assert record is not None
-    assert record.size == "3 of 4 trials", "one trial decides nothing, and is left out"
 
 
 def test_a_pack_holds_only_what_the_trials_read(recorded: Toy, tmp_path: Path) -> None:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
-import torch
 
 from gradleak import data, models, studies
-from gradleak.data import text as texts
 from gradleak.data.registry import EMBEDDED
 from gradleak.errors import InputError
-from gradleak.runs import fitting, runner
 from gradleak.runs.forms import Form, Whole
-from gradleak.studies.shared.attacked_networks import built
 
 # Study, parameter, text, what the one line says.
 WRONG = [
@@ -23,26 +16,19 @@ WRONG = [
     ("llg-defenses", "defenses", "noise/-1", "'noise/-1' is not right: variance must be at least 0; got -1"),
     ("llg-defenses", "defenses", "quantize/4.5", "bits must be a whole number; got 4.5"),
     ("llg-defenses", "defenses", "fog/1", "unknown defence 'fog'. Known: dp, dp-coded, grad-drop, noise"),
-    ("label-attacks-compared", "defenses", "prune/0.2", "unknown defence 'prune'. Known: clip, grad-drop"),
     ("label-attacks-compared", "networks", "lenet5", "'lenet5' is not written network/activation"),
     ("label-attacks-compared", "networks", "lenet5/wobbly", "unknown activation 'wobbly'"),
     ("reveal-labels", "defenses", "grad-drop/2", "share must lie in 0 … 1; got 2"),
-    ("reveal-labels", "rows", "photos/lenet5/tanh", "is not written dataset/network/activation/classes"),
     ("reveal-labels", "rows", "photos/lenet5/tanh/2", "its classes, input should be greater than or equal to 3"),
     ("reveal-labels", "rows", "digits/efficientnet-lite0//1000", "takes 3 channels; 'digits' has 1"),
     ("batch-restoration", "rows", "photos/lenet5/relu/10", "samples without repeats need as many classes; got 10"),
     ("posterior-attack", "rows", "photos/lenet5/tanh/8.5", "its size, must be a whole number"),
     ("posterior-attack", "variants", "hinge/1/0", "its loss, input should be 'ce' or 'focal'"),
-    ("loss-gradients", "rows", "digits/lenet", "is not written dataset/network/activation/steps"),
-    ("batches", "cells", "resnet18/20/3", "is not written network/classes/size/drawn/labels"),
     ("batches", "cells", "resnet18/20/3/equal/onehot", "its drawn, input should be 'distinct' or 'repeated'"),
     ("batches", "networks", "photos/lenet5/trained/3", "no training recipe for 'photos/lenet5'"),
-    ("label-accuracy", "rows", "photos/lenet", "'photos/lenet' is not written dataset/network/stage"),
     ("label-accuracy", "rows", "photos/lenet/half", "input should be 'untrained' or 'trained'"),
-    ("label-accuracy", "rows", "digits/vgg16/trained", "no training recipe for 'digits/vgg16'"),
     ("cnn-reconstruction", "second_order_starts", "untrained/closed form", "did you mean 'trained/closed form'"),
     ("cnn-reconstruction", "second_order_starts", "trained/random/0", r"as stage/start\[/images\]: its images"),
-    ("cnn-reconstruction", "stages", "half", "'half' is not right, input should be 'untrained' or 'trained'"),
     ("batches", "shown", "5", "'shown' must be one of the sizes; got 5"),
     ("llg-attack", "sizes", "0", "greater than 0"),
     ("llg-attack", "datasets", "digts", "unknown dataset 'digts': did you mean 'digits'"),
@@ -82,78 +68,10 @@ def test_a_form_is_typed_and_given_back_as_it_was_written() -> None:
             Toy.of(wrong)
 
 
-# What cannot be shown digits, 8×8 and grey, in place of photos: the rest runs on both.
-REFUSES = {
-    "audit": "takes 3 channels; 'digits' has 1",
-    "gradinversion": "takes 3 channels; 'digits' has 1",
-    "precision": "'lenet5' needs images of at least 12 pixels; got 8",
-    "batch-restoration": "'lenet5' needs images of at least 12 pixels; got 8",
-    "batches": "'digits' come at 8 pixels; got size=64",
-    "fcn-inversion": "'digits' come at 8 pixels; got size=64",
-    "label-attacks-compared": "'lenet5' needs images of at least 12 pixels; got 8",
-    "llg-attack": "'llg-lenet' needs images of at least 10 pixels; got 8",
-    "posterior-attack": "'lenet5' needs images of at least 12 pixels; got 8",
-    "loss-gradients": "'lenet5' needs images of at least 12 pixels; got 8",
-    "reveal-labels": "'lenet5' needs images of at least 12 pixels; got 8",
-}
-# And where LPIPS is measured.
-MEASURES = {"cnn-reconstruction", "feature-matching"}
-# The audit's federation learns digits, whatever is audited; a check is timed on photographs.
-ALWAYS = {"audit": {"digits"}, "certificates": {"photos"}}
-# A second each at their smallest.
-CHEAP = ("llg-attack", "theorem1")
-
-
-def on(study: str, dataset: str, values: dict[str, Any]) -> studies.Parameters:
-    """Return parameters with every embedded dataset replaced by one."""
-
-    def replaced(value: Any) -> Any:
-        if isinstance(value, list):
-            return list(dict.fromkeys(map(replaced, value))) if all(isinstance(v, str) for v in value) else value
-        return dataset if value in EMBEDDED else swapped(value) if isinstance(value, str) else value
-
-    def swapped(text: str) -> str:
-        first, slash, rest = text.partition("/")
-        return f"{dataset}/{rest}" if slash and first in EMBEDDED else text
-
-    return studies.parameters(study, "quick", {name: replaced(value) for name, value in values.items()})
-
-
-@pytest.mark.parametrize("dataset", EMBEDDED)
-@pytest.mark.parametrize("study", studies.names())
-def test_a_page_runs_on_an_embedded_dataset_or_says_why_not(
-    study: str, dataset: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if study in MEASURES:
-        monkeypatch.setattr(fitting, "_measured", lambda: False)
-    quick = studies.parameters(study).model_dump()
-    if dataset == "digits" and study in REFUSES:
-        with pytest.raises(InputError, match=REFUSES[study]):
-            on(study, dataset, quick)
-        return
-    chosen = on(study, dataset, quick)
-    # What reads texts has none of images to replace.
-    read = set(studies.load(study).datasets(chosen)) - ALWAYS.get(study, set())
-    assert read <= {dataset, *texts.NAMES}
-    for one in set(chosen.sees()):
-        private = data.load(one.dataset, "test", size=one.size)
-        model = built(one.network, private, 0, "cpu", activation=one.activation or None)
-        with torch.no_grad():
-            assert model(private.images[:1]).shape == (1, private.classes)
-
-
 @pytest.mark.parametrize("study", ["words", "transcripts", "harder-transcripts"])
 def test_a_page_on_a_recogniser_names_the_texts_that_it_reads(study: str) -> None:
     assert studies.load(study).datasets(studies.parameters(study)) == ["sentences"]
     assert "librispeech" in studies.load(study).datasets(studies.parameters(study, "paper"))
-
-
-@pytest.mark.parametrize("study", CHEAP)
-def test_a_study_runs_through_on_digits(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRADLEAK_CACHE", str(tmp_path))
-    smallest = studies.parameters(study, "quick", studies.load(study).smallest).model_dump()
-    record = runner.run_study(study, on(study, "digits", smallest), jobs=1)
-    assert all(trial.rows for trial in record.trials)
 
 
 @pytest.mark.parametrize("name", data.names())

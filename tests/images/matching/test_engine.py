@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -156,82 +156,39 @@ def test_memory_decides_how_many_run_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     assert _chunk(objective, LevenbergMarquardt()) == 1
 
 
-@dataclass(frozen=True)
-class Observed:
-    """Two gradients of single samples with their labels, and what stands beside them."""
-
-    leaks: list[Leak]
-    labels: torch.Tensor
-    short: Adam
-
-    def changed(self, gradient: torch.Tensor) -> Leak:
-        """Return the first leak with another gradient of its first weight."""
-        first = self.leaks[0]
-        return replace(first, gradients=first.gradients | {"0.weight": gradient})
-
-    @property
-    def of_another_model(self) -> list[Leak]:
-        """A gradient of another model."""
-        return observed(small(2, 3, nn.Sigmoid(), True, False), 1, 1, 3, 0)[0]
-
-    @property
-    def batch(self) -> list[Leak]:
-        """A gradient of two samples."""
-        return observed(small(1, 3, nn.Sigmoid(), True, False), 1, 2, 3, 0)[0]
+def one(classes: int, channels: int, size: int) -> list[Leak]:
+    return observed(small(channels, classes, nn.Sigmoid(), True, False), 1, size, classes, 0)[0]
 
 
-REFUSED: dict[str, tuple[type[Exception], str, Callable[[Observed], object]]] = {
-    "a label too few": (
-        InputError, r"one entry per private sample, 2; got \(1, 3\)",
-        lambda it: match(it.leaks, it.labels[:1], optimizer=it.short),
-    ),
-    "labels of more classes": (
-        InputError, r"soft labels \(N, 3\)", lambda it: match(it.leaks, torch.ones(2, 4) / 4, optimizer=it.short),
-    ),
-    "an unknown kind of label": (
-        UnknownName, "kind of label", lambda it: match(it.leaks, "recoverd", optimizer=it.short),
-    ),
-    "an unknown distance": (
-        UnknownName, "distance",
-        lambda it: match(it.leaks, it.labels, distance="l1", optimizer=it.short),  # type: ignore[arg-type]
-    ),
-    "an unknown optimizer": (
-        UnknownName, "optimizer", lambda it: match(it.leaks, it.labels, optimizer="sgd"),
-    ),
-    "a gradient that is NaN": (
-        InputError, r"leaks\[1\]'s gradients\['0\.weight'\] holds NaN",
-        lambda it: match(
-            [it.leaks[1], it.changed(it.leaks[0].gradients["0.weight"] * torch.nan)], it.labels, optimizer=it.short
-        ),
-    ),
-    "a gradient of another shape": (
-        InputError, r"the gradient of '0\.weight' must be like the parameter",
-        lambda it: match(it.changed(torch.zeros(1)), it.labels[:1], optimizer=it.short),
-    ),
-    "a gradient of another model": (
-        InputError, "another model",
-        lambda it: match([it.leaks[0], *it.of_another_model], it.labels, optimizer=it.short),
-    ),
-    "a start of another shape": (
-        InputError, "start must be inputs",
-        lambda it: match(it.leaks, it.labels, optimizer=it.short, start=torch.zeros(1, 2, 8, 8)),
-    ),
-    "Levenberg-Marquardt on a cosine": (
-        InputError, "plain L2",
-        lambda it: match(it.leaks, it.labels, distance="cosine", optimizer=LevenbergMarquardt()),
-    ),
-    "iDLG on a batch": (
-        InputError, "iDLG finds the label of a single", lambda it: match(it.batch, "idlg", optimizer=it.short),
-    ),
-}  # fmt: skip
+LEAKS, _, LABELS = observed(small(1, 3, nn.Sigmoid(), True, False), 2, 1, 3, 0)
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_bad_input_is_refused_before_the_first_step(case: str) -> None:
-    leaks, _, labels = observed(small(1, 3, nn.Sigmoid(), True, False), 2, 1, 3, 0)
-    error, message, run = REFUSED[case]
-    with pytest.raises(error, match=message):
-        run(Observed(leaks, labels, Adam(steps=1)))
+def changed(gradient: Tensor) -> Leak:
+    """Return the first leak with another gradient of its first weight."""
+    return replace(LEAKS[0], gradients=LEAKS[0].gradients | {"0.weight": gradient})
+
+
+# What differs from a right call, and what is said of it.
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"labels": LABELS[:1]}, r"one entry per private sample, 2; got \(1, 3\)"),
+    ({"labels": torch.ones(2, 4) / 4}, r"soft labels \(N, 3\)"),
+    ({"labels": "recoverd"}, "kind of label"),
+    ({"distance": "l1"}, "distance"),
+    ({"optimizer": "sgd"}, "optimizer"),
+    ({"leaks": [LEAKS[1], changed(LEAKS[0].gradients["0.weight"] * torch.nan)]},
+     r"leaks\[1\]'s gradients\['0\.weight'\] holds NaN"),
+    ({"leaks": changed(torch.zeros(1)), "labels": LABELS[:1]}, r"gradient of '0\.weight' must be like the parameter"),
+    ({"leaks": [LEAKS[0], *one(3, 2, 1)]}, "another model"),
+    ({"start": torch.zeros(1, 2, 8, 8)}, "start must be inputs"),
+    ({"distance": "cosine", "optimizer": LevenbergMarquardt()}, "plain L2"),
+    ({"leaks": one(3, 1, 2), "labels": "idlg"}, "iDLG finds the label of a single"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
+def test_bad_input_is_refused_before_the_first_step(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises((InputError, UnknownName), match=message):
+        match(**({"leaks": LEAKS, "labels": LABELS, "optimizer": Adam(steps=1)} | changes))
 
 
 def test_many_attacks_stay_within_two_gigabytes() -> None:

@@ -150,22 +150,6 @@ def test_minima_agree_with_a_fine_scan() -> None:
             torch.testing.assert_close(side.scalars.abs(), scan[dips], rtol=4e-5, atol=0)
 
 
-def test_chunks_do_not_change_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    gradients, weight, _, _, _ = leaks(5, 8, 20, 2.0, "smoothing", 3)
-    path = label_path(gradients, weight)
-    whole, intervals = find_minima(path), nonnegative_intervals(path)
-    monkeypatch.setattr("gradleak.labels.soft.path.CHUNK_ELEMENTS", 1)
-    for a, b in zip(whole, find_minima(path), strict=True):
-        torch.testing.assert_close(a.scalars, b.scalars)
-        assert a.best == pytest.approx(b.best, nan_ok=True)
-    again = nonnegative_intervals(path)
-    assert [len(own) for own in again] == [len(own) for own in intervals]
-    # Vectors of another length may be rounded in another way.
-    for own, other in zip(intervals, again, strict=True):
-        found, expected = (torch.tensor(pairs, dtype=torch.float64) for pairs in (other, own))
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
-
-
 def test_losses_by_hand() -> None:
     label = torch.tensor([0.6, 0.1, 0.2, 0.1], dtype=torch.float64)
     rest = label[1:]

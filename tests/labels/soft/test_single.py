@@ -479,17 +479,6 @@ def test_what_a_solver_cannot_take_is_refused_by_name() -> None:
             recover_soft_labels(gradient, weight, **options)
 
 
-def test_what_is_said_of_a_sample_is_one_verdict() -> None:
-    made = sent(10, 64, 1.0, "smoothing", "float32", 0, 2)
-    made["gradients"][1] = 0
-    certain, lost = recover_soft_labels(made["gradients"], made["weight"]).verdicts
-    assert (certain.status, certain.reason) == ("unique", "")
-    assert certain.residual < 1e-5
-    assert certain.open <= KNOWN
-    assert (lost.status, lost.open) == ("failed", math.inf)
-    assert "zero" in lost.reason
-
-
 def test_strong_noise_is_weighed_by_its_usual_errors() -> None:
     """Certificates take the largest errors; as weights of the entries these lose a third of the digits."""
     draws = torch.Generator().manual_seed(1)

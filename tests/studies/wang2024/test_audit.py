@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from gradleak import studies
 from gradleak.defenses import average
-from gradleak.errors import InputError, MissingData
+from gradleak.errors import MissingData
 from gradleak.leak import observe
 from gradleak.runs.records import Record
-from gradleak.show import figures
 from gradleak.studies.shared.federation import RATE, Federation, digit_network
 from gradleak.studies.wang2024 import audit
 
@@ -41,23 +38,6 @@ def test_the_worst_is_what_an_audit_reports(record: Record) -> None:
     assert worst.loc[(3, "prune/0.9"), "cosine"] < 0.99
 
 
-def test_tables_and_figures(record: Record) -> None:
-    assert next(iter(audit.table(record)["labels found"])) == "100%"
-    figure = audit.figure_frontier(record)
-    assert figures.gray_table(figure).std() > 0.02
-    named = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert named == [
-        f"{defence}, {batch}" for defence in ("no defence", "prune 90% of all") for batch in ("1 sample", "3 samples")
-    ]
-    plt.close(figure)
-
-
-def test_a_federation_s_clients_are_audited_in_both_precisions(record: Record) -> None:
-    table = audit.updates_table(record)
-    assert list(table["client"]) == ["float32, round 3", "float64, round 3"]
-    assert table[["inputs found", "labels certified"]].eq("100%").all(axis=None)
-
-
 def test_a_federation_is_gradient_descent_on_the_mean_of_its_clients() -> None:
     federation = Federation.of(3, torch.float64, 0, "cpu")
     before = federation.model.state_dict()
@@ -78,17 +58,3 @@ def test_dp_sgd_s_rows_are_those_of_opacus() -> None:
     (row,) = audit.AuditedPrivateClients(noise=1.0, batch_size=2, draws=1, seed=0, device="cpu").run()
     assert 0 < row["epsilon"] < 1
     assert row["features_found"] == 0
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "told"),
-    [
-        ("model", "lenett", "did you mean 'lenet'"),
-        ("defenses", "clap/1", "did you mean 'clip'"),
-        ("defenses", "prune/2", "share must lie in 0 … 1"),
-        ("data", "photo", "did you mean 'photos'"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(name: str, text: str, told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        studies.parameters("audit", "quick", {name: text})

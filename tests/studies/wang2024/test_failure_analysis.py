@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import torch
 
 from gradleak.labels import label_path, recover_soft_labels
 from gradleak.runs.records import Record
-from gradleak.show import figures
 from gradleak.studies.wang2024 import failure_analysis
 
 STUDY = "failure-analysis"
@@ -52,10 +50,3 @@ def test_two_smoothed_labels_give_one_saturated_gradient() -> None:
         assert float((rebuilt - reduced).norm() / reduced.norm()) < 1e-5
     assert float((found.candidates[row][0] - found.candidates[row][1]).abs().sum()) > 1e-3
     assert float((targets[row] - found.labels[row]).abs().sum()) < 2
-
-
-def test_table_and_figure(record: Record) -> None:
-    assert len(failure_analysis.table(record)) == len(failure_analysis.CASES)
-    figure = failure_analysis.figure_frontier(record)
-    assert figures.gray_table(figure).std() > 0.02
-    plt.close(figure)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 
@@ -13,7 +12,6 @@ from gradleak.errors import InputError
 from gradleak.runs import records
 from gradleak.runs.columns import Column, Columns
 from gradleak.runs.records import Record
-from gradleak.show import figures
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.searched import judged
 from gradleak.studies.wang2024 import label_accuracy as study
@@ -32,42 +30,6 @@ def test_what_is_not_recovered_is_said_to_be_open(record: Record) -> None:
     assert frame.loc["onehot", "counted_zero"] == 100
     assert frame.loc["smoothing", "class_right"] > 95
     assert frame.loc["onehot", "idlg"] == frame.loc["onehot", "accuracy"]
-
-
-def test_every_draw_is_another_network(record: Record) -> None:
-    varied = record.rows(study.VariedNetwork)
-    assert len(varied) == 2 * 3
-    assert len(record.rows(study.RandomNetwork)) == 3 + 2 * 2
-    assert varied["drawn"].between(60, 100).all()
-    assert varied.loc[varied["labels"] == "onehot", "drawn_idlg"].between(60, 100).all()
-    for labels, own in varied.groupby("labels"):
-        assert study.draws_table(record)[labels].iloc[0].startswith(f"{own['drawn'].mean():.1f} ± ")
-    kind = study.RandomNetwork
-    first, again = (
-        kind(**{name: value for name, value in trial.inputs.items() if name != "part"} | {"draw": 1}).run()[0]
-        for trial in (record.trials[0], record.trials[3])
-    )
-    assert first["count"] == 60
-    assert again["drawn"] == record.trials[3].rows[0]["drawn"]
-
-
-def test_the_exact_solver_reads_every_label_under_a_trained_trunk_and_on_lenet(record: Record) -> None:
-    heads, networks = (
-        record.rows(kind).query("solver == 'exact'") for kind in (study.DrawnHeads, study.NetworkAttacked)
-    )
-    assert (len(heads), len(networks)) == (2 * 2 * 3, 2 * 3)
-    for exact in (heads, networks):
-        assert (exact["accuracy"] == 100).all()
-        assert (exact["silent"] == 0).all()
-    assert (heads["zero"] == 0).all()
-    assert (heads["idlg"].dropna() == 100).all()
-    certain = heads.groupby("head")["certain"].mean()
-    assert certain["uniform"] > certain["torch"] + 20
-    assert (networks["mean_error"][networks["dtype"] == "float32"] < 1e-6).all()
-    assert (networks["mean_error"][networks["dtype"] == "float64"] < 1e-12).all()
-    published = record.rows(study.NetworkAttacked).query("solver == 'lbfgs, then pso'")
-    assert (published["accuracy"] >= 50).all()
-    assert (published["oracle"] >= published["accuracy"] - 1e-9).all()
 
 
 def test_the_search_stops_early_where_classes_are_many() -> None:
@@ -111,24 +73,6 @@ def test_a_wrong_label_counts_as_one() -> None:
     assert math.isnan(empty["mean_error"])
     success = metrics.oracle_success(torch.tensor([1.0, 1.1, torch.nan]), torch.tensor([1.002, 1.0, 1.0]), 4.0)
     assert success.tolist() == [True, False, False]
-
-
-def test_tables_and_figures(record: Record) -> None:
-    kinds = ["smoothing", "mixup", "onehot"]
-    assert list(study.random_table(record)["labels"]) == kinds
-    assert list(study.random_table(record)["class right, iDLG"][:2]) == ["–", "–"]
-    assert list(study.heads_table(record)["labels"]) == 2 * kinds
-    assert set(study.heads_table(record)["last layer"]) == set(study.HEADS.values())
-    table = study.networks_table(record)
-    assert list(table["labels"]) == kinds
-    assert set(table["labels recovered"]) == {"100.0 %"}
-    solvers = study.solver_table(record)
-    assert len(solvers) == 3 * 4
-    assert set(solvers[solvers["solver"] == "exact solver"]["time relative to the exact solver, median"]) == {"1"}
-    for draw in (study.figure_statuses, study.figure_heads, study.figure_recovered, study.figure_errors):
-        figure = draw(record)
-        assert figures.gray_table(figure).std() > 0.02
-        plt.close(figure)
 
 
 def test_claims_on_data_that_is_not_at_hand_are_stand_ins() -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 
 from gradleak.errors import InputError
 from gradleak.images import unmix_features
-from gradleak.runs import records
 from gradleak.runs.records import Record
-from gradleak.show import figures
 from gradleak.show.summaries import select
 from gradleak.studies.yin2021 import cocktail_party
-from gradleak.studies.yin2021.cocktail_party import ATTACKS, CONSTANT, EXACT, PARTY, Cell
+from gradleak.studies.yin2021.cocktail_party import ATTACKS, CONSTANT, EXACT, PARTY
 
 STUDY = "cocktail-party"
 CHOSEN = {"cells": ["photos/lenet/20", "photos/small-cnn"], "sizes": [2, 6], "exact_to": 4, "batches": 2}
@@ -50,18 +47,3 @@ def test_exact_recovery_finds_untrained_features_and_independent_components_do_n
     own = select(frame, network="lenet", size=2).groupby("attack")["cosine"].mean()
     # Untrained features are alike, and not independent.
     assert own[EXACT] > 0.9999 > own[CONSTANT] > 0.9 > own[PARTY]
-
-
-def test_an_unknown_network_is_refused() -> None:
-    with pytest.raises(InputError, match="others need a number of classes"):
-        Cell.of("photos/lenet")
-
-
-def test_tables_and_figures(record: Record) -> None:
-    table = cocktail_party.table(record)
-    assert list(table["batch size"]) == ["2", "6"] * 2
-    assert list(table["exact recovery: certified"])[1::2] == ["–"] * 2, "exact recovery runs on small batches only"
-    assert records.about(record) == "2 networks, 2 batches of each size, photos"
-    figure = cocktail_party.figure_cosines(record)
-    assert figures.gray_table(figure).std() > 0.02
-    plt.close(figure)
