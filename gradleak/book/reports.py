@@ -225,7 +225,7 @@ def text(paper: str, judged: Sequence[Line]) -> str:
 
     def listed(findings: Sequence[Finding], *, causes: bool = False) -> str:
         ends = [f" *Cause: {filled.cause(one)}.*" if causes else "" for one in findings]
-        return "\n\n" + "\n".join(f"- {say(one.says)}{end}" for one, end in zip(findings, ends, strict=True))
+        return "\n".join(f"- {say(one.says)}{end}" for one, end in zip(findings, ends, strict=True))
 
     parts = {
         "What the paper set out to show": say(report.question),
@@ -237,7 +237,10 @@ def text(paper: str, judged: Sequence[Line]) -> str:
         "What was hard": say(report.hard),
         "What neither the text nor the code tells": say(report.silent),
     }
-    answers = [f"**{head}.** {answer}" for head, answer in parts.items() if answer]
+    answers = []
+    for head, answer in parts.items():
+        between = "\n\n" if answer.startswith("- ") else " "
+        answers += [f"**{head}.**{between}{answer}"] if answer else []
     return "\n\n".join([*answers, f"> {say(report.quote)}", picture, _table(filled)]) + "\n"
 
 

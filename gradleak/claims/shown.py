@@ -240,18 +240,39 @@ def _list(judged: list[Line], caption: str, name: str) -> Table:
 
 
 def _remarks(judged: Iterable[Line]) -> list[str]:
-    """Return all remarks on claims, each once, with the names of its claims if these are few, or their number."""
+    """Return all remarks on claims, each once, with the names of the rows or claims it is about if these are few."""
     claims = [line.claim for line in judged]
-    about: dict[str, list[str]] = {}
-    for claim in claims:
-        name = ", ".join(filter(None, claim.shown_names)) if claim.table else claim.statement
-        for text in claim.remarks:
-            about.setdefault(text, []).append(name)
-    texts = []
-    for text, names in about.items():
-        few = "; ".join(names) if len(names) < FEW else f"{len(names)} of these {len(claims)} claims"
-        texts.append(text if len(names) == len(claims) else f"{few}: {text}")
-    return texts
+    remarks = dict.fromkeys(text for claim in claims for text in claim.remarks)
+    return [_said_of(text, claims) + text for text in remarks]
+
+
+def _said_of(text: str, claims: Sequence[Claim]) -> str:
+    """Return the names of the places or rows that a remark is about, followed by a colon.
+
+    If these also hold claims without the remark, return the finer names: columns, cells or single claims. Return the
+    number of claims if there are too many names, and "" if the remark is about all claims.
+    """
+    if all(text in claim.remarks for claim in claims):
+        return ""
+    levels = [list(zip(names, claims, strict=True)) for names in zip(*map(_names, claims), strict=True)]
+    subjects = [dict.fromkeys(name for name, claim in level if text in claim.remarks) for level in levels]
+    exclusive = (
+        subject
+        for subject, level in zip(subjects, levels, strict=True)
+        if len(subject) < FEW and all(text in claim.remarks for name, claim in level if name in subject)
+    )
+    chosen = next(exclusive, subjects[0])
+    said = sum(text in claim.remarks for claim in claims)
+    return f"{'; '.join(chosen)}: " if len(chosen) < FEW else f"{said} of these {len(claims)} claims: "
+
+
+def _names(claim: Claim) -> list[str]:
+    """Return the names that distinguish a claim within its list or table, from the coarsest to the most specific."""
+    if not claim.table:
+        return [claim.place, claim.statement]
+    group, label, column = claim.shown_names
+    row = [group, label] if group else [label]
+    return [row[0], ", ".join(row), column, ", ".join([*row, column])]
 
 
 def _published(claim: Claim) -> str:

@@ -60,18 +60,24 @@ def test_a_published_table_is_shown_cell_by_cell() -> None:
     assert "2 (9)" in repr(both)
 
 
-def test_a_remark_names_the_claims_that_it_is_about_if_they_are_few() -> None:
+def test_a_remark_names_what_it_is_said_of_and_nothing_else() -> None:
     def notes(*judged: Line) -> str:
         return " ".join(shown.tables(list(judged), "", "tab-x").tables[0].remarks)
 
+    assert notes(line(note="why"), line(id="d", place="Table 2")) == "Table 1: why"
+    assert notes(line(note="why"), line(id="d", statement="other")) == "s: why"
     both = [line(id=name, statement=name, note="why") for name in "ab"]
     assert notes(*both) == "why"
+    assert notes(*both, line(id="c", place="Table 2")) == "Table 1: why"
     assert notes(*both, line(id="c", statement="c")) == "a; b: why"
     rest = [line(id=name, statement=name, note="why") for name in "de"]
-    assert notes(*both, *rest, line(id="c", statement="c")) == "4 of these 5 claims: why"
+    assert notes(*both, *rest, line(id="c", statement="c")) == "Table 1: why"
+    assert notes(*(line(id=name, place=name, statement=name, note="why") for name in "abc")) == "why"
     row = [cell("a", name, note="why") for name in ("v", "w")]
     assert notes(*row) == f"{WITHIN} v ± 0.5; w ± 0.5. why"
-    assert notes(*row, cell("b", "v")) == f"{WITHIN} v ± 0.5; w ± 0.5. g, a, v; g, a, w: why"
+    assert notes(*row, cell("b", "v")) == f"{WITHIN} v ± 0.5; w ± 0.5. g, a: why"
+    column = [cell(name, "v", note="why") for name in "abc"]
+    assert notes(*column, cell("a", "w")) == f"{WITHIN} v ± 0.5; w ± 0.5. v: why"
 
 
 def test_causes_are_counted() -> None:
