@@ -78,9 +78,12 @@ def papers() -> list[str]:
 
 
 def _place(study: Study, contents: list[str]) -> int:
-    """Return the index of the first pattern in the table of contents that matches a page."""
+    """Return the index of the first pattern in the table of contents that matches a page; refuse a page without one."""
     page = f"book/executed/{study.paper}/{study.name}"
-    return next((place for place, pattern in enumerate(contents) if fnmatch(page, pattern)), len(contents))
+    places = [place for place, pattern in enumerate(contents) if fnmatch(page, pattern)]
+    if not places:
+        raise GradleakError(f"book/_toc.yml does not name the page '{study.name}': add the line `- glob: {page}`")
+    return places[0]
 
 
 def _run_pages(ordered: list[Study], profile: str, jobs: int | None, cluster: str | None = None) -> dict[str, PageRun]:

@@ -186,7 +186,7 @@ CONTENTS = """  - caption: A class from one entry (toy2027)
       - file: book/toy2027
         sections:
           - glob: book/executed/toy2027/*
-  - caption: Back matter
+  - caption: About the project
 """
 REFERENCE = "@misc{toy2027,\n  author = {Toy, Ann},\n  title = {One Entry},\n  year = {2027}\n}\n"
 # Where a line is added: the list of attacks, the contents, the references.
@@ -195,7 +195,7 @@ LINES = {
         ("ATTACKS: tuple[Attack, ...] = (\n", "ATTACKS: tuple[Attack, ...] = (\n    least_bias.ATTACK,\n"),
         ("import counting\n", "import counting, least_bias\n"),
     ),
-    "book/_toc.yml": (("  - caption: Back matter\n", CONTENTS),),
+    "book/_toc.yml": (("  - caption: About the project\n", CONTENTS),),
     "book/references.bib": (("@article{lecun1998,", f"{REFERENCE}@article{{lecun1998,"),),
 }
 

@@ -146,8 +146,7 @@ def test_every_page_stands_once_in_the_table_of_contents() -> None:
     toc = yaml.safe_load((Path(__file__).parents[2] / "book" / "_toc.yml").read_text())
     chapters = [chapter for part in toc["parts"] for chapter in part["chapters"]]
     lists = [chapters, *(chapter.get("sections", []) for chapter in chapters)]
-    new = [f"{paper}/new-page" for paper in build.papers()]
-    for page in (*new, *(f"{studies.load(name).paper}/{name}" for name in studies.names())):
+    for page in (f"{studies.paper_of(name)}/{name}" for name in studies.names()):
         file = f"book/executed/{page}"
         assert sum(any(fnmatch(file, one.get("glob", "")) for one in entries) for entries in lists) == 1, page
 
