@@ -29,7 +29,7 @@ def test_every_study_is_whole(name: str) -> None:
         assert field.description
     text = study.notebook.read_text()
     assert all(not cell.get("outputs") for cell in json.loads(text)["cells"]), "committed without outputs"
-    assert study.about(study.Parameters())
+    assert study.Parameters().about()
     for trial in study.trials(study.Parameters()):
         read = json.loads(json.dumps(trial))
         assert {"seed", "device"} <= set(trial)
