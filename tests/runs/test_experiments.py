@@ -172,16 +172,14 @@ def test_an_experiment_reads_its_dataset_if_it_has_one() -> None:
 def test_a_study_finds_the_experiment_by_its_part(checkout: Toy) -> None:
     checkout.rewrite(*PARTS)
     study = checkout.load()
-    assert {part: kind.__name__ for part, kind in study.experiments.items()} == {
-        "": "Draws", "a": "A", "b": "B", "c": "C",
-    }, "those of its module, and not the class that they come from"  # fmt: skip
+    assert {part: kind.__name__ for part, kind in study.experiments.items()} == {"a": "A", "b": "B", "c": "C"}, (
+        "not the class from which they are derived"
+    )
     trials = study.trials(checkout.parameters())
     assert [(one["part"], one["number"]) for one in trials] == [("a", 0), ("b", 1), ("a", 2), ("b", 3)]
     found = [study.experiment(one) for one in trials]
     assert [type(one).__name__ for one in found] == ["A", "B", "A", "B"]
     assert [inputs_of(one) for one in found] == trials
-    alone = {name: value for name, value in trials[0].items() if name != "part"}
-    assert type(study.experiment(alone)).__name__ == "Draws"
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         study.experiment(trials[0] | {"sise": 3})
 
@@ -200,17 +198,17 @@ class Other(Experiment):
 """
 
 
-def test_what_a_study_imports_and_what_runs_nothing_itself_are_none_of_its_experiments(checkout: Toy) -> None:
+def test_what_a_study_imports_is_none_of_its_experiments_and_a_run_may_be_inherited(checkout: Toy) -> None:
     (checkout.module.parent / "_other.py").write_text(OTHER)
     imports = "from gradleak.studies import Experiment, setting\n"
     kinds, drawn = PARTS
-    idle = f'\n\nclass Idle(A):\n    part: ClassVar[str] = "idle"\n{NEXT}'
+    same = f'\n\nclass Same(Draws):\n    part: ClassVar[str] = "same"\n{NEXT}'
     checkout.rewrite(
-        (imports, f"{imports}from gradleak.studies.toy2020._other import Other\n"), kinds, drawn, (NEXT, idle)
+        (imports, f"{imports}from gradleak.studies.toy2020._other import Other\n"), kinds, drawn, (NEXT, same)
     )
     study = checkout.load()
-    assert (study.module.Other.part, study.module.Idle.part) == ("other", "idle")
-    assert set(study.experiments) == {"", "a", "b", "c"}
+    assert study.module.Other.part == "other"
+    assert set(study.experiments) == {"a", "b", "c", "same"}
 
 
 def test_a_study_runs_the_experiment_that_has_the_part(checkout: Toy) -> None:
