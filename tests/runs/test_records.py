@@ -80,7 +80,8 @@ def test_frame_joins_inputs_and_a_row_wins() -> None:
 
 def test_rows_are_those_of_one_kind_of_experiment(checkout: Toy) -> None:
     checkout.rewrite(*PARTS)
-    kinds = checkout.load().experiments
+    study = checkout.load()
+    kinds = study.experiments
     trials = [
         Trial(inputs={"part": part, "number": number}, rows=[{"x": number / 2}], seconds=1.0)
         for number, part in enumerate("aba")
@@ -88,7 +89,7 @@ def test_rows_are_those_of_one_kind_of_experiment(checkout: Toy) -> None:
     found = record(*trials).rows(kinds["a"])
     assert found[["part", "number", "x"]].to_numpy().tolist() == [["a", 0, 0.0], ["a", 2, 1.0]]
     whole = record(trial(1, {"x": 1.0}), trial(2, {"x": 3.0}))
-    assert whole.rows(kinds[""])["x"].tolist() == [1.0, 3.0], "all, where a study has no parts"
+    assert whole.rows(study.module.Draws)["x"].tolist() == [1.0, 3.0], "all, where a study has no parts"
     own = record(*trials)
     given = own.rows(kinds["b"])
     given["x"] = 9.0
