@@ -520,7 +520,7 @@ def headline(record: Record) -> Headline:
     kept, broken = (rows[own][["certified", "wrong"]].sum() for own in (holds, ~holds))
     wrong = [known[f"identifiability-{part}"].value for part in ("map", "trouble", "proof-wrong", "clipped-wrong")]
     return Headline(
-        f"None of {kept['certified']:,.0f} certified answers is wrong if random clients keep every assumption, and "
+        f"If random clients keep every assumption, none of {kept['certified']:,.0f} certified answers is wrong, and "
         f"{broken['wrong']:.0f} of {broken['certified']:,.0f} if they break one; from clipped gradients of an "
         "untrained ResNet18, an attacker who does not know the gradient scale recovers "
         f"{clipped.text} of the smoothed labels.",
