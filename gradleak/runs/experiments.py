@@ -57,6 +57,10 @@ class Experiment(BaseModel):
         dataset = getattr(self, "dataset", None)
         return [dataset] if dataset else []
 
+    def splits(self, dataset: str) -> Iterable[str]:
+        """Return the splits of a dataset that the experiment reads: "train", "test" or both."""
+        return ("train", "test")
+
     def run(self) -> Iterable[Columns]:
         """Run the experiment and return its rows."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
