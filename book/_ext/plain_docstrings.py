@@ -1,6 +1,7 @@
 """A Sphinx extension that reads our docstrings as they are written: `names` between backticks, formulas indented.
 
-Sections such as `Args:`, `Returns:` and `Attributes:` are left to Sphinx's napoleon extension.
+Sections such as `Args:`, `Returns:` and `Attributes:` are left to Sphinx's napoleon extension. What follows the first
+sentence of a function or a class is folded, so that a reader sees a list.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import re
 from itertools import groupby
 from typing import Any
 
+from docutils import nodes
+from sphinx.addnodes import desc, desc_content
 from sphinx.application import Sphinx
 
 SECTIONS = ("Args:", "Attributes:", "Examples:", "Raises:", "Returns:", "Yields:")
@@ -56,9 +59,20 @@ def _process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: l
     lines[:] = read(lines)
 
 
+def fold(app: Sphinx, tree: nodes.document, name: str) -> None:
+    """Fold what follows the first paragraph of every description in a page; methods stay where they are."""
+    for content in tree.findall(desc_content):
+        rest = [child for child in content.children[1:] if not isinstance(child, desc)]
+        if rest:
+            start, end = "<details><summary>arguments, examples and more</summary>", "</details>"
+            content.insert(content.index(rest[0]), nodes.raw("", start, format="html"))
+            content.insert(content.index(rest[-1]) + 1, nodes.raw("", end, format="html"))
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Connect to autodoc, before napoleon."""
+    """Connect to autodoc, before napoleon, and to finished pages."""
     app.setup_extension("sphinx.ext.autodoc")
     app.setup_extension("sphinx.ext.napoleon")
     app.connect("autodoc-process-docstring", _process, priority=EARLY)
+    app.connect("doctree-resolved", fold)
     return {"parallel_read_safe": True}

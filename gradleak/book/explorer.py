@@ -40,8 +40,9 @@ STRENGTHS = (
     *(f"{bits} significant bits" for bits in (16, 8, 4, 2)), "signs only", "layers not sent",
 )  # fmt: skip
 CLIENTS = (
-    "float32", "float64", "tf32", "float16", "bfloat16", "2 local steps", "4 local steps", "8 local steps",
-    "several epochs", "adapters", "batch norm in train mode", "secure sum of clients", "several rounds",
+    "float32", "float64", "tf32", "tf32-matmul", "float16", "bfloat16", "2 local steps", "4 local steps",
+    "8 local steps", "several epochs", "adapters", "batch norm in train mode", "secure sum of clients",
+    "several rounds",
 )  # fmt: skip
 
 

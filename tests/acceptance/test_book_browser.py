@@ -248,8 +248,9 @@ def test_verdicts_have_their_colours(site: tuple[str, Any]) -> None:
         context.close()
 
 
-def test_what_leaks_is_the_first_thing_a_reader_sees(visits: dict[str, Any]) -> None:
+def test_a_reader_sees_a_picture_first_and_where_to_start_and_what_leaks(visits: dict[str, Any]) -> None:
     visit = visits["book/index.html"]
     pages = [link for link in visit["links"] if "/executed/" in link]
     assert len(set(pages)) >= len(studies.names())
-    assert visit["text"].index("What leaks") < 700
+    assert "cover" in visit["pictures"][0][0]
+    assert visit["text"].index("start here") < visit["text"].index("What leaks")

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docutils import nodes
+from docutils.utils import new_document
+from sphinx import addnodes
 
 from gradleak import studies
 
@@ -178,3 +181,16 @@ def test_a_page_says_what_it_regenerates_and_is_found_by_it(built: Path) -> None
     index = json.loads((built / "searchindex.js").read_text().removeprefix("Search.setIndex(").removesuffix(")"))
     ((document, anchor, main),) = index["indexentries"]["wang2024 table 5"]
     assert (index["docnames"][document], anchor, main) == ("book/executed/wang2024/noise", "", True)
+
+
+def test_what_follows_the_first_sentence_of_a_function_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXTENSIONS))
+    method = addnodes.desc("", addnodes.desc_content("", nodes.paragraph(text="A method.")))
+    first, more, fields = nodes.paragraph(text="What it does."), nodes.paragraph(text="More."), nodes.field_list()
+    content = addnodes.desc_content("", first, more, fields, method)
+    tree = new_document("")
+    tree += addnodes.desc("", content)
+    importlib.import_module("plain_docstrings").fold(None, tree, "")
+    assert [child.astext() for child in content.children if isinstance(child, nodes.raw)][1] == "</details>"
+    assert [type(child).__name__ for child in content] == ["paragraph", "raw", "paragraph", "field_list", "raw", "desc"]
+    assert len(method.children[0].children) == 1, "nothing follows its only sentence"

@@ -46,7 +46,6 @@ from gradleak.show.summaries import (
     mean,
     median,
     select,
-    share,
     summary,
     total,
 )
@@ -527,10 +526,9 @@ def labels_table(record: Record) -> pd.DataFrame:
     rows = rows.assign(
         network=rows["stage"].map({"trained": "trained ", "untrained": ""})
         + rows["network"].replace(LAYER, "random layer"),
-        classes=rows["classes"].map(lambda classes: classes or "of the images"),
+        classes=rows["classes"].map(lambda classes: classes or "–"),
         kind=rows["labels"] + ", " + kinds + rows["known"].map({False: ", unknown"}).fillna(""),
         noise=rows["noise"].map("{:g}".format),
-        ambiguous=rows["status"].eq("ambiguous"),
     )
     precisions = list(rows["dtype"].unique())
     measures: dict[str, Measure] = {"batches": among(count(), dtype=precisions[0])}
@@ -541,7 +539,7 @@ def labels_table(record: Record) -> pd.DataFrame:
         rows,
         {"search": "search", "network": "network", "C": "classes", "B": "size", "labels, classes": "kind"}
         | {"noise": "noise"},
-        measures | {"ambiguous": share("ambiguous"), "median time (s)": median("seconds")},
+        measures | {"median time (s)": median("seconds")},
     )
 
 
