@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from gradleak.claims.judging import enough
 from gradleak.claims.model import Claim, Rule
 from gradleak.runs.plain import Columns
 
@@ -56,7 +55,7 @@ def _how(claim: Claim, then: Any) -> str:
     for name, needed in then["needs"].items():
         # A value that was required in `needs` may now be required in `setting`.
         needs = [part[name] for part in (claim.needs, claim.setting) if isinstance(part, dict) and name in part]
-        if not _settled(needed, claim) and not any(enough(need, needed) for need in needs):
+        if not _settled(needed, claim) and not any(_as_much(need, needed) for need in needs):
             return f"it needed {name} = {needed}, now {claim.needs.get(name, 'nothing')}"
     return ""
 
@@ -65,3 +64,16 @@ def _settled(needed: Any, claim: Claim) -> bool:
     """Whether a former need consists of words, such as networks or datasets, which the claim's setting now states."""
     words = needed if isinstance(needed, list) else [needed]
     return isinstance(claim.setting, dict) and bool(claim.setting) and all(isinstance(word, str) for word in words)
+
+
+def _as_much(now: Any, then: Any) -> bool:
+    """Whether a need is at least as strict as another."""
+    if isinstance(now, list) and isinstance(then, int | float):
+        # All of these sizes are needed now, where one size was needed before.
+        return then in now
+    if isinstance(now, list) or isinstance(then, list):
+        value_lists = [value if isinstance(value, list) else [value] for value in (now, then)]
+        return all(value in value_lists[1] for value in value_lists[0])
+    if isinstance(then, int | float) and not isinstance(then, bool):
+        return isinstance(now, int | float) and now >= then
+    return bool(now == then)
