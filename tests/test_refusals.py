@@ -213,7 +213,7 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 
 
 def arguments(function: Callable[..., Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Return right arguments of a function: its own, and the usual ones for its other parameters."""
+    """Return valid arguments of a function: those stated for it, and the usual values of its other parameters."""
     where = function.args[0] if isinstance(function, functools.partial) else function
     found = {name: value for name, value in (right() | own).items() if name in inspect.signature(where).parameters}
     for name in {"leak", "leaks", "model"} & found.keys():
@@ -492,7 +492,7 @@ def test_malformed_calls_end_in_one_line_of_our_own(name: str) -> None:
 
 
 def check_call(function: Callable[..., Any], given: dict[str, Any], draw: random.Random) -> None:
-    """Call a function with one or two of its arguments malformed; check what it says where it refuses them."""
+    """Call a function with one or two malformed arguments, and check the message if it refuses them."""
     changed = draw.sample(list(given), min(len(given), draw.choice([1, 1, 2])))
     try:
         wrong = given | {name: malformed(given[name], draw) for name in changed}

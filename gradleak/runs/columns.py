@@ -33,7 +33,7 @@ class Columns(dict[str, Column]):
     """The columns that the rows of a paper's pages may have, by name."""
 
     def kind(self, name: str) -> Kind:
-        """Return the kind of a column: the declared one, or else the one that its name suggests."""
+        """Return the declared kind of a column, or else the kind that the name of the column suggests."""
         return (self[name].kind if name in self else None) or kind_of(name)
 
     def check(self, row: Cells) -> None:

@@ -239,7 +239,7 @@ def promising(name: str) -> None:
 IMAGES = functools.partial(loading.samples_of, "data")
 WEIGHTS = functools.partial(loading.state_of, Path("a.pt"))
 ARCHIVE = functools.partial(loading.samples_of, "a.npz")
-# What lies there, what reads it, and what it says.
+# The file, the function that reads it, and the message.
 FILES: list[tuple[Callable[[], object], Callable[[], object], str]] = [
     (lambda: Path("data/dir.png").mkdir(parents=True), IMAGES, "there is no image in the folder 'data'"),
     (lambda: put("data/a.png", picture("data/a.png")[:60]), IMAGES, "'a.png' cannot be read as an image"),

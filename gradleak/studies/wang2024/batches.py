@@ -212,7 +212,7 @@ class Parameters(studies.Parameters):
 
 @dataclass(frozen=True)
 class Sent:
-    """A batch: what its client sends, what is true, and the generator for what is drawn next."""
+    """A batch: the client's gradient, the true labels and features, and the generator for later draws."""
 
     gradient: Tensor
     weight: Tensor

@@ -168,7 +168,7 @@ def changed(gradient: Tensor) -> Leak:
     return replace(LEAKS[0], gradients=LEAKS[0].gradients | {"0.weight": gradient})
 
 
-# What differs from a right call, and what is said of it.
+# The argument that differs from a valid call, and the message.
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"labels": LABELS[:1]}, r"one entry per private sample, 2; got \(1, 3\)"),
     ({"labels": torch.ones(2, 4) / 4}, r"soft labels \(N, 3\)"),

@@ -1,4 +1,4 @@
-"""GradInversion's study: its rows, floors and controls, the pairs of runs, and what it draws."""
+"""GradInversion's study: rows, floors and controls, pairs of runs, and figures."""
 
 from __future__ import annotations
 
