@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 from urllib.parse import unquote, urldefrag, urljoin, urlparse
 
 import numpy as np
@@ -177,8 +178,7 @@ def test_formulas_are_drawn_without_a_network(visits: dict[str, Any]) -> None:
 
 
 def test_figures_and_tables_are_named_and_not_blank(visits: dict[str, Any], site: tuple[str, Any]) -> None:
-    address, browser = site
-    request = browser.new_context().request
+    assert site, "the pictures are served"
     for name in studies.names():
         visit = visits[f"book/executed/{studies.load(name).paper}/{name}.html"]
         assert len(visit["pictures"]) >= 1
@@ -188,9 +188,8 @@ def test_figures_and_tables_are_named_and_not_blank(visits: dict[str, Any], site
         for source, width, alt in visit["pictures"]:
             assert width > 100, f"{page}: {source} was not shown"
             assert alt, f"{page}: {source} has no description"
-            pixels = np.asarray(Image.open(io.BytesIO(request.get(source).body())).convert("L"), dtype=float)
+            pixels = np.asarray(Image.open(io.BytesIO(urlopen(source).read())).convert("L"), dtype=float)
             assert pixels.std() > 5, f"{page}: {source} is blank"
-    assert address
 
 
 def test_a_claim_is_two_clicks_from_its_number_in_the_paper(site: tuple[str, Any]) -> None:
