@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 from urllib.parse import unquote, urldefrag, urljoin, urlparse
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
