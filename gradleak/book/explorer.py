@@ -32,9 +32,10 @@ BATCHES = {"one sample": 2.0, "2 to 8 samples": 9.0, "9 to 64 samples": 65.0, "m
 # gradients are clipped to.
 NOISES = {"below 1e-6": 1e-6, "1e-6 to 1e-4": 1e-4, "1e-4 to 1e-2": 1e-2, "1e-2 and more": math.inf}
 CLIPPED = {"below 1e-3": 1e-3, "1e-3 to 1e-1": 1e-1, "1e-1 and more": math.inf}
+RELATIVE = "noise, as a share of a tensor's mean size"
 # Lines of the tables of defences and of clients that a reader looks for, whether or not they were measured.
 STRENGTHS = (
-    "none", *(f"noise {words}" for words in NOISES), "noise, as a share of a tensor's mean size", "clipping",
+    "none", *(f"noise {words}" for words in NOISES), RELATIVE, "clipping",
     *(f"clipping, noise {words}" for words in CLIPPED), "pruning, up to half of the entries",
     "pruning, more than half of the entries", "16-bit numbers",
     *(f"{bits} significant bits" for bits in (16, 8, 4, 2)), "signs only", "layers not sent",
@@ -144,7 +145,7 @@ def strength(one: Outcome) -> str:
         return f"pruning, {'up to' if size <= 0.5 else 'more than'} half of the entries"
     if one.family == "rounding":
         return f"{size:g} significant bits" if name == "quantize" else "16-bit numbers"
-    return STRENGTHS[5] if name == "noise-share" else one.family
+    return RELATIVE if name == "noise-share" else one.family
 
 
 def _range(size: float, ranges: Mapping[str, float]) -> str:
