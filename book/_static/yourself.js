@@ -10,7 +10,7 @@ document.addEventListener("DOMContentLoaded", () => {
     // What a value contributes to the time: a count, or the length of a list.
     const size = (name, text) => {
       const quick = facts.sizes[name]
-      const parts = text.split(",").filter(part => part.trim())
+      const parts = text.match(/\{/g) ?? text.split(",").filter(part => part.trim())
       return inputs.find(input => input.name === name).defaultValue.includes(",") || parts.length > 1 || !Number(text) && parts.length
         ? parts.length : Number(text) || quick
     }

@@ -82,6 +82,23 @@ class Form(BaseModel):
         return self._text
 
 
+class Group(BaseModel):
+    """Base class of a setting with several named values, such as {"network": "lenet", "epochs": 10}."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+
+    def check(self) -> None:
+        """Raise an error if the values do not fit together; by default all combinations are valid."""
+
+    @validator(mode="after")
+    def _fits(self) -> Self:
+        try:
+            self.check()
+        except GradleakError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+
 def reason(error: ValidationError) -> str:
     """Return the first problem of a validation error in one line, in lower case so that it can continue a sentence."""
     text = error.errors()[0]["msg"].removeprefix("Value error, ")
@@ -93,6 +110,11 @@ def is_form(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, Form)
 
 
+def is_group(annotation: Any) -> bool:
+    """Return whether a type is a group of named values."""
+    return isinstance(annotation, type) and issubclass(annotation, Group)
+
+
 def written_types(annotation: Any) -> list[str]:
     """Return the ways in which a page may write a type; a Literal and a `Form` may be written as str."""
     inner = get_args(annotation)
@@ -102,6 +124,8 @@ def written_types(annotation: Any) -> list[str]:
         return [f"list[{text}]" for text in written_types(inner[0])]
     if is_form(annotation):
         return ["str"]
+    if is_group(annotation):
+        return ["dict"]
     if get_origin(annotation) is Annotated:
         return written_types(inner[0])
     return [str(annotation) if inner else annotation.__name__]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -223,10 +224,13 @@ def _refused(study: Study, error: ValidationError, given: Mapping[str, JsonValue
         default: Any = field.default or study.Parameters.at(PAPER)[name]
         example = default[0]
         return InputError(f"{prefix}{reason(error)} ({field.description}; such as '{example}')")
+    # In a group of named values, say which one is wrong.
+    wrong = [str(one) for one in problem["loc"][1:] if isinstance(one, str)]
+    what = f"its '{wrong[0]}', " if wrong else ""
     # Show a text from the command line as the user typed it, and only the invalid element of a list.
     value = problem["input"] if len(problem["loc"]) > 1 else given.get(name, problem["input"])
     return InputError(
-        f"{prefix}{value!r} is not right, {reason(error)} "
+        f"{prefix}{value!r} is not right, {what}{reason(error)} "
         f"({written_types(field.annotation)[-1]}: {field.description}; default {field.default!r})"
     )
 
@@ -252,6 +256,7 @@ def _parsed(value: Any, annotation: Any) -> Any:
     if str(annotation).startswith("list") and not text.startswith("["):
         return [part.strip() for part in text.split(",") if part.strip()]
     try:
-        return ast.literal_eval(text)
+        # Groups of named values are written in JSON, or as in Python.
+        return json.loads(text) if text.startswith("[{") and "'" not in text else ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return {"true": True, "false": False}.get(text.lower(), text)

@@ -125,7 +125,9 @@ def _short(value: Any) -> str:
 
 
 def written(value: Any) -> str:
-    """Return a value as it is written on the command line: lists with commas."""
+    """Return a value as it is written on the command line: lists with commas, groups of named values in JSON."""
+    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        return json.dumps(value)
     if isinstance(value, list):
         return ",".join(map(written, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
