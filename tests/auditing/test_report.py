@@ -16,6 +16,7 @@ import torch
 from PIL import Image
 
 import gradleak
+from gradleak import paths
 from gradleak.auditing import MEASURES, Report
 from gradleak.auditing.findings import NotTried
 from gradleak.auditing.html import fragment
@@ -143,6 +144,11 @@ def test_a_notebook_shows_it_by_itself() -> None:
     assert shown == fragment(report())
     assert "<html" not in shown
     assert all(name in MEASURES for name in report().measured)
+
+
+def test_the_book_explains_every_column() -> None:
+    page = (paths.root() / "book/explorer.ipynb").read_text("utf-8")
+    assert [name for name in MEASURES if f"**{name}**" not in page] == []
 
 
 def test_a_hostile_name_is_shown_as_text() -> None:
