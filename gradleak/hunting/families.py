@@ -25,6 +25,7 @@ from gradleak.images.peeling.attack import SURE as PEELED
 from gradleak.labels import (
     PRIORS,
     BatchLabels,
+    SoftLabels,
     count_labels,
     recover_batch,
     recover_jointly,
@@ -228,6 +229,35 @@ def _labels(seed: int, broken: Broken) -> list[Answer]:
     sizes = f"{classes} classes, {counted(width, 'feature')}"
     setting = f"{sizes}, {label_kind(kind)}, {VARIANTS[variant]}, logits with SD {spread:.2g}"
     setting += f", known noise of {noise:.0e}" if noise else ""
+    return _of_singles(result, clients, setting)
+
+
+def _certain(seed: int, broken: Broken) -> list[Answer]:
+    """Return the outcomes for single samples with one large feature, whose gradients have an unknown scale.
+
+    The softmax is then so sure of one class that only faint differences of the others determine the label.
+    """
+    draw = Draw(seed)
+    kind, classes = draw.of(("smoothing", *KINDS)), draw.of((5, 6, 8, 10, 20))
+    width, alike = classes + draw.number(0, 20), draw.chance() < 0.7
+    model = draw.network(lambda: nn.Linear(width, classes, bias=False))
+    if alike:
+        nn.init.eye_(model.get_parameter("weight"))
+    clients = []
+    for index in range(TOGETHER):
+        own = Draw(seed + 7919 * (index + 1))
+        inputs = torch.rand(1, width, generator=own.generator, dtype=torch.float64)
+        inputs[0, own.number(0, classes - 1)] = 5 + 55 * own.chance()
+        clients.append(_client(own, broken, model, inputs, kind, classes, confident=own.chance() < 0.5))
+    scale = 10 ** (6 * draw.chance() - 3)
+    gradients = scale * torch.stack([client.leak.weight_gradient for client in clients])
+    result = recover_soft_labels(gradients, clients[0].leak.weight, prior=clients[0].prior, scale=None)
+    rows = "one class each" if alike else "random"
+    return _of_singles(result, clients, f"{classes} classes, {counted(width, 'feature')}, {label_kind(kind)}, {rows}")
+
+
+def _of_singles(result: SoftLabels, clients: Sequence[Client], setting: str) -> list[Answer]:
+    """Return the outcomes for single samples whose labels were recovered together."""
     answers = []
     for index, client in enumerate(clients):
         error = float((result.labels[index] - client.labels[0]).abs().sum())
@@ -708,6 +738,11 @@ FAMILIES: dict[str, Family] = {
     "labels": Family(
         "soft label of one sample", "the label to 0.001 (L1), and the feature to 10 %", _labels,
         ("another batch size", "lower layers clipped", "signs of lower layers"),
+    ),
+    "certain": Family(
+        "soft label of one sample, prediction certain, gradient scale unknown",
+        "the label to 0.001 (L1), and the feature to 10 %", _certain,
+        ("clipped", "another batch size", "lower layers clipped", "signs of lower layers"),
     ),
     "batches": Family(
         "labels of a batch", "every label to 0.001 (L1), and every feature to 10 %", _batches,

@@ -31,6 +31,8 @@ FAR_OUT = 20
 # Scalars beyond this share of the grid's end may leave three classes with any probability; these have a closed form.
 THREE_LEFT = 0.5
 STARTS_A_SAMPLE, STARTS_A_CLASS = 12, 3
+# A class lies far away from the others if these, measured from their middle, are together below this share of its size.
+LONELY = 1e-3
 
 
 def points_of(problem: Problem, prior: LabelPrior, given: Tensor | None) -> int:
@@ -233,24 +235,35 @@ def _lines_without_each(across: Tensor, heights: Tensor, weights: Tensor) -> tup
 
     Return the slopes and the squared residuals (N, C, K). A negative slope is replaced by 0. If the slope is positive
     and the class left out lies above the line, the residual is infinite.
+
+    Where one class lies far away from all others, the lines are fitted to what one line through all classes leaves.
+    Otherwise that class would hide the others' residuals in the rounding errors of the sums.
     """
-    up = weights * heights
+    weights, heights, common = weights.unsqueeze(2), heights.unsqueeze(2), 0
+    sizes = heights.abs()
+    if (sizes.sum(dim=1) < (1 + LONELY) * sizes.amax(dim=1)).any():
+        away = across - (weights * across).sum(dim=1, keepdim=True) / weights.sum(dim=1, keepdim=True)
+        away *= weights
+        common = (away * heights).sum(dim=1, keepdim=True)
+        common /= (away * across).sum(dim=1, keepdim=True).clamp_(min=1e-300)
+        heights = torch.addcmul(heights, common, across, value=-1)
+    right, up = weights * across, weights * heights
+    square, both = right * across, right * heights
+    far = square.argmax(dim=1, keepdim=True)
     size, sy, syy = (
         _sums_of_others(one, one.abs().argmax(dim=1, keepdim=True)) for one in (weights.clone(), up, up * heights)
     )
-    size = size.clamp_(min=1e-300)
-    mean = (sy / size).unsqueeze(2)
-    level = (syy.unsqueeze(2) - sy.unsqueeze(2) * mean).clamp_(min=0)
-    right = weights.unsqueeze(2) * across
-    square, both = right * across, right * heights.unsqueeze(2)
-    largest = square.max(dim=1, keepdim=True).indices
-    sx, sxx, sxy = (_sums_of_others(one, largest) for one in (right, square, both))
-    centre = sx / size.unsqueeze(2)
-    slope = sxy.addcmul_(sx, mean, value=-1) / sxx.addcmul_(sx, centre, value=-1).clamp_(min=1e-300)
-    slope.clamp_(min=0)
-    rest = torch.addcmul(level, slope, sxy, value=-1).clamp_(min=0).nan_to_num_(math.inf)
+    sx, sxx, sxy = (_sums_of_others(one, far) for one in (right, square, both))
+    mean, centre = sy / size.clamp_(min=1e-300), sx / size
+    sxx.addcmul_(sx, centre, value=-1)
+    sxy.addcmul_(sx, mean, value=-1)
+    # A line that falls is replaced by a level one.
+    slope = (sxy / sxx.clamp_(min=1e-300)).clamp_(min=-common)
+    rest = torch.addcmul(syy - sy * mean, slope, sxx.mul_(slope).sub_(sxy, alpha=2)).clamp_(min=0).nan_to_num_(math.inf)
     # The named class has at least the other classes' share of the label, so its c does not lie above their line.
-    below = (across - centre).add_(KNOWN / 2).mul_(slope).add_(mean - heights.unsqueeze(2))
+    below = (across - centre).mul_(slope).add_(mean - heights)
+    slope += common
+    below.add_(slope, alpha=KNOWN / 2)
     return slope, rest.masked_fill_((slope > 0) & (below < 0), math.inf)
 
 
