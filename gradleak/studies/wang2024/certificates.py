@@ -50,6 +50,7 @@ from gradleak.studies.wang2024.columns import COLUMNS
 PLACE = "Beyond sections 3 and 4"
 # The parameter that gives the number of seeds for a family of attacks, if it does not have the family's name.
 SEEDS = {
+    "certain": "labels",
     "connected": "inversions",
     "convolutional": "inversions",
     "peeling": "peelings",
