@@ -18,7 +18,8 @@ the parameter that must contain them.
 
 More specific fields override more general ones, in the order file, list or table, column, group, row, cell. The
 mappings `where`, `needs`, `setting`, `used` and `immaterial` are merged, and a name with the value `~` is removed.
-Lists of `changed` are concatenated. In a rule, `published` stands for the published number: `rule: {at_least: published}`.
+Lists of `changed` are concatenated. In a rule, `published` is the published number: `rule: {at_least: published}`. The
+unit of a measured share is per cent.
 """
 
 from __future__ import annotations
@@ -146,6 +147,8 @@ def _finished(entry: Entry) -> Entry:
         entry["rule"] = {key: entry.get("published") if value == "published" else value for key, value in rule.items()}
     if "where" in entry and isinstance(measure, dict):
         entry["measure"] = measure | {"where": entry.pop("where")}
+    if isinstance(measure, dict) and measure.get("reduce") == "share":
+        entry.setdefault("unit", "%")
     for name in ("needs", "setting", "used", "immaterial"):
         if isinstance(entry.get(name), dict):
             entry[name] = {key: value for key, value in entry[name].items() if value is not None}

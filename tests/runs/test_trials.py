@@ -7,10 +7,8 @@ import signal
 
 import pytest
 
-from gradleak.book import pages
 from gradleak.errors import GradleakWarning, StorageError
 from gradleak.runs import records, runner
-from gradleak.storage import write_whole
 from tests.checkout import DIGEST, PAUSE, WAITING, Toy
 from tests.patience import wait_until
 
@@ -76,23 +74,8 @@ def test_finished_trials_survive_a_failing_one(checkout: Toy, monkeypatch: pytes
 def test_a_cache_that_cannot_be_made(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     (checkout.root / "file").write_text("")
     monkeypatch.setenv("GRADLEAK_CACHE", str(checkout.root / "file" / "cache"))
-    with pytest.raises(StorageError, match=r"^cannot write trials into the folder 'trials': Not a directory$"):
+    with pytest.raises(StorageError, match=r"^cannot write files into the folder 'toy': Not a directory$"):
         runner.run_study("toy", checkout.parameters())
-
-
-@pytest.mark.usefixtures("unprivileged")
-def test_read_only_folders_are_told_before_any_work(checkout: Toy) -> None:
-    out, cache = checkout.root / "out", checkout.root / "cache" / "trials" / "toy"
-    for folder in (out, cache):
-        folder.mkdir(parents=True)
-        folder.chmod(0o555)
-    with pytest.raises(StorageError, match=r"^cannot write trials into the folder 'trials': Permission denied$"):
-        runner.run_study("toy", checkout.parameters())
-    with pytest.raises(StorageError, match=r"^cannot write toy\.ipynb into the folder 'out': Permission denied$"):
-        pages.run_page(checkout.load(), checkout.parameters(), out)
-    with pytest.raises(StorageError, match=r"^cannot write r\.json into the folder 'out': Permission denied$"):
-        write_whole(out / "r.json", lambda stream: stream.write(b""))
-    assert checkout.traced == []
 
 
 def test_a_full_disk(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
