@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ from gradleak.errors import InputError, UnknownName
 from gradleak.runs import golden, recording, records, runner
 from gradleak.runs.records import Accepted, Record
 from tests.checkout import PARTS, Toy
-from tests.patience import wait_until
 
 NOTHING = 'float("nan")'
 
@@ -60,24 +57,6 @@ def test_a_finished_record_runs_nothing_again_and_a_larger_run_only_what_is_new(
     assert text_of(larger.model_copy(update={"trials": larger.trials[:4]})) == text_of(first)
     smaller = record(checkout, changes={"samples": 2})
     assert [trial.inputs["number"] for trial in smaller.trials] == [0, 1], "other trials are no part of the run"
-
-
-def test_a_killed_recording_keeps_what_had_ended(checkout: Toy) -> None:
-    script = (
-        "from gradleak import studies; from gradleak.runs import recording; s = studies.load('toy'); "
-        "recording.record(s, studies.parameters(s, 'quick', {'pause': 0.2, 'samples': 6}), jobs=1)"
-    )
-    process = checkout.start(script)
-    wait_until(lambda: process.poll() is not None or len(checkout.traced) >= 4)
-    assert process.poll() is None, process.communicate()
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    assert 3 <= len(checkout.kept()) <= 4
-    running = checkout.traced[-1]
-    whole = record(checkout, changes={"pause": 0.2, "samples": 6})
-    assert len(whole.trials) == 6
-    assert sorted(set(checkout.traced)) == list(range(6))
-    assert [number for number in range(6) if checkout.traced.count(number) > 1] in ([], [running])
 
 
 def test_a_recording_stops_in_time_and_says_how_far_it_is(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

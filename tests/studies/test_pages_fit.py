@@ -9,26 +9,6 @@ from gradleak.errors import InputError, UnknownName
 from tests.checkout import PARAMETERS, Toy
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("samles", "5", "'samles': did you mean 'samples'"),
-        ("samples", "abc", "'samples' of 'toy': 'abc' is not right"),
-        ("samples", "1.5", "'1.5' is not right"),
-        ("seed", "-1", "greater than or equal to 0"),
-        ("samples", "0", "greater than or equal to 1"),
-        ("scale", "inf", "finite number"),
-        ("words", "1", "valid string"),
-        ("device", "tpu", "'auto', 'cpu' or 'cuda'"),
-    ],
-)
-def test_wrong_parameters_are_one_line(checkout: Toy, name: str, text: object, message: str) -> None:
-    overrides = {name: [1] if name == "words" else text}
-    with pytest.raises((InputError, UnknownName), match=message) as error:
-        studies.parameters("toy", "quick", overrides)
-    assert "\n" not in str(error.value)
-
-
 def test_text_is_parsed(checkout: Toy) -> None:
     given = {"samples": "7", "scale": "2", "rounded": "true", "words": "x, y"}
     found = studies.parameters("toy", "paper", given).model_dump()
