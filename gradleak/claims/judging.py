@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import pandas as pd
 
 from gradleak.claims.model import Claim
 from gradleak.errors import InputError
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Verdict = Literal[
     "reproduced", "better", "not reproduced",
@@ -137,8 +136,6 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
     chosen = selected(claim, record, may_lack=lacks or not reached)
     if not chosen:
         return Judgement(claim)
-    import pandas as pd
-
     values = pd.Series([line[claim.measure.column] for line in chosen], dtype=float)
     count = sum(int(line.get(claim.measure.samples, 1)) for line in chosen)
     value = _reduced(values, claim)
