@@ -169,7 +169,6 @@ def test_mistakes_in_a_claims_file_are_one_line(
 def test_every_claim_of_the_project_is_well_formed_and_points_to_its_study() -> None:
     every = claims.load()
     assert {claim.study for claim in every} == set(studies.names())
-    assert len({claim.id for claim in every}) == len(every)
     known = {name: studies.load(name).Parameters.model_fields for name in studies.names()}
     for one in every:
         assert set(one.needs) <= set(known[one.study]), f"{one.id} needs a parameter that its study does not have"

@@ -194,6 +194,7 @@ def test_no_record_is_not_run_and_nan_fails() -> None:
     ("measure", "message"),
     [
         (Measure(where={"net": "z"}, column="value", reduce="mean"), "selects no row"),
+        (Measure(where={"good": 1}, column="value", reduce="mean"), "selects no row"),  # true is not 1
         (Measure(where={"nets": "a"}, column="value", reduce="mean"), "selects by 'nets'"),
         (Measure(column="values", reduce="mean"), "measures 'values'"),
         (Measure(column="value", reduce="only"), "selects 4 rows where it needs one"),

@@ -1,10 +1,10 @@
-"""Parameters, pages and claims that do not fit their study are refused in one clear line."""
+"""Parameters and pages that do not fit their study are refused in one clear line."""
 
 from __future__ import annotations
 
 import pytest
 
-from gradleak import claims, studies
+from gradleak import studies
 from gradleak.errors import InputError, UnknownName
 from tests.checkout import PARAMETERS, Toy
 
@@ -48,21 +48,3 @@ def test_rules_over_several_parameters_are_checked(checkout: Toy) -> None:
     checkout.rewrite((experiments, rule + experiments), ("import pandas as pd", "import pandas as pd\nimport pydantic"))
     with pytest.raises(InputError, match=r"^parameters of 'toy': rounding needs a scale$"):
         studies.parameters("toy", "quick", {"rounded": "true"})
-
-
-def test_claims_on_a_part_that_was_left_out(checkout: Toy) -> None:
-    from gradleak.runs import runner
-
-    checkout.claims.write_text(checkout.claims.read_text().replace("word: a", "word: [b, c], positive: true"))
-    (claim,) = claims.load("toy")
-    judged = claims.judge(claim, runner.run_study("toy", checkout.parameters(samples=2)))
-    assert (judged.verdict, judged.count) == ("trend: disagrees", 2)
-    custom = runner.run_study("toy", checkout.parameters(samples=2, words=["a"]))
-    assert claims.judge(claim, custom).verdict == "not run", "a rerunner's own choice is no mistake"
-    assert not [line for line in claims.lines({"toy": custom}) if line.failing]
-    whole = custom.model_copy(update={"profile": "paper", "parameters": custom.parameters | {"samples": 8}})
-    with pytest.raises(InputError, match="'toy-sum' selects no row of 'toy' at the paper profile"):
-        claims.judge(claim, whole)
-    checkout.claims.write_text(checkout.claims.read_text().replace("positive: true", "positive: 1"))
-    with pytest.raises(InputError, match="selects no row"):
-        claims.judge(claims.load("toy")[0], whole)
