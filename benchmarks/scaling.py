@@ -25,10 +25,10 @@ def scaled() -> list[dict[str, Any]]:
         with LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster:
             address = cluster.scheduler_address
             # What workers import and draw once is not what more of them save.
-            for _ in runner.run_trials(study, inputs[:1] * workers, cluster=address):
+            for _ in runner.run_trials([(study, inputs[0])] * workers, cluster=address):
                 pass
             started = time.perf_counter()
-            trials = [trial for _, trial in runner.run_trials(study, inputs, cluster=address)]
+            trials = [trial for _, trial in runner.run_trials([(study, one) for one in inputs], cluster=address)]
             taken = time.perf_counter() - started
         own = sum(trial.seconds for trial in trials)
         rows.append({"workers": workers, "trials": len(trials), "seconds": taken, "in trials": own})

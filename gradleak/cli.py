@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,13 +94,8 @@ def list_studies() -> None:
     """List the studies and what each reproduces; `run STUDY --show` lists a study's parameters."""
     from gradleak import studies
 
-    loaded = [studies.load(name) for name in studies.names()]
-    _show(
-        [
-            {"study": study.name, "paper": study.paper, "regenerates": study.place, "title": study.title}
-            for study in loaded
-        ]
-    )
+    loaded = map(studies.load, studies.names())
+    _show([{"study": one.name, "paper": one.paper, "regenerates": one.place, "title": one.title} for one in loaded])
 
 
 @app.command()
@@ -128,7 +124,13 @@ def run(
     from gradleak.runs import forecast, records
 
     if show:
-        _show(_parameter_rows(loaded.Parameters, parameters.model_dump()))
+        values, fields = parameters.model_dump(), loaded.Parameters.model_fields
+        _show(
+            [
+                {"parameter": name, "value": values[name], "quick": field.default, "what": field.description}
+                for name, field in fields.items()
+            ]
+        )
     if profile == "paper" and not cluster:  # the time on a cluster does not follow from this machine's
         typer.echo(forecast.forecast(loaded, parameters, jobs=jobs), err=True)
     if show:
@@ -136,7 +138,7 @@ def run(
     page = pages.run_page(loaded, parameters, out or paths.runs() / study, jobs=jobs, cluster=cluster)
     summary = rerun.summary(loaded, records.read(page.record))
     file = rerun.write(summary, page.notebook)
-    _show([row | {"claim": _cut(row["claim"])} for row in summary.rows])
+    _show([row | {"claim": textwrap.shorten(row["claim"], 90, placeholder=" …")} for row in summary.rows])
     for line in summary.sentences:
         typer.echo(line)
     typer.echo(f"notebook  {page.notebook}\nrecord    {page.record}\npage      {file}\ntook      {page.seconds:.1f} s")
@@ -252,15 +254,13 @@ def _list_outdated(wanted: Sequence[str]) -> None:
     from gradleak.runs import golden, records
 
     recorded = [record for name in wanted if (record := records.recorded(name))]
-    numbers = {record.study: golden.outdated(record) for record in recorded}
-    for record in recorded:
-        if number := numbers[record.study]:
-            typer.echo(
-                f"{record.study}: {number} of {len(record.trials)} trials ran before the golden rows of the page "
-                f"changed; run `gradleak record {record.study}`, or state in the record why its rows stand"
-            )
-    old = sum(map(bool, numbers.values()))
-    typer.echo(f"{len(recorded)} records: {len(recorded) - old} current, {old} outdated")
+    old = [record for record in recorded if golden.outdated(record)]
+    for record in old:
+        typer.echo(
+            f"{record.study}: {golden.outdated(record)} of {len(record.trials)} trials ran before the golden rows of "
+            f"the page changed; run `gradleak record {record.study}`, or state in the record why its rows stand"
+        )
+    typer.echo(f"{len(recorded)} records: {len(recorded) - len(old)} current, {len(old)} outdated")
     if old:
         raise typer.Exit(1)
 
@@ -508,33 +508,16 @@ def latest_records() -> dict[str, Record]:
 
 
 def _asked(names: Sequence[str], profile: str, settings: list[str] | None) -> list[tuple[Study, Parameters]]:
-    """Return studies with their parameters."""
+    """Return studies with their parameters, some of which are set as "NAME=VALUE"."""
     from gradleak import studies
 
-    loaded, given = [studies.load(name) for name in names], _settings(settings)
-    return [(study, studies.parameters(study, profile, given)) for study in loaded]
-
-
-def _cut(text: str, longest: int = 90) -> str:
-    """Return a text with at most `longest` characters, cut at a word."""
-    return text if len(text) <= longest else f"{text[: longest - 2].rpartition(' ')[0]} …"
-
-
-def _settings(pairs: list[str] | None) -> dict[str, str]:
-    settings = {}
-    for pair in pairs or []:
-        name, separator, value = pair.partition("=")
+    loaded, given = [studies.load(name) for name in names], dict[str, str]()
+    for setting in settings or []:
+        name, separator, value = setting.partition("=")
         if not separator or not name.strip():
-            raise InputError(f"-p takes NAME=VALUE; got '{pair}'")
-        settings[name.strip()] = value
-    return settings
-
-
-def _parameter_rows(model: type[Parameters], values: dict[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"parameter": name, "value": values[name], "quick": field.default, "what": field.description}
-        for name, field in model.model_fields.items()
-    ]
+            raise InputError(f"-p takes NAME=VALUE; got '{setting}'")
+        given[name.strip()] = value
+    return [(study, studies.parameters(study, profile, given)) for study in loaded]
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:
@@ -560,22 +543,17 @@ def main() -> None:
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     try:
         app(args=arguments, standalone_mode=True)
-    except GradleakError as error:
-        if debug:
-            raise
-        typer.echo(f"gradleak: {error}", err=True)
-        sys.exit(2)
-    except Interrupted as error:
-        if debug:
-            raise
-        typer.echo(f"gradleak: interrupted; {error}", err=True)
-        sys.exit(130)
     except Exception as error:
         if debug:
             raise
-        message = printable(first_line(error))
-        typer.echo(f"gradleak: {type(error).__name__}: {message} (--debug shows where)", err=True)
-        sys.exit(3)
+        if isinstance(error, GradleakError):
+            message, code = str(error), 2
+        elif isinstance(error, Interrupted):
+            message, code = f"interrupted; {error}", 130
+        else:
+            message, code = f"{type(error).__name__}: {printable(first_line(error))} (--debug shows where)", 3
+        typer.echo(f"gradleak: {message}", err=True)
+        sys.exit(code)
 
 
 if __name__ == "__main__":

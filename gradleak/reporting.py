@@ -11,7 +11,6 @@ from gradleak.errors import GradleakWarning
 T = TypeVar("T")
 
 _steps: Callable[[Iterable[Any], int, str], Iterator[Any]] | None = None
-_warn: Callable[[str], None] | None = None
 
 
 def steps(items: Iterable[T], total: int, description: str) -> Iterator[T]:
@@ -20,16 +19,11 @@ def steps(items: Iterable[T], total: int, description: str) -> Iterator[T]:
 
 
 def warn(message: str) -> None:
-    """Pass a warning to the listener, or to Python's `warnings` if there is no listener."""
-    if _warn is None:
-        warnings.warn(message, GradleakWarning, stacklevel=2)
-    else:
-        _warn(message)
+    """Warn the user about a problem that was solved."""
+    warnings.warn(message, GradleakWarning, stacklevel=2)
 
 
-def to(
-    steps: Callable[[Iterable[Any], int, str], Iterator[Any]] | None, warn: Callable[[str], None] | None = None
-) -> None:
-    """Set the listeners for progress and warnings; None restores the default."""
-    global _steps, _warn
-    _steps, _warn = steps, warn
+def to(steps: Callable[[Iterable[Any], int, str], Iterator[Any]] | None) -> None:
+    """Set the listener for progress; None shows no progress."""
+    global _steps
+    _steps = steps

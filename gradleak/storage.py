@@ -55,28 +55,28 @@ def check_folder(folder: Path) -> None:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Lock the file at `path` against other processes, waiting for the lock; a dead process releases its lock."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path.parent / f".{path.name}.lock")
-        lock.acquire()
-    except OSError as error:
-        raise storage_error(path, error) from error
-    try:
+    with _lock(path.parent / f".{path.name}.lock", path, timeout=-1):
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager
 def kept_alone(folder: Path) -> Iterator[None]:
     """Lock a folder for a single writer; raise a StorageError if it is locked. A dead process releases its lock."""
+    with _lock(folder / ".gradleak.lock", folder / "files", timeout=0):
+        yield
+
+
+@contextmanager
+def _lock(file: Path, path: Path, timeout: float) -> Iterator[None]:
+    """Hold the lock in a file, which protects writing to `path`."""
     try:
-        lock = FileLock(folder / ".gradleak.lock")
-        lock.acquire(timeout=0)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(file)
+        lock.acquire(timeout=timeout)
     except Timeout as error:
-        raise StorageError(f"another process is writing to the folder '{folder.name}'") from error
+        raise StorageError(f"another process is writing to the folder '{file.parent.name}'") from error
     except OSError as error:
-        raise storage_error(folder / "files", error) from error
+        raise storage_error(path, error) from error
     try:
         yield
     finally:

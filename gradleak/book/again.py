@@ -95,7 +95,7 @@ def again(
     errors: dict[int, str] = {}
     rows: dict[int, Trial] = {}
     end = time.monotonic() + 60 * minutes
-    with contextlib.closing(runner.try_trials(loaded, inputs, jobs=jobs)) as finished:
+    with contextlib.closing(runner.try_trials([(loaded, one) for one in inputs], jobs=jobs)) as finished:
         for number, result in finished:
             place = places[number]
             if isinstance(result, GradleakError):

@@ -229,7 +229,7 @@ def run(
     growing: dict[str, recording.Recording] = {}
     finished, failed, lines = 0, [], []
     try:
-        with recording.deadline(minutes), contextlib.closing(runner.try_all(work, jobs=jobs)) as results:
+        with recording.deadline(minutes), contextlib.closing(runner.try_trials(work, jobs=jobs)) as results:
             for place, result in results:
                 study, inputs = work[place]
                 if isinstance(result, GradleakError):

@@ -54,26 +54,23 @@ def _from_file(path: Path, study: str) -> list[Claim]:
     if not isinstance(entries, list):
         raise InputError(f"{path.name} must be a list of claims")
     claims: dict[str, Claim] = {}
+    entry: dict[str, Any] = {}
     try:
         for entry in expanded(entries):
-            claim = _claim({"paper": path.parent.name, "study": study} | entry)
+            claim = Claim.model_validate({"paper": path.parent.name, "study": study} | entry)
             if claim.study != study:
                 raise ValueError(f"claim '{claim.id}': its study is '{claim.study}', not '{study}'")
             if claim.id in claims:
                 raise ValueError(f"claim '{claim.id}' occurs twice")
             claims[claim.id] = claim
+    except ValidationError as error:
+        problem = error.errors()[0]
+        location = ".".join(map(str, problem["loc"])) or "the claim"
+        name = f"claim '{entry.get('id', 'without id')}'"
+        raise InputError(f"{path.name}, {name}: {location}: {problem['msg']}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path.name}, {first_line(error)}") from error
     return list(claims.values())
-
-
-def _claim(entry: Mapping[str, Any]) -> Claim:
-    try:
-        return Claim.model_validate(entry)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        location = ".".join(str(part) for part in problem["loc"]) or "the claim"
-        raise ValueError(f"claim '{entry.get('id', 'without id')}': {location}: {problem['msg']}") from error
 
 
 def published(study: str, column: str, keys: Sequence[str]) -> dict[tuple[Any, ...], Any]:

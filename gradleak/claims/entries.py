@@ -3,8 +3,8 @@
 The first entry of a file may be `papers`: fields that all claims of the paper share, but not our own claims. Every
 other entry is one of these:
 
-    a claim, which has an `id`;
-    a list `claims`, beside the fields that they share;
+    a claim, which begins with `name: statement`, or has an `id`;
+    a list `claims` of such entries, beside the fields that they share;
     a published table, with an `id` that starts the ids of its cells, `table` (its title), `columns` and `rows` by
         name, and the fields that all cells share. Its `statement` may contain {group}, {row} and {column}. Ids contain
         the names of groups, rows and columns; `heads` maps a name to the words that readers see in its place.
@@ -16,9 +16,10 @@ row that contains `rows` is a group of rows. A cell may be a mapping, too.
 `by` names the column of the record that holds the rows' names. In the form {where: size, needs: sizes} it also names
 the parameter that must contain them.
 
-More specific fields override more general ones, in the order file, table, column, group, row, cell. The mappings
-`where`, `needs`, `setting`, `used` and `immaterial` are merged, and a name with the value `~` is removed. Lists of
-`changed` are concatenated. In a rule, `published` stands for the published number: `rule: {at_least: published}`.
+More specific fields override more general ones, in the order file, list or table, column, group, row, cell. The
+mappings `where`, `needs`, `setting`, `used` and `immaterial` are merged, and a name with the value `~` is removed.
+Lists of `changed` are concatenated. In a rule, `published` is the published number: `rule: {at_least: published}`. The
+unit of a measured share is per cent.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gradleak.claims.model import Claim
+
 Entry = dict[str, Any]
+FIELDS = {*Claim.model_fields, "where"}
 JOINED = ("where", "needs", "setting", "used", "immaterial", "measure")
 
 
@@ -38,53 +42,59 @@ def expanded(entries: list[Any]) -> Iterator[Entry]:
         ValueError: An entry or the layout of a table is invalid.
     """
     papers: Entry = {}
-    for number, entry in enumerate(entries):
-        if not isinstance(entry, dict):
-            raise ValueError(f"an entry is not a mapping: {entry!r}")
-        if number == 0 and "papers" in entry:
+    for entry in entries:
+        if isinstance(entry, dict) and entry.keys() == {"papers"}:
             papers = entry["papers"]
             continue
-        for claim in _claims(entry):
+        for claim in _claims(entry, {}):
             yield _finished(claim if claim.get("ours") else _joined(papers, claim))
 
 
-def _claims(entry: Entry) -> Iterator[Entry]:
+def _claims(entry: Any, shared: Entry) -> Iterator[Entry]:
+    """Yield the claims of an entry, each joined with the fields of the lists that contain the entry."""
+    if not isinstance(entry, dict):
+        raise ValueError(f"an entry is not a mapping: {entry!r}")
     if "table" in entry:
         yield from _cells(entry)
     elif "claims" in entry:
-        common = {name: value for name, value in entry.items() if name != "claims"}
-        for claim in _mappings(entry["claims"], f"the claims of '{entry.get('place', 'a list')}'"):
-            yield _joined(common, claim)
+        shared = _joined(shared, _without(entry, "claims"))
+        for inner in entry["claims"]:
+            yield from _claims(inner, shared)
     else:
-        yield _joined(entry)
+        yield _joined(shared, _named(entry))
 
 
-def _mappings(value: Any, what: str) -> list[Entry]:
-    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise ValueError(f"{what} must be a list of mappings")
-    return value
+def _named(entry: Entry) -> Entry:
+    """Return a claim that is written `name: statement` with an id and a statement."""
+    names = [name for name in entry if name not in FIELDS]
+    if "id" in entry or len(names) != 1:
+        return entry
+    return {"id": names[0], "statement": entry[names[0]]} | _without(entry, names[0])
 
 
 def _cells(entry: Entry) -> Iterator[Entry]:
-    name = f"table '{entry.get('id', 'without id')}'"
-    common = {key: value for key, value in entry.items() if key not in ("columns", "rows", "by")}
+    name, heads = f"table '{entry.get('id', 'without id')}'", entry.get("heads", {})
     columns, rows = entry.get("columns"), entry.get("rows")
-    if not isinstance(columns, dict) or not isinstance(rows, dict) or not columns or not rows or "id" not in entry:
+    if not isinstance(columns, dict) or not isinstance(rows, dict) or "id" not in entry:
         raise ValueError(f"{name} must have an id, columns and rows")
-    heads, used = _heads(entry, name), set[str]()
+    table, used = _without(entry, "columns", "rows", "by"), set[str]()
     for group, label, row in _rows(rows, entry.get("by"), name):
         cells = row.pop("cells", [{}] * len(columns))
         if not isinstance(cells, list) or len(cells) != len(columns):
             raise ValueError(f"{name}, row '{label}': expected a list of {len(columns)} cells, a column each")
-        for (column, column_fields), cell in zip(columns.items(), cells, strict=True):
+        for (column, fields), cell in zip(columns.items(), cells, strict=True):
             if cell is None:
                 continue
-            cell_fields = cell if isinstance(cell, dict) else {"published": cell}
-            claim = _joined(common, column_fields or {}, row, cell_fields)
+            claim = _joined(table, fields or {}, row, cell if isinstance(cell, dict) else {"published": cell})
             names = {"group": group, "row": label, "column": str(column)}
             claim["id"] = "-".join(_slug(part) for part in (entry["id"], *names.values()) if part)
-            shown = {kind: heads.get(one, one) for kind, one in names.items()}
-            claim["statement"] = _filled(str(claim.get("statement", "{column}, {row}")), shown, name)
+            try:
+                text = str(claim.get("statement", "{column}, {row}"))
+                claim["statement"] = text.format(**{kind: heads.get(one, one) for kind, one in names.items()})
+            except (KeyError, ValueError, IndexError) as error:
+                raise ValueError(
+                    f"{name}: the statement may contain {{group}}, {{row}} and {{column}}, but not {error}"
+                ) from error
             used |= set(names.values())
             yield claim | names
     if unknown := sorted(heads.keys() - used):
@@ -93,59 +103,34 @@ def _cells(entry: Entry) -> Iterator[Entry]:
         raise ValueError(f"{name}: 'heads' gives two groups, rows or columns the same words")
 
 
-def _heads(entry: Entry, name: str) -> dict[str, str]:
-    """Return the words that readers see in place of names of a table's groups, rows and columns."""
-    heads = entry.get("heads", {})
-    if not isinstance(heads, dict) or not all(isinstance(text, str) for item in heads.items() for text in item):
-        raise ValueError(f"{name}: 'heads' must map names to words")
-    return heads
-
-
-def _filled(statement: str, names: Mapping[str, str], name: str) -> str:
-    try:
-        return statement.format(**names)
-    except (KeyError, ValueError, IndexError) as error:
-        raise ValueError(
-            f"{name}: the statement may contain {{group}}, {{row}} and {{column}}, but not {error}"
-        ) from error
-
-
 def _rows(rows: Entry, by: Any, name: str) -> Iterator[tuple[str, str, Entry]]:
     """Yield a table's rows: the name of the group, the name of the row, and the fields of both."""
     for label, row in rows.items():
-        if not isinstance(row, dict) or "rows" not in row:
-            yield "", str(label), _joined(_by(by, label), _row(row, label, name))
-            continue
-        common = {key: value for key, value in row.items() if key not in ("rows", "by")}
-        if not isinstance(row["rows"], dict):
+        fields = {"cells": row} if isinstance(row, list) else row
+        if not isinstance(fields, dict):
+            raise ValueError(f"{name}, row '{label}': expected a list of cells or a mapping")
+        if "rows" not in fields:
+            # The fields that follow from the row's name.
+            columns = by if isinstance(by, dict) else {"where": by} if by else {}
+            yield "", str(label), _joined({key: {column: label} for key, column in columns.items()}, fields)
+        elif isinstance(fields["rows"], dict):
+            for _, inner, own in _rows(fields["rows"], fields.get("by", by), name):
+                yield str(label), inner, _joined(_without(fields, "rows", "by"), own)
+        else:
             raise ValueError(f"{name}, group '{label}': its rows must be a mapping")
-        for inner, inner_row in row["rows"].items():
-            yield str(label), str(inner), _joined(common, _by(row.get("by", by), inner), _row(inner_row, inner, name))
 
 
-def _by(by: Any, label: Any) -> Entry:
-    """Return the fields that follow from a row's name."""
-    names = by if isinstance(by, dict) else {"where": by} if by else {}
-    return {key: {column: label} for key, column in names.items()}
-
-
-def _row(row: Any, label: Any, name: str) -> Entry:
-    if isinstance(row, list):
-        return {"cells": row}
-    if not isinstance(row, dict):
-        raise ValueError(f"{name}, row '{label}': expected a list of cells or a mapping")
-    return dict(row)
+def _without(entry: Entry, *names: str) -> Entry:
+    return {name: value for name, value in entry.items() if name not in names}
 
 
 def _joined(*parts: Mapping[str, Any]) -> Entry:
     """Merge several mappings of fields; a later one overrides an earlier one."""
     merged: Entry = {}
     for part in parts:
-        measure = part.get("measure")
         fields = dict(part)
-        if isinstance(measure, dict) and "where" in measure:
-            fields["measure"] = {key: value for key, value in measure.items() if key != "where"}
-            fields["where"] = measure["where"]
+        if isinstance(measure := part.get("measure"), dict) and "where" in measure:
+            fields |= {"measure": _without(measure, "where"), "where": measure["where"]}
         for key, value in fields.items():
             if key == "changed":
                 merged[key] = [*merged.get(key, []), *(value if isinstance(value, list) else [value])]
@@ -162,6 +147,8 @@ def _finished(entry: Entry) -> Entry:
         entry["rule"] = {key: entry.get("published") if value == "published" else value for key, value in rule.items()}
     if "where" in entry and isinstance(measure, dict):
         entry["measure"] = measure | {"where": entry.pop("where")}
+    if isinstance(measure, dict) and measure.get("reduce") == "share":
+        entry.setdefault("unit", "%")
     for name in ("needs", "setting", "used", "immaterial"):
         if isinstance(entry.get(name), dict):
             entry[name] = {key: value for key, value in entry[name].items() if value is not None}

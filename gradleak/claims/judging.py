@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import pandas as pd
 
 from gradleak.claims.model import Claim
 from gradleak.errors import InputError
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Verdict = Literal[
     "reproduced", "better", "not reproduced",
@@ -40,20 +39,23 @@ class Judgement:
         value: The measured value; None if nothing was measured.
         count: The number of samples behind the value.
         spread: The standard deviation of the rows' values, if the value is a mean of several rows.
-        at_scale: Whether the setting was the paper's, with as many samples and starts as the claim needs.
         agrees: Whether the value follows the claim's rule; None if nothing was measured.
         verdict: The verdict.
         differs: The names in the claim's setting whose measured values differ from the paper's.
     """
 
     claim: Claim
-    value: float | None
-    count: int
-    spread: float | None
-    at_scale: bool
-    agrees: bool | None
-    verdict: Verdict
+    value: float | None = None
+    count: int = 0
+    spread: float | None = None
+    agrees: bool | None = None
+    verdict: Verdict = "not run"
     differs: tuple[str, ...] = ()
+
+    @property
+    def at_scale(self) -> bool:
+        """Whether the setting was the paper's, with as many samples and starts as the claim needs."""
+        return self.verdict in DECIDED
 
     @property
     def text(self) -> str:
@@ -70,12 +72,12 @@ class Judgement:
     @property
     def with_spread(self) -> str:
         """The value with its spread and count, as a text."""
-        if self.value is None:
-            return "–"
-        if self.spread is not None:
-            spread = format(self.spread, self.claim.measure.format)
-            return f"{self.claim.formatted(self.value)} ± {spread} (n = {self.count})"
-        return f"{self.claim.formatted(self.value)} (n = {self.count})"
+        return "–" if self.value is None else f"{self.text_and_spread} (n = {self.count})"
+
+    @property
+    def text_and_spread(self) -> str:
+        """The value with its spread, as a text."""
+        return self.text + ("" if self.spread is None else f" ± {format(self.spread, self.claim.measure.format)}")
 
 
 @dataclass(frozen=True)
@@ -126,16 +128,14 @@ class Line:
 def judge(claim: Claim, record: Record | None) -> Judgement:
     """Measure a claim on a record and return the verdict; without a record, the verdict is "not run"."""
     if record is None:
-        return Judgement(claim, None, 0, None, False, None, "not run")
+        return Judgement(claim)
     reached = reaches(claim, record.parameters)
     # Other profiles may leave parts of the study out, a stand-in may not exist, and an unfinished run lacks trials:
     # the claim is "not run".
     lacks = record.profile != "paper" or bool(claim.stand_in or record.waiting)
     chosen = selected(claim, record, may_lack=lacks or not reached)
     if not chosen:
-        return Judgement(claim, None, 0, None, False, None, "not run")
-    import pandas as pd
-
+        return Judgement(claim)
     values = pd.Series([line[claim.measure.column] for line in chosen], dtype=float)
     count = sum(int(line.get(claim.measure.samples, 1)) for line in chosen)
     value = _reduced(values, claim)
@@ -143,9 +143,8 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
     agrees = claim.holds(value, list(values))
     differs = differences(claim, chosen, record.parameters)
     reached = reached and _finished(claim, record, chosen)
-    at_scale = reached and not differs
     verdict = _verdict(claim, value, agrees=agrees, differs=bool(differs), reached=reached)
-    return Judgement(claim, value, count, spread, at_scale, agrees, verdict, differs)
+    return Judgement(claim, value, count, spread, agrees, verdict, differs)
 
 
 def _finished(claim: Claim, record: Record, chosen: list[Columns]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from gradleak.claims.judging import enough
 from gradleak.claims.model import Claim, Rule
 from gradleak.runs.plain import Columns
 
@@ -68,12 +69,6 @@ def _settled(needed: Any, claim: Claim) -> bool:
 
 def _as_much(now: Any, then: Any) -> bool:
     """Whether a need is at least as strict as another."""
-    if isinstance(now, list) and isinstance(then, int | float):
-        # All of these sizes are needed now, where one size was needed before.
-        return then in now
-    if isinstance(now, list) or isinstance(then, list):
-        value_lists = [value if isinstance(value, list) else [value] for value in (now, then)]
-        return all(value in value_lists[1] for value in value_lists[0])
-    if isinstance(then, int | float) and not isinstance(then, bool):
-        return isinstance(now, int | float) and now >= then
-    return bool(now == then)
+    if isinstance(now, list) and not isinstance(then, int | float):
+        return all(value in then if isinstance(then, list) else value == then for value in now)
+    return enough(now, then)

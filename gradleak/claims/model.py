@@ -110,11 +110,16 @@ class Rule(_Strict):
             return self.at_least, math.inf
         if self.between is not None:
             return self.between
+        below, above = self._distances(published)
+        return published - below, published + above
+
+    def _distances(self, published: Any) -> tuple[float, float]:
+        """Return the largest accepted distances below and above the published value."""
         if self.central is not None:
-            return published - self.central.near, published + self.central.near
+            return self.central.near, self.central.near
         assert self.within is not None
-        distance = self.within.absolute + self.within.relative * abs(published)
-        return published - (distance if self.within.below is None else self.within.below), published + distance
+        above = self.within.absolute + self.within.relative * abs(published)
+        return above if self.within.below is None else self.within.below, above
 
     def holds(self, value: float, published: Any, draws: Sequence[float] = ()) -> bool:
         """Whether a value follows the rule, which NaN never does; `draws` are the values of the rows behind it."""
@@ -131,8 +136,8 @@ class Rule(_Strict):
             return bool(abs(value - published) <= self.central.near and least <= published <= most)
         if self.within is not None and not math.isnan(value):
             # Compare the distance, because the ends of the accepted interval would be rounded.
-            distance, below = self.within.absolute + self.within.relative * abs(published), self.within.below
-            return bool(-(distance if below is None else below) <= value - published <= distance)
+            below, above = self._distances(published)
+            return bool(-below <= value - published <= above)
         least, most = self.accepted(published)
         return least <= value <= most
 
@@ -255,28 +260,15 @@ class Claim(_Strict):
     column: str = ""
     heads: dict[str, str] = Field(default_factory=dict)
 
-    @field_validator("changed", mode="before")
-    @classmethod
-    def _several(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, dict) else value
-
     @model_validator(mode="after")
-    def _published_number(self) -> Claim:
+    def _policy(self) -> Claim:
         compares = self.rule.within or self.rule.central or self.better
         if compares and not isinstance(self.published, int | float):
             raise ValueError("'within', 'central' and 'better' need a published number, and there is none")
-        return self
-
-    @model_validator(mode="after")
-    def _caused(self) -> Claim:
         if self.cause and self.cause not in CAUSES:
             raise ValueError(f"its cause is one of {', '.join(CAUSES)}; got '{self.cause}'")
         if self.cause and self.stand_in:
             raise ValueError("a stand-in decides nothing, so the claim cannot fail: leave out its cause")
-        return self
-
-    @model_validator(mode="after")
-    def _policy(self) -> Claim:
         if self.ours:
             of_papers = [
                 name for name in ("better", "setting", "stand_in", "immaterial", "protocol") if getattr(self, name)

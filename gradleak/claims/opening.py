@@ -44,7 +44,7 @@ class Opening:
         if self.headline is None:
             return []
         line = next(line for line in self.judged if line.claim.id == self.headline.claim)
-        numbers = [(_recorded(line), f"here: {self.headline.what}"), _published(line.claim)]
+        numbers = [(line.recorded.text_and_spread, f"here: {self.headline.what}"), _published(line.claim)]
         if line.recorded.count:
             numbers.append((f"{line.recorded.count:,}", f"{self.headline.of} behind our number"))
         if not self.shown.recorded and line.fresh.value is not None:
@@ -87,13 +87,6 @@ class Opening:
         )
         numbers = f'<div class="gradleak-numbers">{tiles}</div>' if tiles else ""
         return numbers + "".join(words.bar(title, lines) for title, lines in self.groups)
-
-
-def _recorded(line: Line) -> str:
-    """Return the recorded value of a claim with its spread."""
-    recorded = line.recorded
-    spread = "" if recorded.spread is None else f" ± {format(recorded.spread, line.claim.measure.format)}"
-    return line.claim.formatted(recorded.value) + spread
 
 
 def _published(claim: Claim) -> tuple[str, str]:

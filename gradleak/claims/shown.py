@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from gradleak.claims.judging import Line, Verdict
 from gradleak.claims.model import CAUSES, Claim
-
-if TYPE_CHECKING:
-    from gradleak.show.tables import Table
+from gradleak.show.tables import Table
 
 # The colour of every verdict in words, the best verdict first. Verdicts that decide nothing are pale.
 COLOURS: dict[Verdict, str] = {
@@ -62,31 +61,23 @@ def tables(judged: Sequence[Line], about: str, name: str) -> Tables:
     """
     parts: list[Table] = []
     visible = 0
-    for whose, says, suffix, lines in (
-        ("The paper's claims", ", and what was measured", "", of_papers(judged)),
-        (
-            "Our own claims",
-            ": predictions written before the run, findings after trials or after it",
-            "-ours",
-            of_ours(judged),
-        ),
+    ours = "Our own claims{}: predictions written before the run, findings after trials or after it."
+    for caption, label, lines in (
+        ("The paper's claims{}, and what was measured.", name, of_papers(judged)),
+        (ours, f"{name}-ours", of_ours(judged)),
     ):
-        label = f"{name}{suffix}"
-        titles = dict.fromkeys(line.claim.table for line in lines if line.claim.table)
-        groups = [(title, [line for line in lines if line.claim.table == title]) for title in titles]
-        made = [
-            (title, group, _cells(group, label, number), MOST_TABLE_ROWS)
-            for number, (title, group) in enumerate(groups)
-        ]
-        remaining = [line for line in lines if not line.claim.table]
-        if remaining:
-            made.append((whose, remaining, _list(remaining, f"{whose}{about}{says}.", label), MOST_ROWS))
-        for title, group, table, most in made:
-            rows = len(table.frame)
+        groups: dict[str, list[Line]] = {}
+        for line in sorted(lines, key=lambda line: not line.claim.table):
+            groups.setdefault(line.claim.table, []).append(line)
+        for number, (title, group) in enumerate(groups.items(), 1):
+            made = _cells(group, f"{label}-{number}") if title else _list(group, caption.format(about), label)
+            rows = len(made.frame)
+            most = MOST_TABLE_ROWS if title else MOST_ROWS
             folds = rows > most or (visible > 0 and visible + rows > MOST_VISIBLE_ROWS)
             visible += 0 if folds else rows
-            fold = f"{title}: {len(group)} claims, by verdict: {in_words(group)}" if folds else ""
-            parts.append(replace(table, fold=fold))
+            head = title or caption.partition("{")[0]
+            fold = f"{head}: {len(group)} claims, by verdict: {in_words(group)}" if folds else ""
+            parts.append(replace(made, fold=fold))
     return Tables(tuple(parts))
 
 
@@ -124,24 +115,17 @@ def style(verdict: Verdict) -> str:
 
 def bar(title: str, judged: Iterable[Line]) -> str:
     """Return a bar in HTML that shows the numbers of claims by verdict, with its legend."""
-    counts = counted(judged)
-    parts = "".join(
-        f'<span class="{style(verdict)}" style="flex:{count}" title="{count} {verdict}"></span>'
-        for verdict, count in counts
-    )
-    legend = "".join(f'<li><i class="{style(verdict)}"></i>{count} {verdict}</li>' for verdict, count in counts)
+    counts = [(style(verdict), count, f"{count} {verdict}") for verdict, count in counted(judged)]
+    parts = "".join(f'<span class="{name}" style="flex:{count}" title="{text}"></span>' for name, count, text in counts)
+    legend = "".join(f'<li><i class="{name}"></i>{text}</li>' for name, _, text in counts)
     return (
         f'<div class="gradleak-verdicts"><span>{title}</span><div class="gradleak-bar" role="presentation">'
         f"{parts}</div><ul>{legend}</ul></div>"
     )
 
 
-def _cells(judged: list[Line], name: str, number: int) -> Table:
+def _cells(judged: list[Line], name: str) -> Table:
     """Return a published table with the measured values, each with the paper's value in brackets."""
-    import pandas as pd
-
-    from gradleak.show.tables import Table
-
     by_cell = {line.claim.shown_names: line for line in judged}
     columns = {column: line.claim.unit for (_, _, column), line in by_cell.items()}
     rows = dict.fromkeys((group, row) for group, row, _ in by_cell)
@@ -169,7 +153,7 @@ def _cells(judged: list[Line], name: str, number: int) -> Table:
     protocol_text = f" {CHANGED}: with a changed method ({', '.join(changed)})." if changed else ""
     caption = f"{title} Measured, and in brackets what the paper says; {legend}.{protocol_text}{run_text}"
     notes = [_rules(judged), *_remarks(judged)]
-    return Table(frame, caption, f"{name}-{number + 1}", notes, kind="cells", marks=marks, links=links)
+    return Table(frame, caption, name, notes, kind="cells", marks=marks, links=links)
 
 
 def _link(line: Line) -> str:
@@ -229,10 +213,6 @@ def row(line: Line) -> dict[str, str]:
 
 
 def _list(judged: list[Line], caption: str, name: str) -> Table:
-    import pandas as pd
-
-    from gradleak.show.tables import Table
-
     frame = pd.DataFrame([{"verdict": line.verdict_text} | row(line) for line in judged])
     rest = [""] * (len(frame.columns) - 1)
     marks, links = [[line.verdict, *rest] for line in judged], [[_link(line), *rest] for line in judged]
@@ -283,10 +263,6 @@ def _published(claim: Claim) -> str:
 
 def causes_table(judged: Iterable[Line]) -> Table:
     """Return a table of the number of claims that fail or disagree, by cause."""
-    import pandas as pd
-
-    from gradleak.show.tables import Table
-
     disagreeing = [line for line in judged if line.disagrees]
     theirs, own = (
         Counter(line.cause or "not explained yet" for line in group)

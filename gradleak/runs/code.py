@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 
 import gradleak
@@ -51,12 +50,5 @@ def _files() -> Iterator[Path]:
 def _key(study: Study, files: Iterator[Path]) -> str:
     digest = hashlib.sha256()
     for file in (*files, study.module_file):
-        stat = file.stat()
-        digest.update(_digest(file, stat.st_mtime_ns, stat.st_size))
+        digest.update(f"{file.name}\0".encode() + file.read_bytes())
     return digest.hexdigest()[:16]
-
-
-@lru_cache(maxsize=4096)
-def _digest(file: Path, modified: int, size: int) -> bytes:
-    """Return the digest of a file in its present state."""
-    return hashlib.sha256(f"{file.name}\0".encode() + file.read_bytes()).digest()

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from gradleak import reporting
-from gradleak.errors import GradleakWarning
 
 T = TypeVar("T")
 # Work of at most so many seconds has no bar in a notebook.
@@ -27,8 +26,8 @@ def progress(items: Iterable[T], total: int, description: str) -> Iterator[T]:
         total: The number of items.
         description: The text beside the bar.
     """
-    notebook = not _quiet and _in_notebook()
-    if os.environ.get("TQDM_DISABLE") or not (notebook or in_terminal()):
+    notebook = _in_notebook()
+    if _quiet or os.environ.get("TQDM_DISABLE") or not (notebook or sys.stderr.isatty()):
         yield from items
         return
     with warnings.catch_warnings():
@@ -38,11 +37,6 @@ def progress(items: Iterable[T], total: int, description: str) -> Iterator[T]:
     # Bars within bars need a terminal.
     with quiet() if notebook else contextlib.nullcontext():
         yield from tqdm(items, total=total, desc=description, leave=False, delay=SHORT if notebook else 0)
-
-
-def in_terminal() -> bool:
-    """Whether bars are drawn in a terminal."""
-    return not _quiet and sys.stderr.isatty()
 
 
 @contextlib.contextmanager
@@ -56,16 +50,11 @@ def quiet() -> Iterator[None]:
         _quiet = before
 
 
-def warn(message: str) -> None:
-    """Warn the user."""
-    warnings.warn(message, GradleakWarning, stacklevel=3)
-
-
 def _in_notebook() -> bool:
     """Whether this process is the kernel of a notebook."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     return hasattr(shell, "kernel")
 
 
-# Attacks and training do not import the book. They report to `gradleak.reporting`, which passes reports on to here.
-reporting.to(progress, warn)
+# Attacks and training do not import the book. They report to `gradleak.reporting`, which passes steps on to here.
+reporting.to(progress)

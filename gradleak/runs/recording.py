@@ -59,15 +59,14 @@ class Recording:
         self._places = {slot(study, inputs): place for place, inputs in enumerate(self.inputs)}
         if len(self._places) < len(self.inputs):
             raise InputError(f"trials of '{study.name}' differ in their `effort_fields` alone")
-        self._planned = set(map(without_device, self.inputs))
         self._golden = golden.digest(study.name)
-        before = records.recorded(study.name)
+        before = records.recorded(study.name) or Record(study=study.name, profile="custom", parameters={}, trials=[])
         self._trials = {}
-        for trial in before.trials if before else ():
+        for trial in before.trials:
             if (place := self._place(trial)) is not None:
-                self._trials[place] = self._in_place(trial, place, before.parameters if before else {})
-        self._accepted = before.accepted if before else None
-        self._rules = (rules or {}) | ((before.rules or {}) if before and self._trials else {})
+                self._trials[place] = self._in_place(trial, place, before.parameters)
+        self._accepted = before.accepted
+        self._rules = (rules or {}) | ((before.rules or {}) if self._trials else {})
 
     def _place(self, trial: Trial) -> int | None:
         return self._places.get(slot(self.study, trial.inputs))
@@ -117,10 +116,9 @@ class Recording:
 
     def add(self, trial: Trial) -> bool:
         """Put a finished trial into the record; return False if it is no trial of the run."""
-        if without_device(trial.inputs) not in self._planned:
-            return False
         place = self._place(trial)
-        assert place is not None
+        if place is None or without_device(trial.inputs) != without_device(self.inputs[place]):
+            return False
         self._trials[place] = trial
         return True
 

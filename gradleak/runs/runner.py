@@ -7,7 +7,9 @@ import hashlib
 import json
 import logging
 import os
+import resource
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -19,7 +21,7 @@ from typing import Literal
 from gradleak import data, devices
 from gradleak.data import text
 from gradleak.errors import GradleakError, InputError, first_line
-from gradleak.runs import code, experiments, golden, gpus, memory, progress, records, studies
+from gradleak.runs import code, experiments, golden, gpus, progress, records, studies
 from gradleak.runs.experiments import Parameters
 from gradleak.runs.plain import Columns, plain
 from gradleak.runs.records import Record, Trial
@@ -55,11 +57,10 @@ def run_study(
     data_sources = sources_of(study, parameters)
     inputs = planned(study, parameters)
     profile = profile_of(study, parameters)
-    done: dict[str, Trial] = {}
     if profile == "quick" and jobs is None and not os.environ.get("GRADLEAK_JOBS"):
         jobs = 1  # the imports in other processes would take longer than the work
-    for trial in finished(study, parameters, inputs, jobs=jobs, cluster=cluster):
-        done[known(trial.inputs)] = trial
+    trials = finished(study, parameters, inputs, jobs=jobs, cluster=cluster)
+    done = {known(trial.inputs): trial for trial in trials}
     return Record(
         study=study.name,
         profile=profile,
@@ -106,31 +107,24 @@ def finished(
     cache = cache_of(study, parameters)
     cached = {known(trial_inputs): cache.get(trial_inputs) for trial_inputs in inputs}
     yield from (trial for trial in cached.values() if trial is not None)
-    missing = [trial_inputs for trial_inputs in inputs if cached[known(trial_inputs)] is None]
-    facts = {"commit": records.commit(), "golden": golden.digest(study.name)}
-    with contextlib.closing(run_trials(study, missing, jobs=jobs, cluster=cluster)) as running:
+    missing = [(study, trial_inputs) for trial_inputs in inputs if cached[known(trial_inputs)] is None]
+    with contextlib.closing(run_trials(missing, jobs=jobs, cluster=cluster)) as running:
         for _, trial in running:
-            trial = trial.model_copy(update=facts)
             cache.put(trial)
             yield trial
 
 
 def run_trials(
-    study: Study,
-    inputs: Sequence[Columns],
-    *,
-    jobs: int | None = None,
-    cluster: str | None = None,
+    work: Sequence[tuple[Study, Columns]], *, jobs: int | None = None, cluster: str | None = None
 ) -> Generator[tuple[int, Trial], None, None]:
-    """Run trials, and yield each with the index of its inputs, in the order in which the trials end.
+    """Run trials, and yield each with its index, in the order in which the trials end.
 
     Args:
-        study: The study.
-        inputs: The inputs of the trials.
+        work: The study and the inputs of each trial.
         jobs: The number of processes, as in `run_study`.
         cluster: The address of a Dask scheduler.
     """
-    with contextlib.closing(_results(_of(study, inputs), jobs, cluster)) as results:
+    with contextlib.closing(_results(work, jobs, cluster)) as results:
         for index, result in results:
             if isinstance(result, GradleakError):
                 raise result
@@ -138,28 +132,10 @@ def run_trials(
 
 
 def try_trials(
-    study: Study, inputs: Sequence[Columns], *, jobs: int | None = None
-) -> Generator[tuple[int, Trial | GradleakError], None, None]:
-    """Run trials as `run_trials` does, on this machine; if a trial raises an error, yield the error and continue."""
-    yield from _results(_of(study, inputs), jobs, None, caught=True)
-
-
-def try_all(
     work: Sequence[tuple[Study, Columns]], *, jobs: int | None = None
 ) -> Generator[tuple[int, Trial | GradleakError], None, None]:
-    """Run trials of several studies as `try_trials` does; each trial states the commit and the golden rows."""
-    commit = records.commit()
-    with contextlib.closing(_results(work, jobs, None, caught=True)) as results:
-        for place, result in results:
-            if isinstance(result, Trial):
-                facts = {"commit": commit, "golden": golden.digest(work[place][0].name)}
-                yield place, result.model_copy(update=facts)
-            else:
-                yield place, result
-
-
-def _of(study: Study, inputs: Sequence[Columns]) -> list[tuple[Study, Columns]]:
-    return [(study, trial_inputs) for trial_inputs in inputs]
+    """Run trials as `run_trials` does, on this machine; if a trial raises an error, yield the error and continue."""
+    yield from _results(work, jobs, None, caught=True)
 
 
 def _results(
@@ -196,8 +172,12 @@ def _results(
         ahead = "2*n_jobs" if cluster is None else "all"
         parallel = joblib.Parallel(1 if alone else workers, return_as="generator_unordered", pre_dispatch=ahead)
         with contextlib.closing(parallel(work)) as finished:
-            names = " and ".join(dict.fromkeys(study.name for study, _ in trials))
-            yield from progress.progress(finished, len(trials), f"{names}: trials")
+            commit, names = records.commit(), dict.fromkeys(study.name for study, _ in trials)
+            for index, result in progress.progress(finished, len(trials), f"{' and '.join(names)}: trials"):
+                if isinstance(result, Trial):
+                    facts = {"commit": commit, "golden": golden.digest(trials[index][0].name)}
+                    result = result.model_copy(update=facts)
+                yield index, result
 
 
 def sources_of(study: Study, parameters: Parameters) -> list[str]:
@@ -254,7 +234,6 @@ def _work(
         # Trials use their own generators. Some libraries use the global one, so seed it by the inputs: then the order
         # of the trials does not matter.
         torch.manual_seed(int.from_bytes(hashlib.sha256(known(inputs).encode()).digest()[:4]))
-        memory.begin_peak()
         started = time.perf_counter()
         try:
             rows = loaded_study.run(inputs)
@@ -274,9 +253,9 @@ def _work(
     # Convert the rows to plain values, so that a fresh trial equals one that was read from the cache.
     rows = plain(rows, f"rows of '{study}'")
     machine = records.this_machine("cuda" if accelerated else "cpu")
-    return index, Trial(
-        inputs=inputs, rows=rows, seconds=seconds, date=records.now(), peak=memory.peak(), machine=machine
-    )
+    # macOS counts bytes, other systems kibibytes.
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
+    return index, Trial(inputs=inputs, rows=rows, seconds=seconds, date=records.now(), peak=peak, machine=machine)
 
 
 @contextlib.contextmanager
@@ -338,16 +317,12 @@ def processes(jobs: int | None, trials: int, device: str, threads: int = 1) -> i
         device: "cpu" or "cuda".
         threads: The number of threads for each trial.
     """
-    requested = jobs
-    if requested is None and (text := os.environ.get("GRADLEAK_JOBS")):
-        if not text.isdigit():
-            raise InputError(f"$GRADLEAK_JOBS must be a positive number; it is '{text}'")
-        requested = int(text)
-    if requested is not None and requested < 1:
-        raise InputError(f"jobs must be a positive number; got {requested}")
+    requested = os.environ.get("GRADLEAK_JOBS") or None if jobs is None else str(jobs)
+    if requested is not None and (not requested.isdigit() or int(requested) < 1):
+        raise InputError(f"jobs, or $GRADLEAK_JOBS, must be a positive number; got {requested}")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     default = max(1, len(gpus.visible())) if device == "cuda" else cores
-    workers = min(requested or default, trials)
+    workers = min(int(requested or default), trials)
     return workers if threads == 1 else max(1, min(workers, cores // threads))
 
 

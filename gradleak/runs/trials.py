@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from pathlib import Path
 
-from gradleak import paths
+from gradleak import paths, reporting
 from gradleak.errors import StorageError
-from gradleak.runs import progress
 from gradleak.runs.plain import Columns, restored, worded
 from gradleak.runs.records import Trial
-from gradleak.storage import parsed, storage_error, write_whole
+from gradleak.storage import check_folder, parsed, write_whole
 
 
 class Trials:
@@ -30,12 +28,7 @@ class Trials:
     def __init__(self, study: str, decides: str) -> None:
         self.study, self.decides = study, decides
         self.folder = paths.cache() / "trials" / study
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=self.folder):
-                pass  # check now, and not after an hour's work, that files can be written
-        except OSError as error:
-            raise storage_error(self.folder.parent / "trials", error) from error
+        check_folder(self.folder)  # now, and not after an hour's work
 
     def get(self, inputs: Columns) -> Trial | None:
         """Return a finished trial, or None; a damaged file causes a warning and counts as missing."""
@@ -46,7 +39,7 @@ class Trials:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError):
-            progress.warn(f"a cached trial of '{self.study}' is damaged and was computed again ({short(inputs)})")
+            reporting.warn(f"a cached trial of '{self.study}' is damaged and was computed again ({short(inputs)})")
             return None
 
     def put(self, trial: Trial) -> None:
@@ -56,8 +49,8 @@ class Trials:
             write_whole(self._file(trial.inputs), lambda stream: stream.write(text))
         except StorageError as error:
             reason = getattr(error.__cause__, "strerror", None) or error
-            message = f"a trial of '{self.study}' could not be stored in the cache ({short(trial.inputs)}): {reason}"
-            progress.warn(message)
+            where = f"({short(trial.inputs)}): {reason}"
+            reporting.warn(f"a trial of '{self.study}' could not be stored in the cache {where}")
 
     def _file(self, inputs: Columns) -> Path:
         key = hashlib.sha256(f"{known(inputs)} {self.decides}".encode()).hexdigest()[:20]

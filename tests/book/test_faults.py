@@ -166,7 +166,7 @@ def test_a_cache_that_is_read_only_is_one_line(toy: Toy, unprivileged: None) -> 
     folder.mkdir(parents=True)
     folder.chmod(0o500)
     try:
-        with pytest.raises(StorageError, match=r"^cannot write trials into the folder 'trials': Permission denied$"):
+        with pytest.raises(StorageError, match=r"^cannot write files into the folder 'toy': Permission denied$"):
             works(toy)["record"][0]()
     finally:
         folder.chmod(0o700)

@@ -58,15 +58,12 @@ def test_values_are_selected_and_reduced(reduce: Any, where: dict[str, Any], exp
 
 
 def test_share_is_in_percent_and_counts() -> None:
+    with pytest.raises(InputError, match="claim 'c' is no measured share"):
+        _ = claims.judge(claim(), record(ROWS)).cases
     judged = claims.judge(claim(measure=Measure(column="good", reduce="share")), record(ROWS))
     assert judged.value == pytest.approx(75)
     assert judged.count == 4
     assert judged.cases == "3 of 4"
-
-
-def test_only_a_measured_share_has_cases() -> None:
-    with pytest.raises(InputError, match="claim 'c' is no measured share"):
-        _ = claims.judge(claim(), record(ROWS)).cases
 
 
 @pytest.mark.parametrize(
@@ -77,26 +74,20 @@ def test_only_a_measured_share_has_cases() -> None:
         ({"rule": Rule(at_least=1.0), "better": "higher", "published": 1.5}, "better", True),
         ({"rule": Rule(at_least=1.0), "better": "lower", "published": 1.5}, "reproduced", True),
         ({"better": "higher", "published": 0.5}, "better", True),
-        ({"better": "lower", "published": 9.0}, "better", True),
         ({"better": "lower", "published": 0.5}, "not reproduced", False),
-        ({"better": "higher", "published": 2.0}, "reproduced", True),
         ({"better": "higher", "published": 0.5, "needs": {"count": 2}}, "trend: agrees", True),
-        ({"rule": Rule(at_most=1.0)}, "not reproduced", False),
         ({"rule": Rule(between=(1.0, 2.0))}, "reproduced", True),
         ({"rule": Rule(within=Within(relative=0.5)), "published": 3.0}, "reproduced", True),
         ({"rule": Rule(within=Within(absolute=0.5, below=0)), "published": 1.8}, "reproduced", True),
         ({"rule": Rule(within=Within(absolute=0.5, below=0)), "published": 2.2}, "not reproduced", False),
         ({"needs": {"count": 2}}, "trend: agrees", True),
         ({"needs": {"count": 2}, "published": 9.0}, "trend: disagrees", False),
-        ({"needs": {"count": [1, 5]}}, "reproduced", True),
         ({"needs": {"dataset": "cifar10"}}, "trend: agrees", True),
         ({"setting": {"net": "a"}}, "reproduced", True),
-        ({"setting": {"net": "a"}, "published": 9.0}, "not reproduced", False),
         ({"setting": {"net": "b"}}, "stand-in: agrees", True),
         ({"setting": {"net": "b"}, "needs": {"count": 2}, "published": 9.0}, "stand-in: disagrees", False),
         ({"setting": {"net": "b"}, "better": "higher", "published": 0.5}, "stand-in: agrees", True),
         ({"setting": {"net": ["b", "a"]}}, "reproduced", True),
-        ({"setting": {"count": 1}}, "reproduced", True),
         ({"setting": {"count": 2}}, "stand-in: agrees", True),
         ({"setting": {"steps": 500}, "used": {"steps": 500}}, "reproduced", True),
         ({"setting": {"steps": 20000}, "used": {"steps": 500}}, "stand-in: agrees", True),
@@ -132,7 +123,9 @@ def test_verdicts(changes: dict[str, Any], verdict: str, agrees: bool) -> None:
             "neither setting nor needs contain it",
         ),
         ({"immaterial": {"net": {"value": "a"}}, "setting": {"net": "b"}}, "why"),
-        ({"changed": {"kind": "because", "why": "w"}}, "kind"),
+        ({"changed": [{"kind": "because", "why": "w"}]}, "kind"),
+        ({"cause": "chance", "stand_in": "another network"}, "cannot fail"),
+        ({"cause": "bad luck"}, "its cause is one of"),
     ],
 )
 def test_the_policy_of_scale_is_enforced(changes: dict[str, Any], message: str) -> None:
@@ -201,25 +194,19 @@ def test_no_record_is_not_run_and_nan_fails() -> None:
     ("measure", "message"),
     [
         (Measure(where={"net": "z"}, column="value", reduce="mean"), "selects no row"),
+        (Measure(where={"good": 1}, column="value", reduce="mean"), "selects no row"),  # true is not 1
         (Measure(where={"nets": "a"}, column="value", reduce="mean"), "selects by 'nets'"),
         (Measure(column="values", reduce="mean"), "measures 'values'"),
         (Measure(column="value", reduce="only"), "selects 4 rows where it needs one"),
     ],
 )
-def test_a_claim_that_cannot_be_measured_is_an_error(measure: Measure, message: str) -> None:
+def test_a_claim_that_cannot_be_measured_is_an_error_at_the_papers_scale(measure: Measure, message: str) -> None:
     whole = record(ROWS).model_copy(update={"profile": "paper"})
     with pytest.raises(InputError, match=message):
         claims.judge(claim(measure=measure), whole)
-
-
-def test_a_stand_in_for_nothing_is_not_run_even_at_the_papers_scale() -> None:
-    whole = record(ROWS).model_copy(update={"profile": "paper"})
-    absent = Measure(where={"net": "d"}, column="value", reduce="mean")
-    told = {"stand_in": "Not run: it takes weeks.", "needs": {"count": 9}}
-    assert claims.judge(claim(measure=absent, **told), whole).verdict == "not run"
-    assert claims.judge(claim(measure=absent, needs={"count": 9}), whole).verdict == "not run"
-    with pytest.raises(InputError, match="selects no row"):
-        claims.judge(claim(measure=absent), whole)
+    if measure.reduce == "mean":
+        assert claims.judge(claim(measure=measure, needs={"count": 9}), whole).verdict == "not run"
+        assert claims.judge(claim(measure=measure, stand_in="It takes weeks."), whole).verdict == "not run"
 
 
 def test_the_recorded_result_decides_where_it_has_the_scale(toy: Study) -> None:

@@ -81,12 +81,3 @@ def test_the_rows_behind_a_claim_are_few_and_tell_themselves_apart() -> None:
     assert listed.rows_behind(claim(measure=Measure(where={"net": "z"}, column="value", reduce="mean")), many(3)) == (
         listed.Rows(columns=["value"], rows=[], total=0)
     )
-
-
-def test_facts_leave_out_what_is_empty() -> None:
-    one = line(note="why", ours="finding")
-    facts = {fact.head: fact.text for fact in listed.facts(one)}
-    assert facts["Paper"] == "p, Table 1 (our finding)"
-    assert facts["Recorded"] == "2 ± 1.41 (n = 2)"
-    assert (facts["Holds if"], facts["Verdict"], facts["Remark"]) == ("± 0.5", "holds", "why")
-    assert not {"Cause", "Stand-in", "Run of the book", "Table"} & set(facts)

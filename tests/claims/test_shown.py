@@ -6,8 +6,6 @@ from typing import Any
 
 from gradleak import claims
 from gradleak.claims import Line, shown
-from gradleak.runs import records, runner
-from gradleak.studies import Study
 from tests.claims.test_judging import ROWS, claim, record
 
 WITHIN = "Holds if (a distance ± is from the paper's value):"
@@ -20,17 +18,6 @@ def line(**changes: Any) -> Line:
 
 def cell(row: str, column: str, **changes: Any) -> Line:
     return line(id=row + column, table="Table 1: nets", group="g", row=row, column=column, **changes)
-
-
-def test_a_list_says_what_is_recorded_and_what_this_run_found(toy: Study) -> None:
-    records.write(runner.run_study(toy, toy.Parameters(samples=5), jobs=1), records.file_of("toy"))
-    fresh = runner.run_study(toy, toy.Parameters(samples=2), jobs=1)
-    (table,) = claims.verdicts(fresh).tables
-    assert list(table.frame["verdict"]) == ["not reproduced"]
-    assert table.name == "tab-toy-verdicts"
-    text = table._repr_markdown_()
-    assert ":::{table} The paper's claims on this page, and what was measured." in text
-    assert "[{claim}`not reproduced <toy-sum>`]{.badge .badge-not-reproduced}" in text
 
 
 def test_a_published_table_is_shown_cell_by_cell() -> None:

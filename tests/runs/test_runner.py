@@ -8,20 +8,19 @@ import platform
 import signal
 import socket
 import sys
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from gradleak import devices, studies
+from gradleak import devices
 from gradleak.errors import GradleakError, InputError, MissingData, UnknownName
 from gradleak.runs import records, runner
-from tests.checkout import DIGEST, Toy
+from tests.checkout import Toy
 
 
-def test_record_holds_every_trial_in_order(checkout: Toy) -> None:
+def test_record_holds_every_trial_in_order_and_names_no_host_user_or_path(checkout: Toy) -> None:
     record = runner.run_study("toy", checkout.parameters())
     assert [trial.inputs["number"] for trial in record.trials] == [0, 1, 2, 3]
     assert [row["word"] for row in record.trials[0].rows] == ["a", "b"]
@@ -30,73 +29,27 @@ def test_record_holds_every_trial_in_order(checkout: Toy) -> None:
     assert record.data == ["digits: scikit-learn"]
     assert record.planned == 4
     assert record.machines == [records.this_machine("cpu")]
-
-
-@pytest.mark.parametrize(
-    ("profile", "changes", "expected"),
-    [
-        ("quick", {}, "quick"),
-        ("paper", {}, "paper"),
-        ("quick", {"scale": 2}, "custom"),
-        ("quick", {"samples": 8}, "paper"),
-        ("quick", {"device": "cpu"}, "quick"),
-    ],
-)
-def test_profile_follows_from_the_parameters(
-    checkout: Toy, profile: str, changes: dict[str, object], expected: str
-) -> None:
-    assert runner.run_study("toy", studies.parameters("toy", profile, changes)).profile == expected
-
-
-def test_same_seed_same_digest_and_another_seed_another(checkout: Toy) -> None:
-    first = runner.run_study("toy", checkout.parameters())
-    for kept in checkout.kept():
-        kept.unlink()
-    again = runner.run_study("toy", checkout.parameters())
-    assert checkout.traced == [0, 1, 2, 3] * 2
-    assert again.digest() == first.digest()
-    assert runner.run_study("toy", checkout.parameters(seed=1)).digest() != first.digest()
-
-
-def test_provenance_names_no_host_user_or_path(checkout: Toy) -> None:
-    text = runner.run_study("toy", checkout.parameters()).model_dump_json()
+    text = record.model_dump_json()
     for name in (socket.gethostname(), platform.node(), str(Path.home()), str(checkout.root), os.getcwd(), sys.prefix):
         assert name not in text
     assert f'"{getpass.getuser()}"' not in text
+    for changes, profile in (({"samples": 8}, "paper"), ({"device": "cpu"}, "quick"), ({"scale": 2}, "custom")):
+        assert runner.profile_of(checkout.load(), checkout.parameters(**changes)) == profile
+    assert runner.run_study("toy", checkout.parameters(seed=1)).digest() != record.digest()
 
 
-def test_a_trial_uses_as_many_threads_as_its_study_asks(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = torch.get_num_threads()
-    checkout.edit("word=word,", "word=word, threads=torch.get_num_threads(),")
-    assert set(runner.run_study("toy", checkout.parameters(), jobs=1).frame()["threads"]) == {1}
+def test_a_trial_has_its_own_threads_and_ieee_precision(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = "word=word, threads=torch.get_num_threads(), precision=torch.backends.cudnn.conv.fp32_precision,"
+    checkout.edit("word=word,", found)
+    before = torch.get_num_threads(), devices.precision()
+    assert before[1] != "IEEE", "torch's own setting for convolutions is TF32"
     monkeypatch.setattr(checkout.load().module.Draws, "threads", 2)
-    assert set(runner.run_study("toy", checkout.parameters(seed=1), jobs=1).frame()["threads"]) == {2}
-    assert torch.get_num_threads() == before
-
-
-def test_a_trial_computes_float32_in_ieee_precision(checkout: Toy) -> None:
-    checkout.edit("word=word,", "word=word, precision=torch.backends.cudnn.conv.fp32_precision,")
-    before = devices.precision()
-    assert before != "IEEE", "torch's own setting for convolutions is TF32"
-    assert set(runner.run_study("toy", checkout.parameters(), jobs=1).frame()["precision"]) == {"ieee"}
-    assert devices.precision() == before
+    frame = runner.run_study("toy", checkout.parameters(), jobs=1).frame()
+    assert (set(frame["threads"]), set(frame["precision"])) == ({2}, {"ieee"})
     checkout.edit("time.sleep(self.pause)", "raise ValueError('broken')")
     with pytest.raises(ValueError, match="broken"):
         runner.run_study("toy", checkout.parameters(seed=1), jobs=1)
-    assert devices.precision() == before
-
-
-def test_a_trial_on_a_gpu_hides_one_warning_alone() -> None:
-    missing = "scatter_add_cuda_kernel does not have a deterministic implementation, but you set it"
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("always")
-        with runner._settled(1, accelerated=True):
-            warnings.warn(missing, UserWarning, stacklevel=1)
-            warnings.warn("something else", UserWarning, stacklevel=1)
-            assert torch.is_deterministic_algorithms_warn_only_enabled()
-        warnings.warn(missing, UserWarning, stacklevel=1)
-    assert [str(one.message) for one in shown] == ["something else", missing]
-    assert not torch.are_deterministic_algorithms_enabled()
+    assert (torch.get_num_threads(), devices.precision()) == before
 
 
 def test_a_trial_too_large_for_the_gpu_is_one_line_and_the_others_are_kept(
@@ -119,15 +72,11 @@ def test_a_trial_too_large_for_the_gpu_is_one_line_and_the_others_are_kept(
 def test_jobs(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GRADLEAK_JOBS")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    assert runner.processes(None, 100, "cpu") == 8
-    assert runner.processes(None, 3, "cpu") == 3
-    assert runner.processes(None, 100, "cuda") == 1
-    assert runner.processes(5, 100, "cuda") == 5
-    assert runner.processes(None, 100, "cpu", threads=4) == 2
+    wanted = [(None, 100, "cpu"), (None, 3, "cpu"), (None, 100, "cuda"), (5, 100, "cuda"), (None, 100, "cpu", 4)]
+    assert [runner.processes(*words) for words in wanted] == [8, 3, 1, 5, 2]
     assert runner.processes(50, 100, "cpu", threads=16) == 1
     monkeypatch.setenv("GRADLEAK_JOBS", "4")
-    assert runner.processes(None, 100, "cpu") == 4
-    assert runner.processes(2, 100, "cpu") == 2
+    assert [runner.processes(jobs, 100, "cpu") for jobs in (None, 2)] == [4, 2]
     for wrong in ("0", "-1", "many"):
         monkeypatch.setenv("GRADLEAK_JOBS", wrong)
         with pytest.raises(InputError, match=r"positive number.*"):
@@ -155,22 +104,10 @@ def test_no_trials_and_rows_that_no_record_holds(checkout: Toy) -> None:
         runner.run_study("toy", checkout.parameters(), jobs=1)
 
 
-def test_a_cluster_needs_dask_and_an_address(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(InputError, match=r"pip install 'gradleak\[cluster\]'"):
-        runner.run_study("toy", checkout.parameters(), cluster="tcp://127.0.0.1:1")
+def refusing(address: str) -> None:
+    raise OSError("nobody is there")
 
 
-def test_no_dask_scheduler_at_an_address(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refusing(address: str) -> None:
-        raise OSError("nobody is there")
-
-    monkeypatch.setitem(sys.modules, "distributed", SimpleNamespace(Client=refusing))
-    with pytest.raises(InputError, match="no Dask scheduler answers at 'tcp://a:1': nobody is there"):
-        runner.run_study("toy", checkout.parameters(), cluster="tcp://a:1")
-
-
-# ---------------------------------------------------------------------------------------------------------- interrupted
 # `match` catches Ctrl-C and comes back with the best so far.
 MATCHING = """        from gradleak.images import Adam, match
         from gradleak.leak import observe
@@ -183,6 +120,21 @@ MATCHING = """        from gradleak.images import Adam, match
         with open(os.environ["TOY_TRACE"] + " status", "a") as file:
             file.write(found.status[0][0] + " ")
 """
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (None, r"pip install 'gradleak\[cluster\]'"),
+        (SimpleNamespace(Client=refusing), "no Dask scheduler answers at 'tcp://a:1': nobody is there"),
+    ],
+)
+def test_a_cluster_that_does_not_answer(
+    checkout: Toy, monkeypatch: pytest.MonkeyPatch, module: object, message: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", module)
+    with pytest.raises(InputError, match=message):
+        runner.run_study("toy", checkout.parameters(), cluster="tcp://a:1")
 
 
 @pytest.mark.usefixtures("listening")
@@ -201,12 +153,3 @@ def test_an_interrupted_trial_is_never_kept(checkout: Toy, monkeypatch: pytest.M
     assert status.read_text().split() == ["interrupted", "stopped"]
     assert checkout.traced == [0, 0]
     assert len(checkout.kept()) == 1
-
-
-def test_an_interrupted_trial_of_a_worker_is_never_kept(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkout.edit("        time.sleep(self.pause)\n", MATCHING)
-    monkeypatch.setenv("TOY_INTERRUPTED", "yes")
-    script = "try:\n    " + DIGEST.format(changes={"samples": 2}, jobs=2)
-    assert checkout.python(f"{script}\nexcept KeyboardInterrupt:\n    print('interrupted')") == "interrupted"
-    assert (checkout.root / "trace status").read_text().split()[:1] == ["interrupted"]
-    assert checkout.kept() == []

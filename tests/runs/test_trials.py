@@ -7,10 +7,8 @@ import signal
 
 import pytest
 
-from gradleak.book import pages
-from gradleak.errors import GradleakWarning, StorageError
+from gradleak.errors import GradleakWarning
 from gradleak.runs import records, runner
-from gradleak.storage import write_whole
 from tests.checkout import DIGEST, PAUSE, WAITING, Toy
 from tests.patience import wait_until
 
@@ -71,41 +69,6 @@ def test_finished_trials_survive_a_failing_one(checkout: Toy, monkeypatch: pytes
     monkeypatch.delenv("TOY_FAILS")
     runner.run_study("toy", checkout.parameters(), jobs=1)
     assert checkout.traced == [0, 1, 2, 2, 3]
-
-
-def test_a_cache_that_cannot_be_made(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    (checkout.root / "file").write_text("")
-    monkeypatch.setenv("GRADLEAK_CACHE", str(checkout.root / "file" / "cache"))
-    with pytest.raises(StorageError, match=r"^cannot write trials into the folder 'trials': Not a directory$"):
-        runner.run_study("toy", checkout.parameters())
-
-
-@pytest.mark.usefixtures("unprivileged")
-def test_read_only_folders_are_told_before_any_work(checkout: Toy) -> None:
-    out, cache = checkout.root / "out", checkout.root / "cache" / "trials" / "toy"
-    for folder in (out, cache):
-        folder.mkdir(parents=True)
-        folder.chmod(0o555)
-    with pytest.raises(StorageError, match=r"^cannot write trials into the folder 'trials': Permission denied$"):
-        runner.run_study("toy", checkout.parameters())
-    with pytest.raises(StorageError, match=r"^cannot write toy\.ipynb into the folder 'out': Permission denied$"):
-        pages.run_page(checkout.load(), checkout.parameters(), out)
-    with pytest.raises(StorageError, match=r"^cannot write r\.json into the folder 'out': Permission denied$"):
-        write_whole(out / "r.json", lambda stream: stream.write(b""))
-    assert checkout.traced == []
-
-
-def test_a_full_disk(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The result is there, and the loss is told; nothing is left half written."""
-
-    def full(_: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    wanted = r"^a trial of 'toy' could not be stored in the cache \(number=0, .*\): No space left on device$"
-    with pytest.warns(GradleakWarning, match=wanted):
-        assert len(runner.run_study("toy", checkout.parameters(samples=1)).trials) == 1
-    assert [file for file in (checkout.root / "cache" / "trials").rglob("*") if file.is_file()] == []
 
 
 def test_other_data_packages_or_devices_run_again(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

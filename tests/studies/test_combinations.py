@@ -86,26 +86,3 @@ def test_lpips_needs_its_size_where_it_is_measured(study: str, monkeypatch: pyte
     monkeypatch.setattr(fitting, "_measured", lambda: True)
     with pytest.raises(GradleakError, match=r"at least 31 pixels a side; 'digits' has 8 .*that fit: photos"):
         studies.parameters(study, "quick", {"dataset": "digits"})
-
-
-@pytest.mark.parametrize("study", studies.names())
-def test_counts_below_their_least_are_refused(study: str) -> None:
-    """A seed or a count of −1 never reaches a trial."""
-    for name, value in studies.parameters(study).model_dump().items():
-        if type(value) is int:
-            with pytest.raises(GradleakError, match=name) as error:
-                studies.parameters(study, "quick", {name: -1})
-            assert "greater than or equal to" in str(error.value)
-
-
-def test_lpips_size() -> None:
-    """31 pixels are the least: AlexNet's three poolings leave one number of them, and nothing of 30."""
-    from torchvision.models import alexnet
-
-    from gradleak.runs.fitting import LPIPS_SIZE
-
-    with torch.device("meta"):
-        trunk = alexnet(weights=None).features[:12]
-        assert trunk(torch.zeros(1, 3, LPIPS_SIZE, LPIPS_SIZE)).shape[-1] == 1
-        with pytest.raises(RuntimeError, match="too small"):
-            trunk(torch.zeros(1, 3, LPIPS_SIZE - 1, LPIPS_SIZE - 1))
