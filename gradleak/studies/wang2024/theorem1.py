@@ -30,7 +30,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
-from gradleak.show.drawn import drawn, level, lines
+from gradleak.show.drawn import drawn
 from gradleak.show.headline import Headline
 from gradleak.show.summaries import cells, select, share, summary
 from gradleak.show.touch import InteractiveFigure, LabelSlider
@@ -48,8 +48,6 @@ ACCEPTED = 1e-9 / 1000
 FOUND = 0.01 / 4
 # The starts of a walk outward: ±1, and ±¼, which is ±1 divided by the coefficient of 4.
 START, START_SCALED = 1.0, 0.25
-# The losses that the paper offers.
-LOSSES = {"variance": "variance (Eqn. 5)", "square": "mean square (App. C)", "negative": "negative mass (App. C)"}
 # A training recipe that is written to a trial's inputs with all fields, as JSON.
 StatedRecipe = Annotated[training.Recipe, PlainSerializer(lambda recipe: recipe.model_dump(mode="json"))]
 
@@ -551,26 +549,3 @@ def figure_landscape(record: Record) -> Figure:
         row[0].set_ylabel("variance loss")
     figures.legend_below(figure, 2)
     return figure
-
-
-def figure_alternatives(record: Record) -> Figure:
-    """Plot the variance loss and both losses of appendix C against the scalar λ, one panel for each network."""
-    parts = []
-    for stage, (path, truth) in _examples(record).items():
-        scalars = truth * np.geomspace(0.4, 4, 1200)
-        labels = path.labels(torch.from_numpy(scalars)[None])[0]
-        for kind, name in LOSSES.items():
-            loss = label_loss(labels, "smoothing", kind).clamp(min=1e-12)  # type: ignore[arg-type]
-            parts.append(pd.DataFrame({"stage": stage, "truth": truth, "kind": name, "scalar": scalars, "loss": loss}))
-    return drawn(
-        pd.concat(parts),
-        lines("scalar", "loss", by="kind", marker=""),
-        level("truth", "true scalar λ*", upright=True),
-        panels="stage",
-        height=2.8,
-        legend=4,
-        xlabel="λ",
-        ylabel="loss",
-        yscale="log",
-        ylim=(1e-9, None),
-    )
