@@ -154,7 +154,7 @@ class OnNetwork(Experiment):
         # The published code returns 0 for a zero gradient and counts this as a success.
         counted, by_idlg = percentage(right | zero), percentage(classes == top)
         if self.draw:
-            further = {"drawn_known": percentage(right), "drawn_idlg": by_idlg}
+            further: Columns = {"drawn_known": percentage(right), "drawn_idlg": by_idlg}
             return [{"drawn": counted, "count": self.samples} | (further if self.part == VariedNetwork.part else {})]
         few = targets[: self.searches]
         leaks = observe_heads(model, inputs[: self.searches].to(self.device), few.to(self.device))
@@ -311,7 +311,7 @@ class NetworkAttacked(Experiment):
         private = data.load(row.dataset, "test")
         inputs, targets = private_samples(private, self.labels, self.samples, self.seed)
         model, accuracy = attacked_network(row, self.labels, private, self.seed, self.device)
-        about = {"dataset": row.dataset, "network": row.network, "stage": row.stage, "test_accuracy": accuracy}
+        about: Columns = {"dataset": row.dataset, "network": row.network, "stage": row.stage, "test_accuracy": accuracy}
         leaks = observe_heads(model.to(self.device), inputs.to(self.device), targets.to(self.device))
         yield about | self._solved(leaks, targets, "float32")
         few, own = inputs[: self.searches], targets[: self.searches]

@@ -265,7 +265,7 @@ class Landscape(Experiment):
                 yield {"example": True, "sample": sample, "truth": float(truth[sample]), **kept}
 
 
-def sample_minima(path: LabelPath, truth: Tensor, labels: str) -> list[Columns]:
+def sample_minima(path: LabelPath, truth: Tensor, labels: str) -> list[dict[str, Any]]:
     """Find the minima of the variance and of the mean square, and compare them with the true scalars.
 
     Args:
@@ -277,7 +277,7 @@ def sample_minima(path: LabelPath, truth: Tensor, labels: str) -> list[Columns]:
         A row for each sample.
     """
     losses = (find_minima(path, labels, kind, start=START_SCALED) for kind in ("variance", "square"))
-    rows: list[Columns] = []
+    rows: list[dict[str, Any]] = []
     for true, variance, square, intervals in zip(truth.tolist(), *losses, nonnegative_intervals(path), strict=True):
         first, first_scaled = (first_minimum(variance, true, start) for start in (START, START_SCALED))
         rows.append(
@@ -300,7 +300,7 @@ def sample_minima(path: LabelPath, truth: Tensor, labels: str) -> list[Columns]:
     return rows
 
 
-def _example(rows: list[Columns]) -> int:
+def _example(rows: list[dict[str, Any]]) -> int:
     """Return the first sample whose first minimum is wrong, else a sample with the most minima."""
     most = max(rows, key=lambda row: row["minima"])
     return int(next((row for row in rows if row["first_wrong"]), most)["sample"])
@@ -452,8 +452,8 @@ def figure_two(record: Record) -> Figure:
     shown = labels([-0.25, 0, 0.25, 0.5, 0.75, 1, 1.25])
     for axis, scalar, label, loss in zip(axes[2:], *shown, strict=True):
         valid = bool((label >= -1e-9).all())
-        look = {"color": figures.COLOURS[0]} if valid else {"color": figures.COLOURS[1], "hatch": "///"}
-        axis.bar(range(len(label)), label, edgecolor="white", **look)
+        colour, hatch = (figures.COLOURS[0], "") if valid else (figures.COLOURS[1], "///")
+        axis.bar(range(len(label)), label, color=colour, hatch=hatch, edgecolor="white")
         axis.axhline(0, color="0.3", linewidth=0.8)
         axis.set(xticks=[], ylim=(min(-0.08, 1.1 * shown[1].min()), 1.05 * max(1, shown[1].max())))
         axis.set_title(f"λ = {scalar:.2f}{'' if valid else ': not a label'}", fontsize=9.5)
