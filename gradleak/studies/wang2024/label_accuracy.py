@@ -319,7 +319,7 @@ class NetworkAttacked(Experiment):
         for name, found in self._found(leaks):
             shares, misses, counted = _by_search(found, leaks, errors, own, self.labels)
             right = misses < KNOWN
-            about_search = {
+            about_search: Columns = {
                 "solver": name,
                 "dtype": "float32",
                 "oracle": percentage(counted),
