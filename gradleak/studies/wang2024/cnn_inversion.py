@@ -34,7 +34,7 @@ from gradleak.show.summaries import select
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import STAGES, Stage
-from gradleak.studies.shared.defended import BehindDefence, Defence, draw_inversions
+from gradleak.studies.shared.defended import BehindDefence, Defence
 from gradleak.studies.shared.matched_runs import POINTS, TOP, OnLeNet, Private, lenets, prior
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
@@ -410,11 +410,6 @@ def headline(record: Record) -> Headline:
         of="images",
         figure=figure_psnr,
     )
-
-
-def figure_defenses(record: Record) -> Figure:
-    """Plot the PSNR (dB) of every image behind each defence, for attackers who do and do not know the noise."""
-    return draw_inversions(record.rows(DefendedImages))
 
 
 def figure_images(record: Record) -> Figure:

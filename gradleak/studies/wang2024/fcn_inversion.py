@@ -35,7 +35,7 @@ from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks
 from gradleak.show.summaries import select
 from gradleak.studies import Experiment, setting
-from gradleak.studies.shared.defended import BehindDefence, Defence, draw_inversions
+from gradleak.studies.shared.defended import BehindDefence, Defence
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
 from gradleak.studies.shared.restored import clock, quality
@@ -318,11 +318,6 @@ def headline(record: Record) -> Headline:
         figure=figure_digits,
         of="images",
     )
-
-
-def figure_defenses(record: Record) -> Figure:
-    """Plot the PSNR (dB) of every image behind each defence, for attackers who do and do not expect noise."""
-    return draw_inversions(record.rows(DefendedImages))
 
 
 def figure_mosaics(record: Record) -> Figure:
