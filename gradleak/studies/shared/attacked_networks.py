@@ -11,7 +11,7 @@ from gradleak.data.base import Dataset
 from gradleak.errors import InputError
 from gradleak.models import training
 from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Form
+from gradleak.runs.forms import Form, Group
 
 Stage = Literal["untrained", "trained"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -65,6 +65,23 @@ class AttackedNetwork(Form):
         """The dataset that the network is trained on."""
         recipe = RECIPES.get((self.dataset, self.network))
         return recipe.dataset if recipe else self.dataset
+
+
+class Attacked(Group):
+    """A network, its private images, and the stage of training in which it is attacked, as pages state them."""
+
+    dataset: str
+    network: str
+    stage: Stage
+
+    def check(self) -> None:
+        """Raise an error if the network is to be trained and there is no recipe for it."""
+        self.attacked.check()
+
+    @property
+    def attacked(self) -> AttackedNetwork:
+        """The network as trials name it."""
+        return AttackedNetwork.of(f"{self.dataset}/{self.network}/{self.stage}")
 
 
 def built(network: str, private: Dataset, seed: int, device: str, **options: Any) -> nn.Module:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import pandas as pd
 import torch
+from matplotlib.figure import Figure
 
 from gradleak import defenses
 from gradleak.errors import unknown
-from gradleak.leak import Defense, Gradients
+from gradleak.images import Inversion
+from gradleak.leak import Defense, Gradients, Leak
 from gradleak.runs.forms import Form
-from gradleak.show.summaries import among, decibels, mean, median, percent, summary
+from gradleak.runs.plain import Columns
+from gradleak.show.drawn import drawn, named_lines, scattered
 from gradleak.studies import Experiment
 
 # The defences of wang2024's pages. The level of "clip" is a share of the gradient's norm.
@@ -58,6 +61,26 @@ class BehindDefence(Experiment):
     defense: str
     level: float
 
+    def inversions(
+        self, clean: Leak, seed: int, invert: Callable[..., Inversion], noise: float | None
+    ) -> Iterator[tuple[Columns, Inversion]]:
+        """Invert a gradient behind the defence, as an attacker who expects no noise ("unaware") and one who does.
+
+        Args:
+            clean: The gradient before the defence.
+            seed: The seed of the defence.
+            invert: The attack.
+            noise: The standard deviation of the noise that the "aware" attacker expects; None to estimate it.
+
+        Yields:
+            For each attacker, the columns that describe the attack, and its result.
+        """
+        leak = replace(clean, gradients=sent_behind(self.defense, self.level, clean.gradients, seed))
+        utility = defenses.utility(clean.gradients, leak.gradients)
+        for attacker, expected in (("unaware", 0.0), ("aware", noise)):
+            found = invert(leak, noise=expected)
+            yield {"attacker": attacker, "status": found.status, "utility": utility}, found
+
 
 def with_defence_cells(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows with two more columns for tables: the name of their defence and its strength."""
@@ -65,25 +88,24 @@ def with_defence_cells(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**{head: [cell[head] for cell in cells] for head in ("defence", "strength")})
 
 
-def refused_table(rows: pd.DataFrame, cosine: str) -> pd.DataFrame:
-    """Return a table of defences against attackers that do not expect noise ("unaware") and that do ("aware").
+def draw_inversions(rows: pd.DataFrame) -> Figure:
+    """Draw the PSNR (dB) of every image behind each defence, for the rows of `inversions`.
 
-    One row for each defence and level. Columns: the cosine of the sent gradient with the clean one, the share of images
-    for which the unaware attacker returns nothing, and the aware attacker's median PSNR.
-
-    Args:
-        rows: The rows of both attackers.
-        cosine: The number format of the cosine.
+    One line for each defence, with the cosine of the sent and the clean gradient. An image that an attacker does not
+    return is drawn at 0 dB.
     """
-    rows = with_defence_cells(rows).assign(refused=100.0 * rows["psnr"].eq(-math.inf))
-    return summary(
-        rows,
-        {"defence": "defence", "strength": "strength"},
-        {
-            "cosine": mean("utility", cosine),
-            "unaware attacker returns no image": among(mean("refused", percent()), attacker="unaware"),
-            "aware attacker: median PSNR (dB)": among(median("psnr", decibels), attacker="aware"),
-        },
+    cosine = rows.groupby(["defense", "level"])["utility"].transform("mean")
+    texts = [
+        defenses.shown(f"{WORDS[kind]}/{level}") for kind, level in zip(rows["defense"], rows["level"], strict=True)
+    ]
+    places, names = pd.factorize(texts + cosine.map(" (cosine {:.4f})".format))
+    return drawn(
+        rows.assign(place=places, psnr=rows["psnr"].astype(float).clip(lower=0)),
+        scattered("psnr", "place", by="attacker", label="{} attacker".format, alpha=0.6),
+        lambda axis, _: named_lines(axis, list(names)),
+        height=0.3 * len(names) + 1,
+        legend=2,
+        xlabel="PSNR of every image (dB)",
     )
 
 

@@ -26,12 +26,10 @@ from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.drawn import drawn, grouped, level, lines, named_lines, proportions
-from gradleak.show.summaries import NOTHING, among, mean, only, summary
 from gradleak.studies import Experiment, setting
-from gradleak.studies.shared import attacked_networks
-from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, Stage
+from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, Stage, network
 from gradleak.studies.shared.mosaics import packed
-from gradleak.studies.shared.restored import graded, quality
+from gradleak.studies.shared.restored import quality
 
 # wang2024's weights of total variation.
 VARIATION = {"untrained": 1e-2, "trained": 1e-3}
@@ -97,9 +95,9 @@ class Private(NamedTuple):
     inputs: Tensor
     targets: Tensor
 
-    def first(self, count: int) -> Private:
-        """Return the same with only the first `count` samples."""
-        return self._replace(inputs=self.inputs[:count], targets=self.targets[:count])
+    def part(self, start: int, end: int) -> Private:
+        """Return the same with only the samples from number `start` to number `end`."""
+        return self._replace(inputs=self.inputs[start:end], targets=self.targets[start:end])
 
     def leaks(self, size: int = 1) -> list[Leak]:
         """Return the gradients of the samples, each averaged over `size` samples."""
@@ -121,9 +119,26 @@ class OnLeNet(Experiment):
         """Return "test" for the dataset of the private images; a network is trained on both splits of another."""
         return ["test"] if dataset == self.dataset else ["train", "test"]
 
+    def private(self, labels: str, samples: int, draw: Draw | None = None) -> Private:
+        """Return LeNet, and private inputs and labels of one kind, as in the paper or as `draw` draws them."""
+        own = data.load(self.dataset, "test")
+        inputs, targets = (draw or table_samples)(own, labels, samples, self.seed)
+        model, accuracy = network(_lenet(self.dataset, self.stage), labels, own, self.seed, self.device)
+        return Private(model.to(self.device), accuracy, inputs.to(self.device), targets.to(self.device))
+
 
 class Matched(OnLeNet):
-    """One row of a table: images with one kind of label, restored with one distance of gradients."""
+    """One row of a table: images with one kind of label, restored with one distance of gradients.
+
+    Attributes:
+        runs: The runs that are compared, by name.
+        pairs: The names of runs whose images are compared pair by pair.
+        first: The field that says how many of the images are used; "" for all.
+    """
+
+    runs: ClassVar[Mapping[str, Run]]
+    pairs: ClassVar[Sequence[tuple[str, str]]] = ()
+    first: ClassVar[str] = ""
 
     effort_fields: ClassVar[frozenset[str]] = frozenset({"samples", "steps", "restarts"})
 
@@ -143,16 +158,17 @@ class Matched(OnLeNet):
             own = {"labels": labels, "distance": distance, "stage": stage, "restarts": restarts[distance]}
             yield cls.of(parameters, samples=samples[labels], steps=steps[distance], **(own | inputs))
 
-    def private(self) -> Private:
-        """Return the row's network and its private inputs and labels."""
-        return private(self.labels, self.stage, self.samples, self.dataset, self.seed, self.device)
+    def run(self) -> list[Columns]:
+        """Match in every run, and compare the pairs of runs."""
+        rows = self.matched(self.shown())
+        return [*rows, *paired(rows, self.pairs, self.seed)]
 
-    def compared(self, shown: Private, runs: Mapping[str, Run]) -> list[Columns]:
+    def shown(self) -> Private:
+        """Return the network with the private inputs and labels."""
+        return self.private(self.labels, self.samples).part(0, getattr(self, self.first or "samples"))
+
+    def matched(self, shown: Private) -> list[Columns]:
         """Match the gradient of every sample in each run, from the same random starts.
-
-        Args:
-            shown: The network with the private inputs and labels.
-            runs: The settings of each run, by its name.
 
         Returns:
             A row for each image and start, the points of each run's curve (the median loss and the mean PSNR of the
@@ -162,7 +178,7 @@ class Matched(OnLeNet):
         leaks = shown.leaks()
         truth = data.denormalise(inputs.double()).clamp(0, 1)
         rows: list[Columns] = []
-        for name, how in runs.items():
+        for name, how in self.runs.items():
             seen: dict[int, list[float]] = {}
 
             def watch(who: Tensor, step: int, best: Tensor, seen: dict[int, list[float]] = seen) -> None:
@@ -183,17 +199,17 @@ class Matched(OnLeNet):
                 label_prior=self.labels,
                 watch=watch,
             )
-            seconds = (time.perf_counter() - started) / (len(inputs) * self.restarts)
+            about = {"run": name, "seconds": (time.perf_counter() - started) / (len(inputs) * self.restarts)}
             errors = metrics.label_error(found.labels.double(), targets)
             for restart in range(self.restarts):
                 images = data.denormalise(found.attempts[:, restart, 0].double())
                 for n, near in enumerate(quality(images, truth)):
-                    status, loss, bad = found.status[n][restart], found.losses[n, restart], found.bad[n, restart]
-                    row: Columns = {"what": "image", "run": name, "image": n, "restart": restart, "seconds": seconds}
-                    row |= {"status": status, "loss": float(loss), "lost": int(status == "diverged"), "bad": int(bad)}
+                    row: Columns = {"what": "image", "image": n, "restart": restart, "status": found.status[n][restart]}
+                    row |= {"loss": float(found.losses[n, restart]), "bad": int(found.bad[n, restart])}
+                    row["lost"] = int(row["status"] == "diverged")
                     if restart == int(found.chosen[n]):  # the start of least loss, whose label the attacker takes
                         row["label_error"] = float(errors[n])
-                    rows.append(near | row)
+                    rows.append(near | about | row)
             every = max(1, -(-len(found.history) // POINTS))
             for place in {*range(0, len(found.history), every), len(found.history) - 1}:
                 step, median = int(found.history[place]), float(found.curves[..., place].median())
@@ -202,13 +218,17 @@ class Matched(OnLeNet):
             rows.append(strip(name, data.denormalise(found.attempts[:, 0, 0].double())))
         return rows
 
-    def row_of_table(self, runs: Mapping[str, Run], pairs: Sequence[tuple[str, str]]) -> list[Columns]:
-        """Match in each run, compare pairs of runs, and add the private images and the network's test accuracy."""
-        shown = self.private()
-        rows = self.compared(shown, runs)
+
+class WholeRow(Matched):
+    """A row of a table with its private images and the network's test accuracy."""
+
+    def run(self) -> list[Columns]:
+        """Match in every run, compare the pairs of runs, and describe the row."""
+        shown = self.shown()
+        rows = self.matched(shown)
         truth = strip("private", data.denormalise(shown.inputs.double()).clamp(0, 1))
         network: Columns = {"what": "network", "test_accuracy": shown.accuracy}
-        return [*rows, truth, *paired(rows, pairs, self.seed), network]
+        return [*rows, truth, *paired(rows, self.pairs, self.seed), network]
 
 
 def strip(run: str, images: Tensor) -> Columns:
@@ -249,16 +269,6 @@ def _lenet(dataset: str, stage: str) -> AttackedNetwork:
 def lenets(dataset: str, stages: Sequence[str]) -> list[Sees]:
     """Return LeNet in each stage of training, with its private images."""
     return [_lenet(dataset, stage).sees for stage in stages]
-
-
-def private(
-    labels: str, stage: str, samples: int, dataset: str, seed: int, device: str, draw: Draw = table_samples
-) -> Private:
-    """Return LeNet at a stage of training, and private inputs and labels of one kind, as `draw` draws them."""
-    own = data.load(dataset, "test")
-    inputs, targets = draw(own, labels, samples, seed)
-    model, accuracy = attacked_networks.network(_lenet(dataset, stage), labels, own, seed, device)
-    return Private(model.to(device), accuracy, inputs.to(device), targets.to(device))
 
 
 def paired(rows: Sequence[Columns], pairs: Sequence[tuple[str, str]], seed: int) -> Iterator[Columns]:
@@ -310,36 +320,6 @@ def images_of(record: Record, names: Mapping[str, str]) -> pd.DataFrame:
         name=rows["run"].str.removesuffix(FULL).map(names),
         eight_bit=counted(rows["eight_bit"]),
     ).set_index("image")
-
-
-def means_table(record: Record, names: Mapping[str, str], head: str) -> pd.DataFrame:
-    """Return the paper's table: mean PSNR (dB) of 8-bit pixels, with 95 % bootstrap intervals over images.
-
-    Rows: kinds of label, distances, states of LeNet and runs. Columns: the paper's mean; for each optimiser, our mean
-    with its interval, and the number of recognisable images; and the time (s) per image and start.
-
-    Args:
-        record: The record.
-        names: The names of the runs as they are shown, by their names in the record.
-        head: The head of the column with these names.
-    """
-
-    def ours(rows: pd.DataFrame) -> str:
-        low, high = interval(rows["eight_bit"])
-        return f"{rows['eight_bit'].mean():.1f} ({low:.1f} … {high:.1f})"
-
-    measures = {"mean PSNR (dB)": ours, f"recognisable ({metrics.RECOGNISABLE:.0f} dB)": graded("recognisable")}
-    return summary(
-        images_of(record, names),
-        {"labels": "labels", "distance": "distance", "LeNet": "stage", head: "name"},
-        {"paper: mean PSNR (dB)": only("paper", lambda psnr: NOTHING if np.isnan(psnr) else f"{psnr:.2f}")}
-        | {
-            f"{steps}: {name}": among(measure, steps=steps)
-            for steps in (PUBLISHED, SEARCHED)
-            for name, measure in measures.items()
-        }
-        | {"time per start (s)": among(mean("seconds", ".2g"), full=False)},
-    )
 
 
 def draw_means(record: Record, names: Mapping[str, str]) -> Figure:

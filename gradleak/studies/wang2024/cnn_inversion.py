@@ -20,21 +20,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from gradleak import claims, data, defenses, metrics, studies
+from gradleak import claims, data, metrics, studies
 from gradleak.images import LBFGS, Adam, LevenbergMarquardt, match, polished, trace_convolutional
 from gradleak.images.presets import MATCHING, preset
 from gradleak.runs.fitting import Sees
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
-from gradleak.show.drawn import DASHED, arranged, drawn, lines, look_of, panel, places, powers_of_two, scattered
+from gradleak.show.drawn import DASHED, drawn, lines, look_of, places, scattered
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import cells, count, least, mean, median, only, select, spread_if_many, summary
+from gradleak.show.leaks import Leaks
+from gradleak.show.summaries import select
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import STAGES, Stage
-from gradleak.studies.shared.defended import BehindDefence, Defence, refused_table, sent_behind
+from gradleak.studies.shared.defended import BehindDefence, Defence
 from gradleak.studies.shared.matched_runs import POINTS, TOP, OnLeNet, Private, lenets, prior
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
@@ -43,6 +43,7 @@ from gradleak.studies.shared.samples import DTYPES, inputs_of, pooled_samples
 from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
+__all__ = ["COLUMNS"]
 PLACE = "Beyond section 4.3"
 # Further columns that depend on time measurements.
 TIMES = ("rate", "gain")
@@ -125,10 +126,9 @@ class Smoothed(OnLeNet):
 
     stage: Stage = "untrained"
 
-    def private(self, last: int, first: int = 0, draw: matched_runs.Draw = matched_runs.table_samples) -> Private:
+    def smoothed(self, last: int, first: int = 0, draw: matched_runs.Draw | None = None) -> Private:
         """Return LeNet, and the private images from number `first` to number `last` with their labels."""
-        shown = matched_runs.private("smoothing", self.stage, last, self.dataset, self.seed, self.device, draw)
-        return shown._replace(inputs=shown.inputs[first:], targets=shown.targets[first:])
+        return self.private("smoothing", last, draw).part(first, last)
 
 
 class ClosedForm(Smoothed):
@@ -140,7 +140,7 @@ class ClosedForm(Smoothed):
 
     def run(self) -> Iterator[Columns]:
         """Invert every image; yield a row for the image and for each layer."""
-        shown, dtype = self.private(self.samples, draw=pooled_samples), DTYPES[self.dtype]
+        shown, dtype = self.smoothed(self.samples, draw=pooled_samples), DTYPES[self.dtype]
         shown = shown._replace(model=shown.model.to(dtype), inputs=shown.inputs.to(dtype))
         double = copy.deepcopy(shown.model).double()
         convolutions = [module for module in double.modules() if isinstance(module, nn.Conv2d)]
@@ -170,7 +170,7 @@ class Polish(Smoothed):
 
     def run(self) -> Iterator[Columns]:
         """Restore the image by these attacks; yield a picture if gradient matching was run."""
-        shown = self.private(self.image + 1, self.image, pooled_samples)
+        shown = self.smoothed(self.image + 1, self.image, pooled_samples)
         sent, (leak,) = shown.inputs, shown.leaks()
         started = time.perf_counter()
         closed = trace_convolutional(leak)
@@ -200,17 +200,13 @@ class DefendedImages(BehindDefence, Smoothed):
 
     def run(self) -> Iterator[Columns]:
         """Defend every gradient, and invert it as both attackers."""
-        shown = self.private(self.samples, draw=pooled_samples)
-        for n, (image, clean) in enumerate(zip(shown.inputs.split(1), shown.leaks(), strict=True)):
-            leak = replace(clean, gradients=sent_behind(self.defense, self.level, clean.gradients, self.seed + n))
-            utility = defenses.utility(clean.gradients, leak.gradients)
-            largest = max(float(value.abs().max()) for value in clean.gradients.values())
+        shown = self.smoothed(self.samples, draw=pooled_samples)
+        for n, (image, leak) in enumerate(zip(shown.inputs.split(1), shown.leaks(), strict=True)):
+            largest = max(float(value.abs().max()) for value in leak.gradients.values())
             step = largest / (2**15 - 1) if self.defense == "quantize" else 0.0
-            known = self.level if self.defense == "gaussian" else step / math.sqrt(12)
-            for attacker, noise in (("unaware", 0.0), ("aware", known)):
-                found = trace_convolutional(leak, noise=noise)
-                about = {"image": n, "attacker": attacker, "status": found.status, "utility": utility}
-                yield _judged(found.inputs, image, **about)
+            noise = self.level if self.defense == "gaussian" else step / math.sqrt(12)
+            for about, found in self.inversions(leak, self.seed + n, trace_convolutional, noise):
+                yield _judged(found.inputs, image, image=n, **about)
 
 
 class Race(Smoothed):
@@ -229,7 +225,7 @@ class Race(Smoothed):
 
     def run(self) -> list[Columns]:
         """Attack all images together."""
-        shown = self.private(self.skip + self.samples, self.skip)
+        shown = self.smoothed(self.skip + self.samples, self.skip)
         leaks, timer = shown.leaks(), Timer(shown.inputs, self.device)
         if self.attack in (CLOSED, POLISHED):
             images = []
@@ -254,7 +250,7 @@ class Batches(Smoothed):
 
     def run(self) -> list[Columns]:
         """Match all gradients together."""
-        shown = self.private(self.size * self.leaks)
+        shown = self.smoothed(self.size * self.leaks)
         leaks, timer = shown.leaks(self.size), Timer(shown.inputs, self.device)
         optimizer, labels = LBFGS(steps=self.steps), shown.targets.to(shown.inputs)
         return timer.rows(match(leaks, labels, optimizer=optimizer, seed=self.seed, watch=timer.watch).images)
@@ -268,11 +264,11 @@ class Together(Smoothed):
 
     def run(self) -> list[Columns]:
         """Time a step of each of two optimisers, and a training step with as many samples."""
-        shown = self.private(max(self.numbers))
+        shown = self.smoothed(max(self.numbers))
         seconds = {
             (number, name): self._timed(step) / number
             for number in self.numbers
-            for name, step in _steps(shown.first(number)).items()
+            for name, step in _steps(shown.part(0, number)).items()
         }
         alone = min(self.numbers)
         return [
@@ -416,27 +412,6 @@ def headline(record: Record) -> Headline:
     )
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return the quality of images by every attack, by state of LeNet and precision, and the paper's best PSNR."""
-    return summary(
-        _restored(record),
-        {"LeNet": "stage", "precision": "dtype", "attack": "attack"},
-        {
-            "images": count(),
-            **cells(COLUMNS, "psnr", by=spread_if_many),
-            **cells(COLUMNS, "psnr", by=least, head="lowest {}"),
-            **cells(COLUMNS, "ssim", by=mean, head="mean {}"),
-            "the paper's best PSNR (dB)": only("stage", lambda stage: f"{PUBLISHED[stage]}"),
-            **cells(COLUMNS, "seconds", by=median, head="median {}"),
-        },
-    )
-
-
-def defense_table(record: Record) -> pd.DataFrame:
-    """Return the effect of defences on the image and on the gradient, as `refused_table` shows it."""
-    return refused_table(record.rows(DefendedImages), cosine=".5f")
-
-
 def figure_images(record: Record) -> Figure:
     """Show the compared images, one panel for each network: private, matched, closed form, polished."""
 
@@ -523,38 +498,26 @@ def figure_race(record: Record) -> Figure:
     )
 
 
-def figure_together(record: Record) -> Figure:
-    """Plot two panels on attacks together and on batches.
+def figure_batches(record: Record) -> Figure:
+    """Plot the PSNR (dB) of every image that matching restores against the number of samples in the gradient."""
 
-    Left: steps of attacks per second against the number of attacks at once. Right: PSNR (dB) against the batch size.
-    """
-
-    def draw_batches(axis: Axes, rows: pd.DataFrame) -> None:
+    def sizes(axis: Axes, rows: pd.DataFrame) -> None:
         figures.swarms(axis, {f"{size:.0f}": group["psnr"] for size, group in rows.groupby("size")})
 
-    rate = {"xlabel": "attacks at once", "yscale": "log", "ylabel": "steps of all attacks per second"}
-    psnr = {"xlabel": "samples in one averaged gradient", "ylabel": "PSNR (dB)"}
-    throughput = lines("at_once", "rate", by="run", marker="o"), powers_of_two("at_once")
-    batches = select(record.rows(Batches), what="image")
-    return arranged(
-        [
-            panel(record.rows(Together), *throughput, title="attacks at once", **rate),
-            panel(batches, draw_batches, title="averaged gradients", **psnr),
-        ],
-        across=2,
-        legend=3,
-        sharey=False,
-    )
+    rows = select(record.rows(Batches), what="image")
+    return drawn(rows, sizes, height=2.8, xlabel="samples in one averaged gradient", ylabel="PSNR (dB)")
 
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    untrained, trained = (line(table(record), stage, "float32", CLOSED) for stage in ("untrained", "trained"))
+    rows = select(record.rows(ClosedForm), layer="image", dtype="float32").astype({"psnr": float})
+    own = rows.groupby("stage", sort=False).agg({"psnr": ["mean", "std", "size"], "seconds": "median"})
+    psnr = [f"{mean:.1f} ± {std:.1f} dB {stage}" for stage, mean, std in own["psnr"][["mean", "std"]].itertuples()]
     return Leaks(
         "the image, layer by layer",
         "one image; LeNet, CIFAR-10",
-        f"{untrained['PSNR (dB)']} dB untrained, {trained['PSNR (dB)']} dB trained ({trained['images']} images each)",
-        f"{untrained['median time (s)']} s elapsed",
+        f"{', '.join(psnr)} ({own['psnr', 'size'].iloc[0]} images each)",
+        f"{own['seconds', 'median'].iloc[0]:.2g} s elapsed",
         kind="images",
         attack=CLOSED,
         network="LeNet",

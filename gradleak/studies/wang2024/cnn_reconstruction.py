@@ -5,10 +5,9 @@ wang2024, section 4.3: Table 3.
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -16,29 +15,27 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from pydantic import Field
 
-from gradleak import claims, data, metrics
-from gradleak.errors import unknown
+from gradleak import claims, data
 from gradleak.images import LevenbergMarquardt, match, trace_convolutional
-from gradleak.leak import observe
 from gradleak.runs.fitting import Fixed, Sees
-from gradleak.runs.forms import Form, Whole
+from gradleak.runs.forms import Group
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.drawn import drawn
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import decibels, mean, select, summary
+from gradleak.show.leaks import Leaks
+from gradleak.show.summaries import decibels, select
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import Stage
-from gradleak.studies.shared.matched_runs import FULL, SEARCHED, Matched, OnLeNet, Run, counted, draw_paired, rows_of
+from gradleak.studies.shared.matched_runs import FULL, Matched, OnLeNet, Run, WholeRow, counted, images_of, rows_of
 from gradleak.studies.shared.mosaics import show
 from gradleak.studies.shared.outcomes import PSNR, Outcome, collected
 from gradleak.studies.shared.restored import quality
 from gradleak.studies.wang2024.columns import COLUMNS
 
-__all__ = ["COLUMNS", "draw_paired"]
+__all__ = ["COLUMNS"]
 PLACE = "Section 4.3, Table 3"
 # The paper's columns: the source of the label.
 RUNS = {
@@ -58,22 +55,16 @@ NAMES = {
 }
 WHOLE = {name + FULL: run._replace(whole=True) for name, run in RUNS.items()}
 ROUNDED = 100.0  # the claim's limit for second order: above this PSNR (dB) only rounding errors remain
-STARTS = ("untrained/random", "trained/random", "trained/closed form")
 PAIRS = [("Ours", "GT"), ("GT", "iDLG"), ("DLG + Ours", "GT"), ("Ours", "DLG")]
 WHOLE_PAIRS = [("Ours" + FULL, "iDLG" + FULL), ("Ours" + FULL, "DLG" + FULL)]
 
 
-class Start(Form):
-    """A state of LeNet, the start of second-order matching on LeNet, and the maximum number of images."""
+class Start(Group):
+    """A state of LeNet, the start of second-order matching on LeNet, and the number of images."""
 
     stage: Stage
-    start: str
-    images: Whole = Field(sys.maxsize, ge=1)
-
-    def check(self) -> None:
-        """Raise an error if this state and start are not offered."""
-        if f"{self.stage}/{self.start}" not in STARTS:
-            raise unknown("network and start", f"{self.stage}/{self.start}", STARTS)
+    start: Literal["random", "closed form"]
+    images: int = Field(ge=1)
 
 
 class Parameters(matched_runs.Parameters):
@@ -81,10 +72,13 @@ class Parameters(matched_runs.Parameters):
 
     again: int = setting(paper=3, ge=0, le=10_000)
     again_restarts: int = setting(paper=5, ge=2, le=100)
-    second_order: int = setting(paper=30, ge=0, le=10_000)
     second_order_steps: int = setting(paper=40, ge=1, le=1000)
     second_order_starts: list[Start] = setting(
-        paper=["untrained/random", "trained/closed form", "trained/random/2"], validate_default=True
+        paper=[
+            {"stage": "untrained", "start": "random", "images": 30},
+            {"stage": "trained", "start": "closed form", "images": 30},
+            {"stage": "trained", "start": "random", "images": 2},
+        ]
     )
 
     def sees(self) -> list[Sees]:
@@ -106,25 +100,17 @@ class Parameters(matched_runs.Parameters):
                 if (row.distance, row.stage) == ("l2", "untrained"):
                     yield row
         for one in self.second_order_starts:
-            for place in range(min(self.second_order, self.images, one.images)):
-                yield SecondOrder.of(
-                    self,
-                    stage=one.stage,
-                    place=place,
-                    samples=self.images,
-                    start=one.start,
-                    steps=self.second_order_steps,
-                )
+            for place in range(min(self.images, one.images)):
+                about = {"stage": one.stage, "place": place, "start": one.start, "steps": self.second_order_steps}
+                yield SecondOrder.of(self, samples=self.images, **about)
 
 
-class EveryLabel(Matched):
+class EveryLabel(WholeRow):
     """Match the images of a row of Table 3 with the label from each source."""
 
     part: ClassVar[str] = "row"
-
-    def run(self) -> list[Columns]:
-        """Match with the label from each source, and compare the results."""
-        return self.row_of_table(RUNS, PAIRS)
+    runs: ClassVar[Mapping[str, Run]] = RUNS
+    pairs: ClassVar[Sequence[tuple[str, str]]] = PAIRS
 
 
 class ManyStarts(Matched):
@@ -132,12 +118,13 @@ class ManyStarts(Matched):
 
     part: ClassVar[str] = "restarts"
     effort_fields: ClassVar[frozenset[str]] = Matched.effort_fields | {"again"}
+    runs: ClassVar[Mapping[str, Run]] = {"GT": Run()}
+    first: ClassVar[str] = "again"
     again: int
 
     def run(self) -> list[Columns]:
         """Match from every start; return only the rows of images."""
-        rows = self.compared(self.private().first(self.again), {"GT": RUNS["GT"]})
-        return [row | {"what": "restart"} for row in rows if row["what"] == "image"]
+        return [row | {"what": "restart"} for row in super().run() if row["what"] == "image"]
 
 
 class WholeSteps(Matched):
@@ -145,23 +132,20 @@ class WholeSteps(Matched):
 
     part: ClassVar[str] = "whole"
     effort_fields: ClassVar[frozenset[str]] = Matched.effort_fields | {"whole"}
+    runs: ClassVar[Mapping[str, Run]] = {name: run for name, run in WHOLE.items() if run.labels}
+    pairs: ClassVar[Sequence[tuple[str, str]]] = WHOLE_PAIRS
+    first: ClassVar[str] = "whole"
     whole: int
-
-    def run(self) -> list[Columns]:
-        """Match with the label from each of these sources, and compare the results."""
-        runs = {name: run for name, run in WHOLE.items() if run.labels}
-        rows = self.compared(self.private().first(self.whole), runs)
-        return [*rows, *matched_runs.paired(rows, WHOLE_PAIRS, self.seed)]
 
 
 class KnownLabel(Matched):
-    """Match all images of a row without line search (L-BFGS steps of full length), with the known label."""
+    """Match all images of a row without line search (L-BFGS steps of full length), with the known label.
+
+    The starts are those of `EveryLabel`.
+    """
 
     part: ClassVar[str] = "whole, known label"
-
-    def run(self) -> list[Columns]:
-        """Match from the same starts as `EveryLabel`."""
-        return self.compared(self.private(), {"GT" + FULL: WHOLE["GT" + FULL]})
+    runs: ClassVar[Mapping[str, Run]] = {name: run for name, run in WHOLE.items() if not run.labels}
 
 
 class SecondOrder(OnLeNet):
@@ -178,9 +162,8 @@ class SecondOrder(OnLeNet):
 
     def run(self) -> list[Columns]:
         """Restore the image."""
-        shown = matched_runs.private("smoothing", self.stage, self.samples, self.dataset, self.seed, self.device)
-        own, target = (part[self.place : self.place + 1] for part in (shown.inputs, shown.targets))
-        leak = observe(shown.model, own, target.to(own))
+        shown = self.private("smoothing", self.samples).part(self.place, self.place + 1)
+        (leak,) = shown.leaks()
         start = trace_convolutional(leak).inputs if self.start == "closed form" else None
         started = time.perf_counter()
         found = match(
@@ -192,7 +175,7 @@ class SecondOrder(OnLeNet):
             label_prior="smoothing",
         )
         seconds = time.perf_counter() - started
-        truth = data.denormalise(own.double()).clamp(0, 1)
+        truth = data.denormalise(shown.inputs.double()).clamp(0, 1)
         (near,) = quality(data.denormalise(found.images.double()), truth)
         return [
             near
@@ -217,33 +200,6 @@ def headline(record: Record) -> Headline:
         what="mean PSNR of mixed CIFAR-10 images, untrained LeNet, L2, recovered label, L-BFGS with line search",
         figure=figure_sources,
         of="images",
-    )
-
-
-def table(record: Record) -> pd.DataFrame:
-    """Return Table 3, ours and the paper's. Rows: rows of Table 3 and sources of the label."""
-    return matched_runs.means_table(record, NAMES, "label")
-
-
-def restart_table(record: Record) -> pd.DataFrame:
-    """Return the effect of random starts with the label known.
-
-    Rows: labels, distances and states of LeNet. Columns: numbers of images and starts; the mean PSNR (dB); its standard
-    deviations between images and between starts of an image; the mean PSNR of each image's start with the least loss,
-    and of each image's best start.
-    """
-    rows = rows_of(record, "restart")
-    return summary(
-        rows.assign(psnr=counted(rows["psnr"])),
-        {"labels": "labels", "distance": "distance", "LeNet": "stage"},
-        {
-            "images × starts": lambda own: f"{own['image'].nunique()} × {own['restart'].nunique()}",
-            "mean PSNR (dB)": mean("psnr", ".1f"),
-            "SD between images (dB)": lambda own: f"{own.groupby('image')['psnr'].mean().std():.1f}",
-            "SD between starts (dB)": lambda own: f"{own.groupby('image')['psnr'].std().mean():.1f}",
-            "start of least loss (dB)": lambda own: mean("psnr", ".1f")(own.loc[own.groupby("image")["loss"].idxmin()]),
-            "best start (dB)": lambda own: f"{own.groupby('image')['psnr'].max().mean():.1f}",
-        },
     )
 
 
@@ -273,16 +229,6 @@ def figure_sources(record: Record) -> Figure:
     return figure
 
 
-def figure_means(record: Record) -> Figure:
-    """Plot the mean PSNR (dB) for every source of the label, ours and the paper's; a panel for each row of Table 3."""
-    return matched_runs.draw_means(record, NAMES)
-
-
-def figure_losses(record: Record) -> Figure:
-    """Plot the loss against the step, one panel for each row of Table 3, one line for each source of the label."""
-    return matched_runs.draw_curves(record, "loss", NAMES, ylabel="median loss", yscale="log")
-
-
 def figure_second_order(record: Record) -> Figure:
     """Plot the PSNR (dB) of every smoothed image by attack, all with the recovered label; a panel for each network.
 
@@ -290,7 +236,7 @@ def figure_second_order(record: Record) -> Figure:
     """
     second = record.rows(SecondOrder)
     if second.empty:
-        return figures.nothing("Second order was not run: second_order = 0")
+        return figures.nothing("Second order was not run with these parameters")
     first = select(rows_of(record, "image"), labels="smoothing", run="Ours")
     first, second = (
         rows.assign(attack=f"{order} order,\n" + rows[column])
@@ -315,14 +261,14 @@ def figure_second_order(record: Record) -> Figure:
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    rows = [line(table(record), "mixup", "L2", stage, NAMES["Ours"]) for stage in ("untrained", "trained")]
-    untrained, trained = (row[f"{SEARCHED}: mean PSNR (dB)"].partition(" (")[0] for row in rows)
-    images = rows[0][f"{SEARCHED}: recognisable ({metrics.RECOGNISABLE:.0f} dB)"].partition(" of ")[2]
+    rows = select(images_of(record, NAMES), labels="mixup", distance="L2", run="Ours")
+    stages = rows.groupby("stage", sort=False)
+    means = ", ".join(f"{psnr:.1f} dB {stage}" for stage, psnr in stages["eight_bit"].mean().items())
     return Leaks(
         "the image, by matching",
         "one image; LeNet, CIFAR-10",
-        f"{untrained} dB untrained, {trained} dB trained ({images} images each)",
-        f"{rows[0]['time per start (s)']} s elapsed",
+        f"{means} ({stages.size().iloc[0]} images each)",
+        f"{stages['seconds'].mean().iloc[0]:.2g} s elapsed",
         kind="images",
         attack="gradient matching",
         network="LeNet",

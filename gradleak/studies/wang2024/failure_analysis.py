@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from itertools import product
 from typing import ClassVar
 
-import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -19,17 +18,17 @@ from gradleak.devices import least_squares
 from gradleak.labels import idlg, recover_soft_labels
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-from gradleak.show.drawn import drawn, lines
+from gradleak.show.drawn import drawn, lines, named_lines, scattered
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, cells, only, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.samples import DTYPES, LABELS, random_layer, soft_labels
 from gradleak.studies.shared.searched import KNOWN, judged, percentage, search_both
 from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import label_kind
 
+__all__ = ["COLUMNS"]
 PLACE = "Appendices B and C"
-# Failures: the kind of label, and the name in tables with the section of the paper.
+# Failures: the kind of label, and the name in figures with the section of the paper.
 CASES = {
     "disturbed": ("smoothing", "flat prediction, 500 classes (B.1)"),
     "out of bound": ("smoothing", "prediction close to the label (B.2)"),
@@ -185,17 +184,24 @@ def headline(record: Record) -> Headline:
     )
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return the shares of labels that the published search, the exact solver and iDLG recover, by failure case."""
+def figure_cases(record: Record) -> Figure:
+    """Plot the shares of labels (%) that the published search and the exact solver find, by failure case."""
+    shares = {
+        "searched_right": "published search: label right",
+        "searched_wrong": "published search: wrong label returned",
+        "accuracy": "exact solver: label right",
+        "ambiguous": "exact solver: several labels",
+    }
     rows = record.rows(Case)
-    return summary(
-        rows.assign(name=[CASES[case][1] for case in rows["case"]], kind=rows["labels"].map(label_kind)),
-        {"case": "name", "labels": "kind"},
-        {
-            **cells(COLUMNS, "searches", "searched_right", "searched_wrong"),
-            **cells(COLUMNS, "accuracy", "ambiguous", "failed", "class_right", head="exact solver: {}"),
-            COLUMNS["idlg"].head: among(only("idlg", COLUMNS["idlg"].text), labels="onehot"),
-        },
+    rows = rows.assign(name=rows["case"].map(lambda case: CASES[case][1]), place=range(len(rows)))
+    return drawn(
+        rows.rename(columns=shares).melt("place", list(shares.values()), "attack", "share"),
+        scattered("share", "place", by="attack"),
+        lambda axis, _: named_lines(axis, list(rows["name"])),
+        height=3.2,
+        legend=2,
+        xlabel="percent of samples",
+        xlim=(-3, 103),
     )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from typing import Any, ClassVar
 
@@ -18,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from gradleak import claims, data, defenses, metrics, models, studies
+from gradleak import claims, data, metrics, models, studies
 from gradleak.errors import InputError
 from gradleak.images import LBFGS, Adam, Distance, Inversion, Prior, trace_fully_connected
 from gradleak.images.inversion.fully_connected import Rule
@@ -33,10 +32,10 @@ from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.drawn import drawn
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import among, cells, count, least, mean, median, ranged, select, spread_if_many, summary
+from gradleak.show.leaks import Leaks
+from gradleak.show.summaries import select
 from gradleak.studies import Experiment, setting
-from gradleak.studies.shared.defended import BehindDefence, Defence, refused_table, sent_behind
+from gradleak.studies.shared.defended import BehindDefence, Defence
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
 from gradleak.studies.shared.restored import clock, quality
@@ -44,6 +43,7 @@ from gradleak.studies.shared.samples import DTYPES, pooled_samples
 from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
+__all__ = ["COLUMNS"]
 PLACE = "Figures 3–5, Table 6"
 # A ratio of times varies between runs as times do.
 TIMES = ("times_faster",)
@@ -113,11 +113,9 @@ class ClosedForm(Experiment):
         """Restore every image, and yield a picture of all; float64 gradients are inverted by our variant only."""
         dtype, single = DTYPES[self.dtype], self.dtype == "float32"
         model, inputs, targets = _shown(self.dataset, self.labels, self.samples, self.seed, self.device)
-        model, restored, now = model.to(dtype), [], clock(self.device)
-        for n in range(self.samples):
-            sent = inputs[n : n + 1].to(self.device, dtype)
-            leak = observe(model, sent, targets[n : n + 1].to(self.device, dtype))
-            truth = data.denormalise(sent.double()).cpu()
+        inputs, restored, now = inputs.to(dtype), [], clock(self.device)
+        leaks = _leaks(model.to(dtype), inputs, targets.to(dtype))
+        for n, (leak, truth) in enumerate(zip(leaks, _pixels(inputs).split(1), strict=True)):
             for variant in VARIANTS if single else [OURS]:
                 started = now()
                 found = trace_fully_connected(leak, prior=self.labels, rule=VARIANTS[variant])
@@ -144,10 +142,9 @@ class Matching(Experiment):
         """Match all gradients together, and compare each image with that of the closed form."""
         samples, both = self.samples, len(SOURCES)
         model, inputs, targets = _shown(self.dataset, "smoothing", samples, self.seed, self.device)
-        truth = data.denormalise(inputs.double())
+        truth = _pixels(inputs)
         leaks, labels, closed = [], [], []
-        for n in range(samples):
-            leak = observe(model, inputs[n : n + 1].to(self.device), targets[n : n + 1].to(self.device, torch.float32))
+        for leak in _leaks(model, inputs, targets.float()):
             leaks.append(factored(leak))
             labels.append(_recovered(leak))
             closed.append(_image(trace_fully_connected(leak, prior="smoothing", rule="published")))
@@ -155,8 +152,7 @@ class Matching(Experiment):
         curves: list[tuple[int, Tensor]] = []
 
         def watch(step: int, best: Tensor) -> None:
-            shown = data.denormalise(best.double()).cpu()
-            curves.append((step, metrics.psnr(shown, truth.clamp(0, 1).repeat(both, 1, 1, 1))))
+            curves.append((step, metrics.psnr(_pixels(best).cpu(), truth.clamp(0, 1).repeat(both, 1, 1, 1))))
 
         optimizer, prior = demo(self.distance, self.steps)
         now = clock(self.device)
@@ -175,7 +171,7 @@ class Matching(Experiment):
         yield {"picture": packed(truth, samples), "shows": "private"}
         yield {"picture": packed(torch.cat(closed), samples), "shows": "closed form"}
         for k, (source, images) in enumerate(zip(SOURCES, found.images.cpu().split(samples), strict=True)):
-            pictures = data.denormalise(images.double())
+            pictures = _pixels(images)
             yield {"picture": packed(pictures, samples), "shows": f"{self.distance}, label {source}"}
             for n in range(samples):
                 which = k * samples + n
@@ -204,7 +200,7 @@ class EngineCost(Experiment):
     def run(self) -> Iterator[Columns]:
         """Time one attack with each engine, and many attacks together with factors."""
         model, inputs, targets = _shown(self.dataset, "smoothing", 1, self.seed, self.device)
-        leak = observe(model, inputs.to(self.device), targets.to(self.device, torch.float32))
+        (leak,) = _leaks(model, inputs, targets.float())
         label, plain = _recovered(leak)[None, None], (Distance("l2"), Prior())
         engines: dict[tuple[str, int], Objective] = {("all gradients", 1): Objective([leak], label, None, *plain)}
         for together in (1, self.attacks):
@@ -239,22 +235,11 @@ class DefendedImages(BehindDefence):
 
     def run(self) -> Iterator[Columns]:
         """Defend every gradient, and invert it as both attackers."""
-        model, inputs, targets = _shown(self.dataset, "smoothing", self.samples, self.seed, self.device)
-        for n in range(self.samples):
-            sent, target = inputs[n : n + 1].to(self.device), targets[n : n + 1].to(self.device)
-            clean = observe(model, sent, target)
-            leak = replace(clean, gradients=sent_behind(self.defense, self.level, clean.gradients, self.seed + n))
-            utility = defenses.utility(clean.gradients, leak.gradients)
-            truth = data.denormalise(sent.double()).cpu().clamp(0, 1)
-            for attacker, noise in (("unaware", 0.0), ("aware", None)):
-                found = trace_fully_connected(leak, noise=noise)
-                yield {
-                    "image": n,
-                    "attacker": attacker,
-                    "status": found.status,
-                    "utility": utility,
-                    "psnr": float(metrics.psnr(_image(found), truth)),
-                }
+        shown = _shown(self.dataset, "smoothing", self.samples, self.seed, self.device)
+        truths = _pixels(shown[1]).clamp(0, 1).split(1)
+        for n, (leak, truth) in enumerate(zip(_leaks(*shown), truths, strict=True)):
+            for about, found in self.inversions(leak, self.seed + n, trace_fully_connected, noise=None):
+                yield about | {"image": n, "psnr": float(metrics.psnr(_image(found), truth))}
 
 
 def _shown(dataset: str, labels: str, samples: int, seed: int, device: str) -> tuple[nn.Module, Tensor, Tensor]:
@@ -262,6 +247,17 @@ def _shown(dataset: str, labels: str, samples: int, seed: int, device: str) -> t
     private = data.load(dataset, "test", size=SIZE)
     model = models.build("fcn4", classes=private.classes, image_size=SIZE, seed=seed).to(device)
     return model, *pooled_samples(private, labels, samples, seed)
+
+
+def _leaks(model: nn.Module, inputs: Tensor, targets: Tensor) -> Iterator[Leak]:
+    """Yield the gradient of each sample."""
+    device = next(model.parameters()).device
+    for own, target in zip(inputs.split(1), targets.split(1), strict=True):
+        yield observe(model, own.to(device), target.to(device))
+
+
+def _pixels(inputs: Tensor) -> Tensor:
+    return data.denormalise(inputs.double())
 
 
 def _image(found: Inversion) -> Tensor:
@@ -324,55 +320,6 @@ def headline(record: Record) -> Headline:
     )
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return Table 6: the PSNR of images by the closed form and its time, by kind of label, precision and variant."""
-    return summary(
-        _closed(record).replace({"variant": NAMES}),
-        {"labels": "labels", "precision": "dtype", "variant": "variant"},
-        {
-            "images": count(),
-            **cells(COLUMNS, "psnr", by=spread_if_many, head="mean {}"),
-            **cells(COLUMNS, "psnr", by=least, head="lowest {}"),
-            f"mean {COLUMNS['eight_bit'].head}": among(mean("eight_bit", ".1f"), dtype="float32"),
-            "time per image (ms)": median("seconds", lambda value: f"{1e3 * value:.0f}"),
-        },
-    )
-
-
-def comparison_table(record: Record) -> pd.DataFrame:
-    """Compare gradient matching with the closed form on the same images (Figure 3), by attack and source of the label.
-
-    If matching was not run, the table has the closed form only, on all images.
-    """
-    closed, matched = select(_closed(record), dtype="float32", labels="smoothing"), record.rows(Matching)
-    parts = []
-    if len(matched):
-        matched = matched[matched["image"].notna()]
-        closed = closed[closed["image"].isin(matched["image"])]
-        how = matched["distance"].replace("l2", "L2") + matched["steps"].map(", {:.0f} steps".format)
-        parts.append(matched.assign(attack="matching, " + how))
-    for variant in ("as published", OURS):
-        own = select(closed, variant=variant)
-        parts.append(own.assign(attack=f"closed form, {NAMES[variant]}", label="recovered"))
-    return summary(
-        pd.concat(parts),
-        {"attack": "attack", "label": "label"},
-        {
-            "images": count(),
-            **cells(COLUMNS, "eight_bit", by=mean, head="mean {}"),
-            "mean PSNR, range (dB)": ranged(mean("psnr", ".1f"), "psnr", ".1f"),
-            f"mean {COLUMNS['scaled'].head}": among(mean("scaled", ".1f"), part=Matching.part),
-            **cells(COLUMNS, "ssim", by=mean, head="mean {}"),
-            "time per image (s)": mean("seconds", ".2g"),
-        },
-    )
-
-
-def defense_table(record: Record) -> pd.DataFrame:
-    """Return the effect of defences on the image and on the gradient, as `refused_table` shows it."""
-    return refused_table(record.rows(DefendedImages), cosine=".4f")
-
-
 def figure_mosaics(record: Record) -> Figure:
     """Show every restored image, one panel for each kind of label, as Figures 4 and 5 do."""
     rows = select(record.rows(ClosedForm), variant="picture")
@@ -382,13 +329,18 @@ def figure_mosaics(record: Record) -> Figure:
 
 
 def figure_matching(record: Record) -> Figure:
-    """Show the private images and below them the images of each attack, as Figure 3 does."""
+    """Show the private images and below them the images of each attack with their mean PSNR, as Figure 3 does."""
     rows = record.rows(Matching)
     if rows.empty:
         return figures.nothing("Not run with these parameters")
     pictures = rows[rows["shows"].notna()].drop_duplicates("shows").set_index("shows")["picture"]
+    matched, closed = rows[rows["image"].notna()], _closed(record)
+    closed = select(closed[closed["image"].isin(matched["image"])], dtype="float32", labels="smoothing")
+    sources = matched["distance"] + ", label " + matched["label"]
+    psnr = pd.concat([matched["psnr"].groupby(sources).mean(), closed.groupby("variant")["psnr"].mean()])
+    means = psnr.rename({"as published": "closed form"}).map("\n{:.1f} dB".format)
     figure, axes = figures.panels(1, 1, height=1.2 * len(pictures))
-    show(axes[0][0], list(pictures), [name.replace("l2", "L2") for name in pictures.index])
+    show(axes[0][0], list(pictures), [name.replace("l2", "L2") + means.get(name, "") for name in pictures.index])
     return figure
 
 
@@ -416,12 +368,12 @@ def figure_digits(record: Record) -> Figure:
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    own = line(table(record), "smoothing", "float32", "least squares (ours)")
+    rows = select(_closed(record), dtype="float32", labels="smoothing", variant=OURS)
     return Leaks(
         "the image, in closed form",
         "one image; fully connected, no biases",
-        f"{own['mean PSNR (dB)']} dB (mean of {own['images']} images)",
-        f"{own['time per image (ms)']} ms",
+        f"{rows['psnr'].mean():.1f} ± {rows['psnr'].std():.1f} dB (mean of {len(rows)} images)",
+        f"{1e3 * rows['seconds'].median():.0f} ms",
         kind="images",
         attack="closed form",
         network="fully connected, 4 layers",

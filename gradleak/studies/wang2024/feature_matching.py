@@ -5,25 +5,23 @@ wang2024, section 5.1: Table 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-import pandas as pd
 from matplotlib.figure import Figure
 
 from gradleak import claims
-from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.headline import Headline
 from gradleak.show.summaries import select
 from gradleak.studies import Experiment
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import Stage
-from gradleak.studies.shared.matched_runs import FULL, Matched, Run, draw_paired, rows_of
+from gradleak.studies.shared.matched_runs import FULL, Matched, Run, WholeRow, rows_of
 from gradleak.studies.shared.outcomes import PSNR, Outcome, collected
 from gradleak.studies.wang2024.columns import COLUMNS
 
-__all__ = ["COLUMNS", "draw_paired"]
+__all__ = ["COLUMNS"]
 PLACE = "Section 5.1, Table 4"
 
 
@@ -58,35 +56,27 @@ class Parameters(matched_runs.Parameters):
                     yield row.model_copy(update={"samples": min(self.whole, row.samples)})
 
 
-class Stated(Matched):
+class Stated(WholeRow):
     """Match with the paper's five pairs of weights."""
 
     part: ClassVar[str] = "as stated"
-
-    def run(self) -> list[Columns]:
-        """Match with every pair of weights, and compare the results."""
-        return self.row_of_table(RUNS, PAIRS)
+    runs: ClassVar[Mapping[str, Run]] = RUNS
+    pairs: ClassVar[Sequence[tuple[str, str]]] = PAIRS
 
 
 class Coded(Matched):
     """Match with the weights that the paper's code uses for the last pair."""
 
     part: ClassVar[str] = "as coded"
-
-    def run(self) -> list[Columns]:
-        """Match with these weights."""
-        return self.compared(self.private(), CODED)
+    runs: ClassVar[Mapping[str, Run]] = CODED
 
 
 class WholeSteps(Matched):
     """Match with three pairs of weights without line search (full L-BFGS steps), as in the paper's code."""
 
     part: ClassVar[str] = "full steps"
-
-    def run(self) -> list[Columns]:
-        """Match with every pair of weights, and compare the results."""
-        rows = self.compared(self.private(), WHOLE)
-        return [*rows, *matched_runs.paired(rows, [(BEST + FULL, BASE + FULL)], self.seed)]
+    runs: ClassVar[Mapping[str, Run]] = WHOLE
+    pairs: ClassVar[Sequence[tuple[str, str]]] = [(BEST + FULL, BASE + FULL)]
 
 
 def headline(record: Record) -> Headline:
@@ -106,16 +96,6 @@ def headline(record: Record) -> Headline:
         figure=figure_curves,
         of="images",
     )
-
-
-def table(record: Record) -> pd.DataFrame:
-    """Return Table 4, ours and the paper's. Rows: rows of Table 4 and pairs of weights."""
-    return matched_runs.means_table(record, NAMES, "weights")
-
-
-def figure_means(record: Record) -> Figure:
-    """Plot the mean PSNR (dB) of every pair of weights, ours and the paper's; one panel for each row of Table 4."""
-    return matched_runs.draw_means(record, NAMES)
 
 
 def figure_curves(record: Record) -> Figure:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
-import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -24,7 +23,7 @@ from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.drawn import crossed, drawn, lines
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import NOTHING, among, cells, only, select, summary
+from gradleak.show.summaries import select
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.outcomes import Kind, Measure, Outcome, average_of, collected
@@ -32,6 +31,7 @@ from gradleak.studies.shared.samples import observe_private, private_samples
 from gradleak.studies.shared.searched import percentage, statuses
 from gradleak.studies.wang2024.columns import COLUMNS
 
+__all__ = ["COLUMNS"]
 PLACE = "Table 5, Figure 6"
 # The authors' particle swarm for this table: windows of the scalar, particles, iterations, and the scalar's tolerance.
 WINDOWS = ((1.0, 5.0), (-5.0, -1.0), (5.0, 10.0), (-10.0, -5.0))
@@ -210,34 +210,6 @@ def headline(record: Record) -> Headline:
     )
 
 
-def _on_layer(record: Record) -> pd.DataFrame:
-    """Return the rows with a disturbed layer; `aware` marks the attacker who expects its defence."""
-    rows = select(record.rows(Disturbed), place="layer")
-    expects = rows["defense"].eq("clip").map({True: UNSCALED, False: ESTIMATED})
-    return rows.assign(aware=rows["attack"] == expects)
-
-
-def table(record: Record) -> pd.DataFrame:
-    """Return the results of the published search and of two attackers with the exact solver, by defence and strength.
-
-    The unaware attacker expects no defence; the aware attacker estimates the noise, or the factor of a clipped
-    gradient. The strength of noise is its standard deviation, for both readings of the paper's levels.
-    """
-    rows = _on_layer(record).sort_values(["defense", "std"])
-    aware = cells(COLUMNS, "within_tenth", "class_right", head="aware: {}")
-    aware |= cells(COLUMNS, "label_error", head="aware: median {}")
-    return summary(
-        rows.assign(strength=rows["std"].map("{:.3g}".format).mask(rows["defense"] == "sign", NOTHING)),
-        {"defence": "defense", "strength": "strength"},
-        {
-            **cells(COLUMNS, "utility"),
-            "published search: scalars within 1": among(only("within_one", COLUMNS["within_one"].text), attack=SWARM),
-            "unaware: no label found": among(only("failed", COLUMNS["failed"].text), attack=EXACT),
-            **{head: among(measure, aware=True) for head, measure in aware.items()},
-        },
-    ).replace("nan", NOTHING)
-
-
 def figure_errors(record: Record) -> Figure:
     """Plot the median L1 label error against the standard deviation of the noise, as Figure 6 does.
 
@@ -260,19 +232,25 @@ def figure_errors(record: Record) -> Figure:
 
 
 def figure_utility(record: Record) -> Figure:
-    """Plot the share of labels within 0.1 (L1) against 1 − cosine of the sent gradient with the undisturbed gradient.
+    """Plot the shares of labels within 0.1 (L1) and of classes right against the change of the gradient's direction.
 
-    One line for each defence; the attacker expects the defence.
+    The change is 1 − cosine of the sent gradient with the undisturbed gradient. One line for each defence on the whole
+    layer; the attacker expects the defence.
     """
-    rows = select(_on_layer(record), aware=True)
+    shares = {"within_tenth": "labels within 0.1 (L1)", "class_right": "classes right"}
+    rows = select(record.rows(Disturbed), place="layer")
+    expects = rows["defense"].eq("clip").map({True: UNSCALED, False: ESTIMATED})
+    rows = rows[rows["attack"] == expects].assign(lost=1 - rows["utility"].clip(upper=1 - 1e-8))
     return drawn(
-        rows.assign(lost=1 - rows["utility"].clip(upper=1 - 1e-8)),
-        lines("lost", "within_tenth", by="defense", markersize=6),
+        rows.melt(["lost", "defense"], list(shares), "measure", "share"),
+        lines("lost", "share", by="defense", markersize=6),
+        panels="measure",
+        title=shares.__getitem__,
         height=3.6,
         legend=6,
         xscale="log",
         xlabel="1 − cosine of the sent and the clean gradient",
-        ylabel="labels within 0.1 (L1), %",
+        ylabel="recovered, %",
     )
 
 

@@ -7,10 +7,11 @@ of the loss that a prior defines, before and after training.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
@@ -29,20 +30,9 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.drawn import drawn
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import (
-    among,
-    cells,
-    greatest,
-    mean,
-    median,
-    only,
-    select,
-    share,
-    spread,
-    summary,
-    total,
-)
+from gradleak.show.summaries import cells, select, share, summary
 from gradleak.show.touch import InteractiveFigure, LabelSlider
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
@@ -258,53 +248,42 @@ class Landscape(Experiment):
 
     def run(self) -> Iterator[Columns]:
         """Find the minima of every sample for both kinds of label, and choose the sample that figures show."""
+        private, accuracy = data.load(self.dataset, "test"), None
+        if self.recipe is None:
+            model = built(self.network, private, self.seed, self.device)
+        else:
+            trained = training.train(self.recipe, device=self.device)
+            model, accuracy = trained.model, trained.accuracy
         for labels in ("smoothing", "mixup"):
-            path, truth, accuracy = self._paths(labels)
-            rows = sample_minima(path, truth, labels, accuracy)
+            inputs, targets = private_samples(private, labels, self.samples, self.seed)
+            path, truth = reduced(*observe_private(model, inputs, targets, "float32", self.device))
+            rows = [row | {"test_accuracy": accuracy} for row in sample_minima(path, truth, labels)]
             yield from rows
             if labels == "smoothing":
                 sample = _example(rows)
                 kept = written(path[sample : sample + 1])
                 yield {"example": True, "sample": sample, "truth": float(truth[sample]), **kept}
 
-    def _paths(self, labels: str) -> tuple[LabelPath, Tensor, float | None]:
-        """Return the label paths of the samples, their true scalars (N,), and a trained network's test accuracy."""
-        private = data.load(self.dataset, "test")
-        inputs, targets = private_samples(private, labels, self.samples, self.seed)
-        if self.recipe is None:
-            accuracy = None
-            model = built(self.network, private, self.seed, self.device)
-        else:
-            trained = training.train(self.recipe, device=self.device)
-            model, accuracy = trained.model, trained.accuracy
-        return *reduced(*observe_private(model, inputs, targets, "float32", self.device)), accuracy
 
-
-def sample_minima(
-    path: LabelPath, truth: torch.Tensor, labels: str, test_accuracy: float | None
-) -> list[dict[str, Any]]:
+def sample_minima(path: LabelPath, truth: Tensor, labels: str) -> list[dict[str, Any]]:
     """Find the minima of the variance and of the mean square, and compare them with the true scalars.
 
     Args:
         path: The label paths of N samples.
         truth: The true scalars (N,).
         labels: The kind of label.
-        test_accuracy: The network's test accuracy if it is trained.
 
     Returns:
         A row for each sample.
     """
-    variances = find_minima(path, labels, "variance", start=START_SCALED)
-    squares = find_minima(path, labels, "square", start=START_SCALED)
-    rows = []
-    for n, (true, variance, square, intervals) in enumerate(
-        zip(truth.tolist(), variances, squares, nonnegative_intervals(path), strict=True)
-    ):
+    losses = (find_minima(path, labels, kind, start=START_SCALED) for kind in ("variance", "square"))
+    rows: list[dict[str, Any]] = []
+    for true, variance, square, intervals in zip(truth.tolist(), *losses, nonnegative_intervals(path), strict=True):
         first, first_scaled = (first_minimum(variance, true, start) for start in (START, START_SCALED))
         rows.append(
             {
                 "labels": labels,
-                "sample": n,
+                "sample": len(rows),
                 "truth": true,
                 "minima": len(variance.side(true).scalars),
                 "first": first,
@@ -316,13 +295,12 @@ def sample_minima(
                 "accepted_wrong": _accepted_wrong(variance, true),
                 "square_right": _found(square.best, true),
                 "negative_interval": any(high / low > 1 + 1e-4 for low, high in intervals if low * true > 0),
-                "test_accuracy": test_accuracy,
             }
         )
     return rows
 
 
-def _example(rows: Sequence[Mapping[str, Any]]) -> int:
+def _example(rows: list[dict[str, Any]]) -> int:
     """Return the first sample whose first minimum is wrong, else a sample with the most minima."""
     most = max(rows, key=lambda row: row["minima"])
     return int(next((row for row in rows if row["first_wrong"]), most)["sample"])
@@ -373,41 +351,34 @@ def measured_sums(labels: Tensor, reach: Tensor, dtype: torch.dtype) -> Columns:
 
 def interval_rows(path: LabelPath, truth: Tensor) -> list[Columns]:
     """Return, for every sample, the interval of λ around the true scalar (N,) in which every label is valid."""
-    known = truth.tolist()
-    around = [_around(own, true) for own, true in zip(nonnegative_intervals(path), known, strict=True)]
-    ends = torch.tensor([[low, high] for low, high, _ in around], dtype=path.ratios.dtype).to(path.ratios.device)
-    # In an interval without an upper end, labels tend to the one-hot prediction; a large scalar stands for this limit.
-    ends[:, 1] = torch.where(ends[:, 1].isinf(), 1e9 * ends[:, 0], ends[:, 1])
-    labels = path.labels(ends)
-    distances = (labels[:, 0] - labels[:, 1]).abs().sum(dim=1).tolist()
-    return [
-        {
-            "truth": true,
-            "low": low,
-            "high": high,
-            "elsewhere": elsewhere,
-            "least": least,
-            "widening": high / low,
-            "interval": high / low > 1 + 1e-4,
-            "endless": math.isinf(high),
-            "label_distance": distance,
-        }
-        for true, (low, high, elsewhere), least, distance in zip(
-            known, around, path.least.tolist(), distances, strict=True
+    rows: list[Columns] = []
+    for n, (true, intervals) in enumerate(zip(truth.tolist(), nonnegative_intervals(path), strict=True)):
+        # One-hot and mixup labels have entries that are exactly 0, so their true scalar is an end point: allow for
+        # rounding.
+        around = [
+            (low, high)
+            for low, high in intervals
+            if low * true > 0 and abs(low) <= abs(true) * (1 + 1e-5) and abs(high) >= abs(true) * (1 - 1e-5)
+        ]
+        low, high = around[0] if around else (true, true)
+        # In an interval without an upper end, labels tend to the one-hot prediction; a large scalar stands for this
+        # limit.
+        ends = path.ratios.new_tensor([[low, 1e9 * low if math.isinf(high) else high]])
+        first, last = path[n : n + 1].labels(ends)[0]
+        rows.append(
+            {
+                "truth": true,
+                "low": low,
+                "high": high,
+                "elsewhere": len(intervals) - len(around),
+                "least": float(path.least[n]),
+                "widening": high / low,
+                "interval": high / low > 1 + 1e-4,
+                "endless": math.isinf(high),
+                "label_distance": float((first - last).abs().sum()),
+            }
         )
-    ]
-
-
-def _around(intervals: list[tuple[float, float]], true: float) -> tuple[float, float, int]:
-    """Return the ends of the interval that contains the true scalar, and the number of other intervals."""
-    # One-hot and mixup labels have entries that are exactly 0, so their true scalar is an end point: allow for
-    # rounding.
-    own = [
-        (low, high)
-        for low, high in intervals
-        if low * true > 0 and abs(low) <= abs(true) * (1 + 1e-5) and abs(high) >= abs(true) * (1 - 1e-5)
-    ]
-    return (*(own[0] if own else (true, true)), len(intervals) - len(own))
+    return rows
 
 
 def headline(record: Record) -> Headline:
@@ -429,106 +400,25 @@ def headline(record: Record) -> Headline:
     )
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return how much the sums of pseudo labels differ from 1.
-
-    Rows: layers, with or without bias, and kinds of label. Columns: the number of pseudo labels, the share with a
-    negative entry, the largest |Σŷ − 1| in each precision, and this error relative to its bound.
-    """
-    rows = pd.concat([record.rows(RandomLayers), record.rows(NetworkSums)])
-    rows = rows.fillna({"network": "random", "labels": "any", "bias": False})
-    sizes = rows["classes"].map(lambda classes: "" if pd.isna(classes) else f", C = {classes:.0f}")
-    return summary(
-        rows.assign(layer=rows["network"] + sizes, bias=rows["bias"].map({True: "yes", False: "no"})),
-        {"layer": "layer", "bias": "bias", "labels": "labels"},
-        {
-            **cells(COLUMNS, "pseudo_labels", by=total),
-            **cells(COLUMNS, "invalid_percent", by=mean),
-            "largest |Σŷ − 1|, float32": among(greatest("sum_error", ".1e"), dtype="float32"),
-            "largest |Σŷ − 1|, float64": among(greatest("sum_error", ".1e"), dtype="float64"),
-            **cells(COLUMNS, "bound_share", by=greatest),
-        },
-    )
-
-
-def bias_table(record: Record) -> pd.DataFrame:
-    """Return the median L1 label error for random layers with a bias.
-
-    Rows: numbers of classes C and precisions. Columns: layers; the error at the true scalar with the bias ignored and
-    with the bias used; and the error of the closed form, which needs no scalar.
-    """
-    return summary(
-        select(record.rows(RandomLayers), bias=True).astype({"classes": int}),
-        {"C": "classes", "precision": "dtype"},
-        {
-            "layers": only("samples", "{:,}"),
-            **cells(COLUMNS, "median_label_error_bias_ignored", "median_label_error", "median_label_error_closed_form"),
-        },
-    )
-
-
-def interval_table(record: Record) -> pd.DataFrame:
-    """Return the intervals of valid labels if nothing is known about the label.
-
-    Rows: networks and kinds of label. Columns: the share of samples with an interval, and with one without end; the
-    median ratio of the interval's ends; the L1 distance between the labels at its ends, mean ± standard deviation; and
-    the share of samples with a second interval.
-    """
-    return summary(
-        record.rows(Intervals).assign(second=lambda rows: rows["elsewhere"] > 0),
-        {"network": "network", "labels": "labels"},
-        {
-            **cells(COLUMNS, "interval", "endless", by=share),
-            **cells(COLUMNS, "widening", by=median),
-            **cells(COLUMNS, "label_distance", by=spread),
-            "samples with a second interval": share("second", ".1%"),
-        },
-    )
-
-
 def minima_table(record: Record) -> pd.DataFrame:
     """Return how often each rule for choosing a minimum is wrong.
 
     Rows: networks and kinds of label. Columns: the shares of samples with a wrong first minimum from ±1, a wrong first
     minimum from ±¼, a wrong lowest minimum, and a wrong minimum that the paper's code accepts.
     """
-    return _shares(record, "first_wrong", "first_scaled_wrong", "best_wrong", "accepted_wrong")
+    rows = samples(record)
+    accuracy = rows["test_accuracy"].map(lambda own: "" if pd.isna(own) else f" (test accuracy {own:.1%})")
+    return summary(
+        rows.assign(name=rows["network"] + ", " + rows["stage"] + accuracy),
+        {"network": "name", "labels": "labels"},
+        cells(COLUMNS, "first_wrong", "first_scaled_wrong", "best_wrong", "accepted_wrong", by=share),
+    )
 
 
-def alternatives_table(record: Record) -> pd.DataFrame:
-    """Return the results of the two losses of appendix C.
-
-    Rows: networks and kinds of label. Columns: the share of samples for which the square loss is right, and the share
-    for which the negative mass is 0 on an interval.
-    """
-    return _shares(record, "square_right", "negative_interval")
-
-
-def _samples(record: Record) -> pd.DataFrame:
+def samples(record: Record) -> pd.DataFrame:
     """Return a row for each sample and kind of label whose minima were counted."""
     rows = record.rows(Landscape)
     return rows[rows["example"].ne(True)].infer_objects()
-
-
-def _shares(record: Record, *columns: str) -> pd.DataFrame:
-    rows = _samples(record)
-    return summary(
-        rows.assign(name=rows["network"] + ", " + rows["stage"]),
-        {"network": "name", "labels": "labels"},
-        cells(COLUMNS, *columns, by=share),
-    )
-
-
-def training_line(record: Record) -> str:
-    """Return a sentence on the trained network: its training and its test accuracy."""
-    frame = _samples(record)
-    line = frame[frame["stage"] == "trained"].iloc[0]
-    stated = record.stated(Parameters)
-    start = f", from {stated.pretrained}" if stated.pretrained else ""
-    return (
-        f"{line['network']}, trained with label smoothing on {data.title(stated.training_dataset)} for "
-        f"{stated.epochs} epochs{start}: test accuracy {line['test_accuracy']:.1%}"
-    )
 
 
 def figure_two(record: Record) -> Figure:
@@ -537,8 +427,38 @@ def figure_two(record: Record) -> Figure:
     Bars show the label at five scalars from end to end of the valid interval, and at one scalar outside each end.
     """
     case = record.rows(OneInterval).iloc[0]
-    path = read(case["logits"], case["ratios"])
-    return draw_two(path, case["truth"], (case["low"], case["high"]))
+    path, low, high = read(case["logits"], case["ratios"]), case["low"], case["high"]
+    high = high if math.isfinite(high) else 4 * low
+
+    def labels(powers: Any) -> tuple[Any, Any, Any]:
+        """Return scalars, at 0 and 1 the ends of the interval, with their labels and losses."""
+        scalars = low * (high / low) ** np.asarray(powers)
+        found = path.labels(torch.from_numpy(scalars)[None])
+        return scalars, found[0].numpy(), label_loss(found)[0].numpy()
+
+    figures.style()
+    figure = plt.figure(figsize=(8.4, 6.6), layout="constrained")
+    axes = list(figure.subplot_mosaic("AAAABBBB;CCDDEEFF;.GGHHII.", height_ratios=[1.5, 0.9, 0.9]).values())
+    scalars, curves, losses = labels(np.linspace(-0.45, 1.45, 500))
+    axes[0].plot(scalars, curves, color=figures.COLOURS[2], linewidth=1.1)
+    axes[0].axhline(0, color="0.3", linewidth=0.8)
+    axes[0].set(title="every entry ŷᵢ(λ)", xlabel="λ", ylabel="ŷᵢ")
+    axes[1].plot(scalars, losses, color=figures.COLOURS[0])
+    axes[1].set(title="variance loss", xlabel="λ", yscale="log")
+    for axis in axes[:2]:
+        axis.axvspan(low, high, color=figures.COLOURS[3], alpha=0.25, linewidth=0, label="all labels valid")
+        figures.mark_truth(axis, case["truth"])
+    axes[1].legend(loc="best")
+    shown = labels([-0.25, 0, 0.25, 0.5, 0.75, 1, 1.25])
+    for axis, scalar, label, loss in zip(axes[2:], *shown, strict=True):
+        valid = bool((label >= -1e-9).all())
+        colour, hatch = (figures.COLOURS[0], "") if valid else (figures.COLOURS[1], "///")
+        axis.bar(range(len(label)), label, color=colour, hatch=hatch, edgecolor="white")
+        axis.axhline(0, color="0.3", linewidth=0.8)
+        axis.set(xticks=[], ylim=(min(-0.08, 1.1 * shown[1].min()), 1.05 * max(1, shown[1].max())))
+        axis.set_title(f"λ = {scalar:.2f}{'' if valid else ': not a label'}", fontsize=9.5)
+        axis.set_xlabel(f"loss {loss:.1e}", fontsize=8.5)
+    return figure
 
 
 def slider(record: Record) -> InteractiveFigure:
@@ -569,82 +489,27 @@ def slider_ends(low: float, high: float) -> tuple[float, float]:
     return low * (high / low) ** -0.15, high * (high / low) ** 0.15
 
 
-def draw_two(path: LabelPath, truth: float, interval: tuple[float, float]) -> Figure:
-    """Plot the labels of one gradient, and the variance loss, against λ.
-
-    Args:
-        path: The label path of one sample.
-        truth: The true scalar.
-        interval: The ends of the interval with valid labels.
-    """
-    low, high = interval
-    high = high if math.isfinite(high) else 4 * low
-    inside = low * (high / low) ** np.linspace(0, 1, 5)
-    shown = np.concatenate([[low * (low / high) ** 0.25], inside, [high * (high / low) ** 0.25]])
-    scalars = torch.tensor(shown, dtype=path.ratios.dtype)[None]
-    labels = path.labels(scalars)[0].numpy()
-    losses = label_loss(path.labels(scalars))[0].numpy()
-    wide = low * (high / low) ** np.linspace(-0.45, 1.45, 500)
-    curve = path.labels(torch.tensor(wide, dtype=path.ratios.dtype)[None])
-
-    figures.style()
-    import matplotlib.pyplot as plt
-
-    figure = plt.figure(figsize=(8.4, 6.6), layout="constrained")
-    grid = figure.add_gridspec(3, 8, height_ratios=[1.5, 0.9, 0.9])
-    left, right = figure.add_subplot(grid[0, :4]), figure.add_subplot(grid[0, 4:])
-    left.plot(wide, curve[0].numpy(), color=figures.COLOURS[2], linewidth=1.1)
-    left.axhline(0, color="0.3", linewidth=0.8)
-    left.set(title="every entry ŷᵢ(λ)", xlabel="λ", ylabel="ŷᵢ")
-    right.plot(wide, label_loss(curve)[0].numpy(), color=figures.COLOURS[0])
-    right.set(title="variance loss", xlabel="λ", yscale="log")
-    for axis in (left, right):
-        axis.axvspan(low, high, color=figures.COLOURS[3], alpha=0.25, linewidth=0, label="all labels valid")
-        figures.mark_truth(axis, truth)
-    right.legend(loc="best")
-    places = [
-        grid[1, 0:2],
-        grid[1, 2:4],
-        grid[1, 4:6],
-        grid[1, 6:8],
-        grid[2, 1:3],
-        grid[2, 3:5],
-        grid[2, 5:7],
-    ]
-    top = max(1.0, float(labels.max())) * 1.05
-    bottom = min(-0.08, float(labels.min()) * 1.1)
-    for place, scalar, label, loss in zip(places, shown, labels, losses, strict=True):
-        axis = figure.add_subplot(place)
-        valid = bool((label >= -1e-9).all())
-        axis.bar(
-            np.arange(len(label)), label,
-            color=figures.COLOURS[0] if valid else figures.COLOURS[1], hatch="" if valid else "///", edgecolor="white",
-        )  # fmt: skip
-        axis.axhline(0, color="0.3", linewidth=0.8)
-        axis.set_ylim(bottom, top)
-        axis.set_xticks([])
-        axis.set_title(f"λ = {scalar:.2f}{'' if valid else ': not a label'}", fontsize=9.5)
-        axis.set_xlabel(f"loss {loss:.1e}", fontsize=8.5)
-    return figure
-
-
 def figure_intervals(record: Record) -> Figure:
     """Plot the cumulative distribution of the L1 distance between the labels at the ends of the valid interval.
 
     One panel for each network, one line for each kind of label.
     """
-    frame = record.rows(Intervals)
-    names = list(dict.fromkeys(frame["network"]))
-    figure, axes = figures.panels(1, len(names), height=2.7, sharey=True)
-    for axis, name in zip(axes[0], names, strict=True):
+
+    def distributions(axis: Axes, rows: pd.DataFrame) -> None:
         for index, kind in enumerate(LABELS):
-            own = frame[(frame["network"] == name) & (frame["labels"] == kind)]
             style = {"color": figures.COLOURS[index], "linestyle": figures.DASHES[index]}
-            sns.ecdfplot(own, x="label_distance", ax=axis, label=kind, **style)
-        axis.set(title=name, xlabel="L1 distance of the end labels", xlim=(-0.05, 2.05), ylabel="")
-    axes[0][0].set_ylabel("share of samples")
-    figures.legend_below(figure, len(LABELS))
-    return figure
+            sns.ecdfplot(select(rows, labels=kind), x="label_distance", ax=axis, label=kind, **style)
+
+    return drawn(
+        record.rows(Intervals),
+        distributions,
+        panels="network",
+        height=2.7,
+        legend=len(LABELS),
+        xlabel="L1 distance of the end labels",
+        ylabel="share of samples",
+        xlim=(-0.05, 2.05),
+    )
 
 
 def _examples(record: Record) -> dict[str, tuple[LabelPath, float]]:
@@ -660,65 +525,27 @@ def _examples(record: Record) -> dict[str, tuple[LabelPath, float]]:
 def figure_landscape(record: Record) -> Figure:
     """Plot the variance loss of one sample against the scalar λ, as Figures 1 and 7 do; one row for each network.
 
-    Left: both signs of λ. Middle: all minima with the sign of the true scalar. Right: the first minimum.
+    Left: both signs of λ. Right: all minima with the sign of the true scalar.
     """
     cases = _examples(record)
-    figure, axes = figures.panels(len(cases), 3, height=2.4)
+    figure, axes = figures.panels(len(cases), 2, height=2.4)
     for row, (name, (path, truth)) in zip(axes, cases.items(), strict=True):
-        minima = find_minima(path, "smoothing", start=START_SCALED)[0]
-        side = minima.side(truth)
-        marks = np.append(side.scalars.abs().numpy(), abs(truth))
-        first = first_minimum(minima, truth, START)
-        reach = 1.5 * float(marks.max())
-        sign = float(np.sign(truth))
-        windows = [
-            np.concatenate([-np.geomspace(reach, 0.25, 900), [np.nan], np.geomspace(0.25, reach, 900)]),
-            sign * np.geomspace(0.8 * marks.min(), 1.25 * marks.max(), 1200),
-            first * np.linspace(0.93, 1.07, 600),
-        ]
-        titles = (f"{name}, both signs", "sign of the true scalar", "near the first minimum")
-        for axis, scalars, title in zip(row, windows, titles, strict=True):
-            _draw_loss(axis, path, scalars)
-            inside = (side.scalars.numpy() >= np.nanmin(scalars)) & (side.scalars.numpy() <= np.nanmax(scalars))
-            axis.plot(
-                side.scalars[inside],
-                side.losses[inside].clamp(min=1e-18),
-                "o",
-                color=figures.COLOURS[1],
-                markersize=5,
-                label="minimum",
-            )
-            if np.nanmin(scalars) <= truth <= np.nanmax(scalars):
-                figures.mark_truth(axis, truth)
-            axis.set(title=title, xlabel="λ")
+        side = find_minima(path, "smoothing", start=START_SCALED)[0].side(truth)
+        marks = np.abs(np.append(side.scalars, truth))
+        outward = np.geomspace(0.25, 1.5 * marks.max(), 900)
+        windows = {
+            f"{name}, both signs": np.concatenate([-outward[::-1], [np.nan], outward]),
+            f"{name}, sign of the true scalar": np.copysign(
+                np.geomspace(0.8 * marks.min(), marks.max() / 0.8, 1200), truth
+            ),
+        }
+        for axis, (title, scalars) in zip(row, windows.items(), strict=True):
+            losses = label_loss(path.labels(torch.from_numpy(scalars)[None]))[0]
+            axis.plot(scalars, losses.clamp(min=1e-18), color=figures.COLOURS[0])
+            minima = {"color": figures.COLOURS[1], "markersize": 5, "label": "minimum"}
+            axis.plot(side.scalars, side.losses.clamp(min=1e-18), "o", **minima)
+            figures.mark_truth(axis, truth)
+            axis.set(title=title, xlabel="λ", yscale="log")
         row[0].set_ylabel("variance loss")
     figures.legend_below(figure, 2)
-    return figure
-
-
-def _draw_loss(axis: Axes, path: LabelPath, scalars: np.ndarray[Any, Any]) -> None:
-    values = label_loss(path.labels(torch.from_numpy(scalars)[None]))[0].clamp(min=1e-18)
-    axis.plot(scalars, values, color=figures.COLOURS[0])
-    axis.set_yscale("log")
-
-
-def figure_alternatives(record: Record) -> Figure:
-    """Plot the variance loss and both losses of appendix C against the scalar λ, one panel for each network."""
-    names = {
-        "variance": "variance (Eqn. 5)",
-        "square": "mean square (App. C)",
-        "negative": "negative mass (App. C)",
-    }
-    cases = _examples(record)
-    figure, axes = figures.panels(1, len(cases), height=2.8, sharey=True)
-    for axis, (name, (path, truth)) in zip(axes[0], cases.items(), strict=True):
-        scalars = truth * np.geomspace(0.4, 4, 1200)
-        labels = path.labels(torch.from_numpy(scalars)[None])[0]
-        for index, (kind, label) in enumerate(names.items()):
-            values = label_loss(labels, "smoothing", kind).clamp(min=1e-12)  # type: ignore[arg-type]
-            axis.plot(scalars, values, color=figures.COLOURS[index], linestyle=figures.DASHES[index], label=label)
-        figures.mark_truth(axis, truth)
-        axis.set(title=name, xlabel="λ", yscale="log", ylim=(1e-9, None))
-    axes[0][0].set_ylabel("loss")
-    figures.legend_below(figure, 4)
     return figure

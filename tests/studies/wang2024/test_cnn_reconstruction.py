@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from gradleak import data
 from gradleak.runs.records import Record
 from gradleak.studies.shared import matched_runs
-from gradleak.studies.wang2024 import cnn_reconstruction
 
 STUDY = "cnn-reconstruction"
 CHOSEN = {
@@ -17,8 +15,8 @@ CHOSEN = {
     "again": 2,
     "again_restarts": 2,
     "whole": 2,
-    "second_order": 1,
     "second_order_steps": 1,
+    "second_order_starts": [{"stage": "untrained", "start": "random", "images": 1}],
 }
 # Golden rows hold these as well.
 MORE = {"stages": ["untrained", "trained"]}
@@ -49,8 +47,6 @@ def test_samples_are_the_papers() -> None:
     inputs, smooth = matched_runs.table_samples(photos, "smoothing", 3 * photos.classes, 1)
     assert smooth.argmax(dim=1).bincount().tolist() == [3] * photos.classes
     assert len(inputs.flatten(1).unique(dim=0)) == len(inputs)
-    torch.testing.assert_close(smooth.sum(dim=1), torch.ones(len(smooth)).double())
-    assert smooth.amax(dim=1).min() > 0.5
 
 
 def test_a_paired_difference_is_told_from_none() -> None:
@@ -60,13 +56,3 @@ def test_a_paired_difference_is_told_from_none() -> None:
     (found,) = matched_runs.paired(rows, [("a", "b")], 0)
     assert found["difference"] == pytest.approx((7 * 1 + (21 / 2 - 20)) / 8)
     assert found["lower"] < found["difference"] < found["upper"] == pytest.approx(1.0)
-
-
-def test_a_start_may_be_of_fewer_images() -> None:
-    starts = ["untrained/random", "trained/random/2"]
-    chosen = cnn_reconstruction.Parameters(images=3, second_order=3, second_order_starts=starts)
-    second = [one for one in chosen.experiments() if isinstance(one, cnn_reconstruction.SecondOrder)]
-    assert [(one.stage, one.place) for one in second] == [
-        *(("untrained", n) for n in range(3)),
-        *(("trained", n) for n in range(2)),
-    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gradleak.labels import label_path, recover_soft_labels
+from gradleak.labels import recover_soft_labels
 from gradleak.runs.records import Record
 from gradleak.studies.wang2024 import failure_analysis
 
@@ -25,16 +25,11 @@ def test_nothing_is_wrong_without_saying_so(record: Record) -> None:
 
 
 def test_the_cases_are_what_they_are_said_to_be() -> None:
-    cases = {case: failure_analysis.make_case(case, 64, 50, 0) for case in failure_analysis.CASES}
-    gradients, weight, _ = cases["out of bound"]
+    gradients, weight, _ = failure_analysis.make_case("out of bound", 64, 50, 0)
     found = recover_soft_labels(gradients, weight, nonnegative=False)
     assert (4 * found.scalars).abs().median() > 100, "outside the bound of the search"
-    assert (cases["certain and right"][0].flatten(1).abs().amax(dim=1) == 0).double().mean() > 0.8
-    gradients, weight, targets = cases["one-hot probability"]
-    ratios = label_path(gradients, weight).ratios.abs().sort(dim=1).values
-    mostly = (ratios[:, -2:] > 0.99).all(dim=1) & (ratios[:, :-2] < 0.01).all(dim=1)
-    assert mostly.double().mean() > 0.8, "two rows, one the negative of the other"
-    assert (targets.sum(dim=1) == 1).all()
+    gradients, _, _ = failure_analysis.make_case("certain and right", 64, 50, 0)
+    assert (gradients.flatten(1).abs().amax(dim=1) == 0).double().mean() > 0.8
 
 
 def test_two_smoothed_labels_give_one_saturated_gradient() -> None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
-from gradleak import claims, data, metrics, models
-from gradleak.errors import InputError
+from gradleak import claims, metrics
 from gradleak.runs import records
-from gradleak.runs.columns import Column, Columns
 from gradleak.runs.records import Record
-from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.searched import judged
 from gradleak.studies.wang2024 import label_accuracy as study
 
@@ -20,15 +15,13 @@ STUDY = "label-accuracy"
 CHOSEN = study.Parameters.at("smallest")
 
 
-def test_what_is_not_recovered_is_said_to_be_open(record: Record) -> None:
+def test_what_is_not_recovered_is_ambiguous_or_has_a_zero_gradient(record: Record) -> None:
     frame = study._first(record).set_index("labels")
     assert (frame["silent"] == 0).all()
-    assert (frame["accuracy"] > 60).all()
-    assert (frame["accuracy"] < 100).all(), "a saturated network guesses some images rightly"
+    assert frame["accuracy"].between(60, 100, inclusive="left").all(), "a certain network guesses some images rightly"
     assert (frame["accuracy"] + frame["ambiguous"] + frame["failed"] >= 100 - 1e-9).all()
     assert frame.loc["onehot", "failed"] == frame.loc["onehot", "zero"] > 0
     assert frame.loc["onehot", "counted_zero"] == 100
-    assert frame.loc["smoothing", "class_right"] > 95
     assert frame.loc["onehot", "idlg"] == frame.loc["onehot", "accuracy"]
 
 
@@ -53,49 +46,22 @@ def test_a_zero_gradient_counts_as_in_the_code() -> None:
     layer = torch.nn.Linear(8, 4, bias=False)
     with torch.no_grad():
         layer.weight.zero_()[0] += 100
-    exact, search = study.under_random_head(layer, features, targets, "onehot", 3, "cpu")
-    assert exact["zero"] == pytest.approx(200 / 3)
-    assert exact["accuracy"] == pytest.approx(100 / 3)
-    assert exact["counted_zero"] == 100
-    assert search["counted"] >= 200 / 3 - 1e-9
+    exact, _ = study.under_random_head(layer, features, targets, "onehot", 3, "cpu")
+    shares = [exact[name] for name in ("zero", "accuracy", "counted_zero")]
+    assert shares == pytest.approx([200 / 3, 100 / 3, 100])
 
 
 def test_a_wrong_label_counts_as_one() -> None:
-    """The judgement can fail: a label that is off and said to be known is silent, a NaN is a miss."""
     truth = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [1.0, 0.0]], dtype=torch.float64)
     labels = truth.clone()
-    labels[1] = torch.tensor([0.5, 0.5])
-    labels[2] = torch.nan
+    labels[1:3] = torch.tensor([[0.5, 0.5], [torch.nan, torch.nan]])
     row = judged(labels, ("unique", "unique", "failed", "ambiguous"), truth)
     assert (row["accuracy"], row["silent"], row["unique"], row["failed"]) == (50, 1, 50, 25)
     assert row["largest_error"] == pytest.approx(0.6)
-    empty = judged(labels[2:3], ("failed",), truth[2:3])
-    assert math.isnan(empty["mean_error"])
     success = metrics.oracle_success(torch.tensor([1.0, 1.1, torch.nan]), torch.tensor([1.002, 1.0, 1.0]), 4.0)
     assert success.tolist() == [True, False, False]
 
 
 def test_claims_on_data_that_is_not_at_hand_are_stand_ins() -> None:
-    stand_ins = [claim for claim in claims.load(STUDY) if claim.stand_in]
-    assert len(stand_ins) == 4
-    for claim in stand_ins:
-        assert claims.judge(claim, records.recorded(STUDY)).differs == ("dataset",)
-
-
-def test_a_trained_row_names_its_training_data() -> None:
-    assert attacked_networks.AttackedNetwork.of("cifar10/lenet/trained").training == "cifar10-jpeg"
-    private, row = data.load("photos", "test"), attacked_networks.AttackedNetwork.of("photos/lenet/untrained")
-    model, accuracy = attacked_networks.network(row, "mixup", private, 0, "cpu")
-    assert accuracy is None
-    assert model.head.bias is None
-
-
-def test_the_two_stems() -> None:
-    wide, small = (models.build(name) for name in ("resnet18", "resnet18-cifar"))
-    assert wide.body.conv1.kernel_size == (7, 7)
-    assert small.body.conv1.kernel_size == (3, 3)
-
-
-def test_an_undeclared_column_is_refused() -> None:
-    with pytest.raises(InputError, match="columns nothing, which are not declared"):
-        Columns(count=Column("samples")).check({"count": 1, "nothing": 2})
+    judged_claims = claims.judgements(records.recorded(STUDY)).values()
+    assert [judged.differs for judged in judged_claims if judged.claim.stand_in] == [("dataset",)] * 4
