@@ -86,35 +86,23 @@ class Variant(Group):
     epsilon: float = Field(ge=0, lt=1)
 
 
+ROWS = listed(
+    Attacked,
+    *(("mnist", "lenet5", activation, 32) for activation in ("sigmoid", "tanh")),
+    *(("tinyimagenet32", "resnet50-cifar", activation, 256) for activation in ("relu", "selu")),
+    *(("cifar10", "vgg16", activation, 32) for activation in ("elu", "relu")),
+)
 SMALLEST = listed(Attacked, ("photos", "lenet5", "sigmoid", 8))
 
 
 class Parameters(studies.Parameters):
     """Parameters of the page: networks and their training, losses, batches and auxiliary samples."""
 
-    rows: list[Attacked] = setting(
-        paper=listed(
-            Attacked,
-            *(("mnist", "lenet5", activation, 32) for activation in ("sigmoid", "tanh")),
-            *(("tinyimagenet32", "resnet50-cifar", activation, 256) for activation in ("relu", "selu")),
-            *(("cifar10", "vgg16", activation, 32) for activation in ("elu", "relu")),
-        ),
-        smallest=SMALLEST,
-    )
+    rows: list[Attacked] = setting(paper=ROWS, smallest=SMALLEST)
     init: str
-    told: list[Attacked] = setting(
-        paper=listed(
-            Attacked,
-            *(("mnist", "lenet5", activation, 32) for activation in ("sigmoid", "tanh")),
-            *(("cifar10", "vgg16", activation, 32) for activation in ("elu", "relu")),
-        ),
-        smallest=SMALLEST,
-    )
+    told: list[Attacked] = setting(paper=ROWS[:2] + ROWS[4:], smallest=SMALLEST)
     begun: list[Begun] = setting(
-        paper=listed(
-            Begun,
-            *(("mnist", "lenet5", one, 32, init) for one in ("sigmoid", "tanh") for init in ("kaiming", "uniform")),
-        ),
+        paper=[row | {"init": init} for row in ROWS[:2] for init in ("kaiming", "uniform")],
         smallest=[SMALLEST[0] | {"init": "kaiming"}],
     )
     networks: int = setting(paper=4, smallest=1, ge=1, le=1000)
