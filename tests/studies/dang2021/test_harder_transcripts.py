@@ -53,10 +53,3 @@ def test_a_release_is_clipped_whole() -> None:
     noisy = study.released(whole, study.Release.of("0.25/2"), torch.Generator().manual_seed(0))
     added = torch.cat([(noisy[name] - sent[name]).flatten() for name in FIRST])
     assert float(added.std()) == pytest.approx(0.5, rel=0.01)
-
-
-def test_two_and_no_more_begin_alike() -> None:
-    for said in study.beginning_alike("sentences", 4, 5):
-        firsts = [tokens[0] for tokens in tokens_of("sentences", said)]
-        assert firsts[0] == firsts[1]
-        assert len(set(firsts)) == 3

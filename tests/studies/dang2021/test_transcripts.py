@@ -57,8 +57,6 @@ def test_nothing_wrong_is_called_unique(record: Record) -> None:
 def test_one_run_with_labels_by_softmax_finds_short_transcripts(record: Record) -> None:
     rows = record.part("matching")
     assert rows.loc[(rows["search"] == "softmax") & (rows["best_of"] == 1), "exact"].all()
-    gains = rows[rows["best_of"] == 0]
-    assert (len(gains), len(rows)) == (3, 10)
 
 
 @pytest.mark.parametrize(
