@@ -120,9 +120,16 @@ def _equations(values: Mapping[str, Any] | Literal["any"], *, at_least: bool = F
     for name, value in values.items():
         number = at_least and isinstance(value, int | float) and not isinstance(value, bool)
         between = " and " if at_least else " or "
-        text = between.join(map(str, value)) if isinstance(value, list) else str(value)
+        text = between.join(map(_text, value)) if isinstance(value, list) else _text(value)
         texts.append(f"{name} {'≥' if number else '='} {text}")
     return ", ".join(texts)
+
+
+def _text(value: Any) -> str:
+    """Return a value as text; a group of named values is written in brackets: "(network lenet, epochs 10)"."""
+    if isinstance(value, dict):
+        return f"({', '.join(f'{name} {own}' for name, own in value.items())})"
+    return str(value)
 
 
 def as_json(entries: Iterable[dict[str, Any]]) -> str:

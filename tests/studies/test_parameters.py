@@ -9,6 +9,7 @@ from gradleak.data.registry import EMBEDDED
 from gradleak.errors import InputError
 from gradleak.runs.forms import Form, Whole
 
+SHOWN = '[{{"dataset": "{}", "network": "{}", "activation": "", "classes": {}, "features": "plain"}}]'
 # Study, parameter, text, what the one line says.
 WRONG = [
     ("llg-defenses", "defenses", "noise", "'noise' is not written defence/level, one of .* noise/variance"),
@@ -19,11 +20,26 @@ WRONG = [
     ("label-attacks-compared", "networks", "lenet5", "'lenet5' is not written network/activation"),
     ("label-attacks-compared", "networks", "lenet5/wobbly", "unknown activation 'wobbly'"),
     ("reveal-labels", "defenses", "grad-drop/2", "share must lie in 0 … 1; got 2"),
-    ("reveal-labels", "rows", "photos/lenet5/tanh/2", "its classes, input should be greater than or equal to 3"),
-    ("reveal-labels", "rows", "digits/efficientnet-lite0//1000", "takes 3 channels; 'digits' has 1"),
+    (
+        "reveal-labels",
+        "rows",
+        SHOWN.format("photos", "lenet5", 2),
+        "its 'classes', input should be greater than or equal",
+    ),
+    ("reveal-labels", "rows", SHOWN.format("digits", "efficientnet-lite0", 1000), "takes 3 channels; 'digits' has 1"),
     ("batch-restoration", "rows", "photos/lenet5/relu/10", "samples without repeats need as many classes; got 10"),
-    ("posterior-attack", "rows", "photos/lenet5/tanh/8.5", "its size, must be a whole number"),
-    ("posterior-attack", "variants", "hinge/1/0", "its loss, input should be 'ce' or 'focal'"),
+    (
+        "posterior-attack",
+        "rows",
+        '[{"dataset": "photos", "network": "lenet5", "activation": "tanh", "size": 8.5}]',
+        "its 'size', input should be a valid integer",
+    ),
+    (
+        "posterior-attack",
+        "variants",
+        '[{"loss": "hinge", "temperature": 1, "epsilon": 0}]',
+        "its 'loss', input should be 'ce' or 'focal'",
+    ),
     ("batches", "cells", "resnet18/20/3/equal/onehot", "its drawn, input should be 'distinct' or 'repeated'"),
     ("batches", "networks", "photos/lenet5/trained/3", "no training recipe for 'photos/lenet5'"),
     (

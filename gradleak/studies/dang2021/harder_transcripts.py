@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from gradleak import claims, defenses, studies
 from gradleak.data import text
@@ -23,30 +23,20 @@ from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
 from gradleak.leak import Gradients, Leak
 from gradleak.models.recogniser import END, START
-from gradleak.runs.forms import Form, Whole
+from gradleak.runs.forms import Form, Group
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.sequences import Transcripts, read_defended, read_output, read_sharing, read_transcripts
 from gradleak.sequences.observed import FIRST
-from gradleak.show.drawn import drawn, proportions
+from gradleak.show.drawn import drawn, look_of, proportions
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, cells, mean, median, summary, total
 from gradleak.studies import Experiment, setting
-from gradleak.studies.dang2021.columns import COLUMNS
+from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
+from gradleak.studies.shared.groups import listed, written
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
-from gradleak.studies.shared.private_noise import draw_noise, private_level
-from gradleak.studies.shared.proportions import successes, successes_with_interval, wilson_interval
-from gradleak.studies.shared.recognisers import (
-    LAST,
-    RATE,
-    OnUtterances,
-    Positive,
-    Size,
-    Source,
-    stage_of,
-    tokens_of,
-    with_stage,
-)
+from gradleak.studies.shared.private_noise import draw_noise
+from gradleak.studies.shared.proportions import wilson_interval
+from gradleak.studies.shared.recognisers import LAST, RATE, OnUtterances, Size, Source, stage_of, tokens_of
 from gradleak.studies.shared.sentence_clients import ClientDefense, client_defense
 from gradleak.studies.shared.transcript_errors import certified, timed
 from gradleak.wording import counted
@@ -55,21 +45,16 @@ PLACE = "Beyond section 4"
 # The parameter that takes the states of the decoder's only layer. Words that fit by chance lead to states outside the
 # span of its inputs.
 NEXT = "head.weight"
-SHOWN = {
-    "none": "none",
-    "noise": "noise, {:g} × root mean square",
-    "half": "float16 numbers",
-    "bfloat16": "bfloat16 numbers",
-    "quantize": "{:.0f} bits",
-    "grad-drop": "smallest {:.0%} dropped",
-    "sign": "sign",
-}
 # The attacks behind defences, by their names in rows.
 READERS = {
     "nearest words": "nearest words",
     "length told": "nearest words, length given",
     "closed form": "closed form",
 }
+# Attacks that rows on missing layers name by the layer that is read.
+SAME = {"the decoder's first layer": "closed form", "the last layer": "last layer", "–": "none possible"}
+# The horizontal axis of the page's figures.
+SHARE: dict[str, Any] = {"xlabel": "share of transcripts exact", "xlim": (-0.04, 1.04)}
 # Prefixes of the parameter names of layers whose gradient may be withheld.
 LAYERS = {
     "none": (),
@@ -80,27 +65,27 @@ LAYERS = {
 }
 
 
-class Alone(Form):
-    """A recogniser and its utterances, written "size/training steps/tokens/utterances"."""
+class Alone(Group):
+    """A recogniser, its steps of training, and the length and the number of the utterances."""
 
     size: Size
-    trained: Whole
-    tokens: Whole = Field(ge=2)
-    utterances: Positive
+    trained: NonNegativeInt
+    tokens: int = Field(ge=2)
+    utterances: PositiveInt
 
 
-class Alike(Form):
+class Alike(Group):
     """The number of utterances per batch, of which exactly two begin with the same word, and the number of batches."""
 
-    size: Whole = Field(ge=2)
-    batches: Positive
+    size: int = Field(ge=2)
+    batches: PositiveInt
 
 
-class Local(Form):
+class Local(Group):
     """The number of local steps on one utterance, and the number of utterances."""
 
-    steps: Positive
-    utterances: Positive
+    steps: PositiveInt
+    utterances: PositiveInt
 
 
 class Release(Form):
@@ -115,11 +100,18 @@ class Parameters(studies.Parameters):
 
     source: Source = setting(paper="librispeech")
     alone: list[Alone] = setting(
-        paper=[f"{size}/{tokens}/8" for size in ("small/0", "small/400", "small-2/0") for tokens in (8, 20, 28, 40)],
-        smallest=["small/0/4/1"],
+        paper=listed(
+            Alone,
+            *(
+                (size, trained, tokens, 8)
+                for size, trained in (("small", 0), ("small", 400), ("small-2", 0))
+                for tokens in (8, 20, 28, 40)
+            ),
+        ),
+        smallest=listed(Alone, ("small", 0, 4, 1)),
     )
-    alike: list[Alike] = setting(paper=["2/12", "4/6"])
-    local: list[Local] = setting(paper=["4/16", "8/16"], smallest=["2/1"])
+    alike: list[Alike] = setting(paper=listed(Alike, (2, 12), (4, 6)))
+    local: list[Local] = setting(paper=listed(Local, (4, 16), (8, 16)), smallest=listed(Local, (2, 1)))
     stages: list[int] = setting(paper=[0, 400], min_length=1)
     defended: int = setting(paper=16, ge=1)
     defenses: list[ClientDefense] = setting(
@@ -140,15 +132,14 @@ class Parameters(studies.Parameters):
     def experiments(self) -> Iterator[Experiment]:
         """Yield utterances read from the last layer, batches and local steps, then defences and missing layers."""
         for alone in self.alone:
-            yield ReadLastLayer.of(self, form=alone, utterances=alone.utterances, trained=alone.trained)
+            yield ReadLastLayer.of(self, form=written(alone), utterances=alone.utterances, trained=alone.trained)
         for alike in self.alike:
-            yield ReadAlike.of(self, form=alike, utterances=alike.batches, trained=0)
+            yield ReadAlike.of(self, form=written(alike), utterances=alike.batches, trained=0)
         for local in self.local:
-            yield ReadLocalSteps.of(self, form=local, utterances=local.utterances, trained=0)
-        for trained, defense in itertools.product(self.stages, self.defenses):
-            yield ReadBehindDefense.of(self, form=defense, utterances=self.defended, trained=trained)
-        for trained, release in itertools.product(self.stages, self.releases):
-            yield ReadRelease.of(self, form=release, utterances=self.defended, trained=trained)
+            yield ReadLocalSteps.of(self, form=written(local), utterances=local.utterances, trained=0)
+        for kind, forms in ((ReadBehindDefense, self.defenses), (ReadRelease, self.releases)):
+            for trained, form in itertools.product(self.stages, forms):
+                yield kind.of(self, form=str(form), utterances=self.defended, trained=trained)
         for trained, layers in itertools.product(self.stages, self.withheld):
             yield ReadWithoutLayers.of(self, form=layers, utterances=self.defended, trained=trained)
 
@@ -157,16 +148,27 @@ class Parameters(studies.Parameters):
         return f"{counted(self.defended, 'utterance')} per defence, {text.TITLES[self.source]}, made-up speech"
 
 
-class ReadLastLayer(OnUtterances):
+class ReadHarder(OnUtterances):
+    """Utterances in one of the page's cases; `form` states what distinguishes it, such as a defence."""
+
+    form: str
+
+    @property
+    def number(self) -> int:
+        """The first number of the form: the utterances per batch, or the local steps."""
+        return int(self.form.partition("/")[0])
+
+
+class ReadLastLayer(ReadHarder):
     """Utterances that are read from the gradient of the last layer only."""
 
     part: ClassVar[str] = "last layer"
-    form: Alone
 
     def run(self) -> Iterator[Columns]:
         """Read each utterance."""
-        for tokens in running(self.source, self.form.tokens, self.utterances):
-            found, seconds = timed(read_output, self.leak_of([tokens], self.form.size, only=LAST))
+        size, _, length, _ = self.form.split("/")
+        for tokens in running(self.source, int(length), self.utterances):
+            found, seconds = timed(read_output, self.leak_of([tokens], size, only=LAST))
             worst, other = found.misses
             yield compared("last layer", [found.tokens], [found.status], [tokens], seconds) | {
                 "distinct": len(set(tokens)),
@@ -176,70 +178,65 @@ class ReadLastLayer(OnUtterances):
             }
 
 
-class ReadAlike(OnUtterances):
+class ReadAlike(ReadHarder):
     """Batches in which two utterances begin with the same word, read in closed form and by root finding."""
 
     part: ClassVar[str] = "alike"
-    form: Alike
 
     def run(self) -> Iterator[Columns]:
         """Read each batch."""
-        for said in beginning_alike(self.source, self.form.size, self.utterances):
+        for said in beginning_alike(self.source, self.number, self.utterances):
             tokens = tokens_of(self.source, said)
             leak = self.leak_of(tokens, only=[*FIRST, NEXT])
             yield from read_by({"closed form": read_transcripts, "root": read_sharing}, leak, tokens)
 
 
-class ReadLocalSteps(OnUtterances):
+class ReadLocalSteps(ReadHarder):
     """Utterances that are read from the sum of the gradients of several steps, each with updated weights."""
 
     part: ClassVar[str] = "local"
-    form: Local
 
     def run(self) -> Iterator[Columns]:
         """Read each utterance."""
-        steps = self.form.steps
         for tokens in self.tokens():
-            leak = self.leak_of([tokens] * steps, only=[*FIRST, NEXT], local_steps=steps, rate=RATE)
+            leak = self.leak_of([tokens] * self.number, only=[*FIRST, NEXT], local_steps=self.number, rate=RATE)
             yield from read_by({"closed form": read_transcripts, "nearest words": read_defended}, leak, [tokens])
 
 
-class ReadBehindDefense(OnUtterances):
+class ReadBehindDefense(ReadHarder):
     """Single utterances behind a defence."""
 
     part: ClassVar[str] = "defended"
-    form: ClientDefense
 
     def run(self) -> Iterator[Columns]:
         """Defend and read each utterance."""
-        defense = client_defense(self.form.defense, self.form.level, torch.Generator().manual_seed(self.seed))
+        own = ClientDefense.of(self.form)
+        defense = client_defense(own.defense, own.level, torch.Generator().manual_seed(self.seed))
         for tokens in self.tokens():
             clean = self.leak_of([tokens], only=FIRST)
             yield from read_behind(clean, defense(clean.gradients), tokens)
 
 
-class ReadRelease(OnUtterances):
+class ReadRelease(ReadHarder):
     """Single utterances, read from DP-SGD's release of their whole gradient."""
 
     part: ClassVar[str] = "released"
-    form: Release
 
     def run(self) -> Iterator[Columns]:
         """Release and read each utterance."""
-        generator = torch.Generator().manual_seed(self.seed)
+        generator, release = torch.Generator().manual_seed(self.seed), Release.of(self.form)
         for tokens in self.tokens():
             whole = self.leak_of([tokens])
             clean = replace(whole, gradients={name: whole.gradients[name] for name in FIRST})
             norm = math.sqrt(sum(float(value.double().square().sum()) for value in whole.gradients.values()))
-            for row in read_behind(clean, released(whole.gradients, self.form, generator), tokens):
+            for row in read_behind(clean, released(whole.gradients, release, generator), tokens):
                 yield row | {"norm": norm}
 
 
-class ReadWithoutLayers(OnUtterances):
+class ReadWithoutLayers(ReadHarder):
     """Single utterances whose update lacks some layers (`form`): their transcripts and their bags of words."""
 
     part: ClassVar[str] = "withheld"
-    form: str
 
     def run(self) -> Iterator[Columns]:
         """Read each utterance from the layers that are sent."""
@@ -279,10 +276,10 @@ def beginning_alike(source: str, size: int, count: int) -> list[list[str]]:
     pairs = [texts[:2] for texts in by_word.values() if len(texts) > 1]
     if count > len(pairs):
         raise InputError(f"only {len(pairs)} pairs of texts begin alike; {count} were asked for")
-    chosen = [pairs[number * len(pairs) // count] for number in range(count)]
     firsts = [texts[0] for texts in by_word.values()]
     batches = []
-    for number, pair in enumerate(chosen):
+    for number in range(count):
+        pair = pairs[number * len(pairs) // count]
         others = [said for said in firsts[number:] + firsts[:number] if said != pair[0]]
         batches.append([*pair, *others[: size - 2]])
     return batches
@@ -317,13 +314,10 @@ def bag_of_words(leak: Leak) -> set[int]:
     return rlg(leak.weight_gradient) - {END}
 
 
-Reader = Callable[[Leak], Transcripts]
-
-
 def read_behind(clean: Leak, sent: Gradients, tokens: list[int]) -> Iterator[Columns]:
     """Read a sent gradient in closed form, and by the nearest words with and without knowledge of the length."""
     leak = Leak(clean.model, sent, clean.head, clean.batch_size)
-    readers: dict[str, Reader] = {
+    readers: dict[str, Callable[[Leak], Transcripts]] = {
         "closed form": read_transcripts,
         "nearest words": read_defended,
         "length told": lambda leak: read_defended(leak, steps=len(tokens)),
@@ -332,7 +326,9 @@ def read_behind(clean: Leak, sent: Gradients, tokens: list[int]) -> Iterator[Col
     return (row | {"utility": left} for row in read_by(readers, leak, [tokens]))
 
 
-def read_by(readers: Mapping[str, Reader], leak: Leak, tokens: Sequence[list[int]]) -> Iterator[Columns]:
+def read_by(
+    readers: Mapping[str, Callable[[Leak], Transcripts]], leak: Leak, tokens: Sequence[list[int]]
+) -> Iterator[Columns]:
     """Read a leak by each method, and compare the result with the true tokens without end marks."""
     for name, reader in readers.items():
         found, seconds = timed(reader, leak)
@@ -342,15 +338,7 @@ def read_by(readers: Mapping[str, Reader], leak: Leak, tokens: Sequence[list[int
 def compared(
     reader: str, read: Sequence[list[int]], status: Sequence[str], truth: Sequence[list[int]], seconds: float
 ) -> Columns:
-    """Compare transcripts with the true transcripts, and state the status of each.
-
-    Args:
-        reader: The method.
-        read: The transcripts.
-        status: The status of each transcript.
-        truth: The true transcripts.
-        seconds: The CPU time (s).
-    """
+    """Compare the transcripts that a method read, each with its status, with the true transcripts."""
     failed = "failed" in status or not status
     length = sum(map(len, truth))
     return {"reader": reader, "failed": failed, "length": length, "seconds": seconds, **certified(read, truth, status)}
@@ -376,59 +364,44 @@ def headline(record: Record) -> Headline:
     )
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return the results from clean gradients, a row for each case, recogniser, stage of training and attack."""
-    kinds = (ReadLastLayer, ReadAlike, ReadLocalSteps, ReadWithoutLayers)
-    alone, alike, local, withheld = (record.rows(kind) for kind in kinds)
-    cases = [
-        alone.assign(case="last layer alone", size=[Alone.of(form).size for form in alone["form"]]),
-        alike.assign(case=[f"{Alike.of(form).size} utterances, two begin alike" for form in alike["form"]]),
-        local.assign(case=[f"{Local.of(form).steps} local steps" for form in local["form"]]),
-        withheld.assign(case="not sent: " + withheld["form"]),
-    ]
-    return summary(
-        with_stage(pd.concat(cases).fillna({"size": "small"})),
-        {"case": "case", "recogniser": "size", "stage": "stage", "attack": "reader"},
-        {"transcripts exact": successes_with_interval("exact")}
-        | cells(COLUMNS, "unique", "wrongly_sure", by=total)
-        | cells(COLUMNS, "seconds", by=median),
+def figure_clean(record: Record) -> Figure:
+    """Draw the share of exact transcripts from clean gradients for each case and attack, a panel per stage."""
+    kinds = {
+        ReadLastLayer: "last layer alone, {}",
+        ReadAlike: "{} utterances, two begin alike",
+        ReadLocalSteps: "{} local steps",
+        ReadWithoutLayers: "not sent: {}",
+    }
+    rows = pd.concat(record.rows(kind).assign(case=case) for kind, case in kinds.items())
+    first = rows["form"].str.partition("/")[0]
+    cases = [case.format(word) for case, word in zip(rows["case"], first, strict=True)]
+    rows = rows.assign(case=cases, attack=rows["reader"].replace(SAME))
+    looks = {name: look_of(number) | {"linestyle": ""} for number, name in enumerate(rows["attack"].unique())}
+    return drawn(
+        rows,
+        proportions("exact", "case", by="attack", interval=wilson_interval, looks=looks),
+        panels="trained",
+        title=stage_of,
+        height=1.0 + 0.35 * rows["case"].nunique(),
+        legend=3,
+        sharey=False,
+        **SHARE,
     )
-
-
-def defense_table(record: Record) -> pd.DataFrame:
-    """Return the number of exact transcripts behind defences, a row for each stage of training and defence."""
-    rows = with_stage(pd.concat([record.rows(ReadBehindDefense), record.rows(ReadRelease)]))
-    return summary(
-        rows.assign(defence=rows["form"].map(_named)),
-        {"stage": "stage", "defence": "defence"},
-        cells(COLUMNS, "utility", by=mean)
-        | {head: among(successes("exact"), reader=reader) for reader, head in READERS.items()}
-        | {"nearest words, reported as failed": among(total("failed"), reader="nearest words")},
-    )
-
-
-def _named(form: str) -> str:
-    """Return the name of a defence, or of a release of DP-SGD."""
-    if form[0].isdigit():
-        noise = Release.of(form).noise
-        return f"DP-SGD, noise {noise:g}, ε {private_level(noise)}"
-    one = ClientDefense.of(form)
-    return SHOWN[one.defense].format(one.level)
 
 
 def figure_defenses(record: Record) -> Figure:
     """Draw the share of exact transcripts behind each defence, with its 95 % interval, a panel per stage."""
     frame = record.rows(ReadBehindDefense)
     attacks = proportions("exact", "defence", by="attack", interval=wilson_interval, aside=0.2, order=READERS.values())
+    titles = [ClientDefense.of(form).title for form in frame["form"]]
     return drawn(
-        frame.assign(defence=frame["form"].map(_named), attack=frame["reader"].map(READERS)),
+        frame.assign(defence=titles, attack=frame["reader"].map(READERS)),
         attacks,
         panels="trained",
         title=stage_of,
         height=1.0 + 0.4 * frame["form"].nunique(),
         legend=3,
-        xlabel="share of transcripts exact",
-        xlim=(-0.04, 1.04),
+        **SHARE,
     )
 
 
@@ -447,29 +420,29 @@ def figure_frontier(record: Record) -> Figure:
     )
 
 
-# What an experiment's form says about the setting of its outcomes, by part.
-SETTINGS: dict[str, Callable[[str], dict[str, Any]]] = {
-    "last layer": lambda form: {
-        "network": RECOGNISERS[Alone.of(form).size],
-        "defense": "withheld/all but the last layer",
-    },
-    "alike": lambda form: {"batch": Alike.of(form).size},
-    "local": lambda form: {"client": f"{Local.of(form).steps} local steps"},
-    "defended": lambda form: {"defense": form.replace("noise/", "noise-share/")},
-    "released": lambda form: {"defense": f"release/{form}"},
-    "withheld": lambda form: {"defense": "none" if form == "none" else f"withheld/{form}"},
+# What the form of an experiment says about the setting of its outcomes, by part: an axis, and its value.
+SETTINGS: dict[str, tuple[str, Callable[[str], str | int]]] = {
+    "alike": ("batch", lambda form: int(form.split("/")[0])),
+    "local": ("client", lambda form: f"{form.split('/')[0]} local steps"),
+    "defended": ("defense", lambda form: form.replace("noise/", "noise-share/")),
+    "released": ("defense", "release/{}".format),
+    "withheld": ("defense", lambda form: "none" if form == "none" else f"withheld/{form}"),
+    "last layer": ("defense", lambda form: "withheld/all but the last layer"),
 }
 
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
     rows = record.frame()
-    exact = share_of("exact", "transcripts read exactly", "utterances")
-    usual: dict[str, Any] = {"network": RECOGNISERS["small"], "batch": 1, "defense": "none", "client": "float32"}
-    settings = [usual | SETTINGS[part](form) for part, form in zip(rows["part"], rows["form"], strict=True)]
-    axes: dict[str, Any] = {axis: [one[axis] for one in settings] for axis in usual}
+    axes = pd.DataFrame({"batch": 1, "defense": "none", "client": "float32"}, index=rows.index)
+    for place, part, form in rows[["part", "form"]].itertuples():
+        axis, value = SETTINGS[part]
+        axes.loc[place, axis] = value(form)
+    last = rows["part"] == ReadLastLayer.part
     return collected(
-        record, rows, "text", exact, cosine=rows["utility"],
+        record, rows, "text", share_of("exact", "transcripts read exactly", "utterances"), cosine=rows["utility"],
         attack="transcript, " + rows["reader"].replace("–", "no layer to read"),
-        training=stages(rows["trained"]), data=rows["source"], **axes,
+        network=rows["form"].str.split("/").str[0].where(last, "small").map(RECOGNISERS),
+        training=stages(rows["trained"]), data=rows["source"],
+        batch=axes["batch"], defense=axes["defense"], client=axes["client"],
     )  # fmt: skip

@@ -8,62 +8,72 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from pydantic import Field
 from torch import Tensor
 
 from gradleak import claims, data, studies
 from gradleak.defenses import named
-from gradleak.errors import InputError
 from gradleak.labels import reveal_labels
 from gradleak.labels.hard.rlg_as_coded import rlg_as_coded_on_images
 from gradleak.runs.fitting import Sees
+from gradleak.runs.forms import Group
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.drawn import arranged, bars, panel
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import cells, count, mean, median, summary
+from gradleak.show.leaks import Leaks
+from gradleak.show.summaries import select
 from gradleak.show.tables import duration
 from gradleak.studies import Experiment, setting
-from gradleak.studies.dang2021.columns import COLUMNS
+from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
+from gradleak.studies.dang2021.columns import percent
 from gradleak.studies.dang2021.experiments import PaperDefense, set_scores
-from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen, SeenNetwork
+from gradleak.studies.shared.groups import listed
+from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen
 from gradleak.studies.shared.outcomes import Outcome, collected, share_of, written
+from gradleak.studies.shared.transcript_errors import timed, unless_refused
 from gradleak.wording import counted
 
 PLACE = "Sections 2.5.1 and 3, Tables 1 and 4"
 
 
-class Shown(SeenNetwork):
-    """A network and its features, plain or centred.
+class Shown(Group):
+    """A network, its images, and its features; the activation is empty for the network's default.
 
     For centred features their mean is moved into the bias, so that they have both signs.
     """
 
-    features: Literal["plain", "centred"] = "plain"
+    dataset: str
+    network: str
+    activation: str
+    classes: int = Field(ge=3)
+    features: Literal["plain", "centred"]
 
 
 class Parameters(studies.Parameters):
     """Parameters of the page: networks and images, batch sizes, batches and defences."""
 
     rows: list[Shown] = setting(
-        paper=[f"imagenet-sample/{TRAINED}//1000", f"imagenet-sample/{TRAINED}//1000/centred"],
-        smallest=["photos/lenet5/tanh/50"],
-        validate_default=True,
+        paper=listed(Shown, *(("imagenet-sample", TRAINED, "", 1000, kind) for kind in ("plain", "centred"))),
+        smallest=listed(Shown, ("photos", "lenet5", "tanh", 50, "plain")),
     )
     sizes: list[int] = setting(paper=[10, 50, 100], smallest=[4])
     batches: int = setting(paper=100, smallest=2, ge=1, le=10_000)
     coded: int = setting(paper=10, ge=0, le=10_000)
-    defenses: list[PaperDefense] = setting(smallest=["none/0"], validate_default=True)
+    defenses: list[PaperDefense] = setting(smallest=["none/0"])
 
     def sees(self) -> list[Sees]:
         """Return the networks of all rows with their images."""
-        return [row.sees for row in self.rows]
+        return [
+            Sees(row.network, row.dataset, activation=row.activation, channels=3 * (row.network == TRAINED))
+            for row in self.rows
+        ]
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield every network with every batch size, then every defence."""
@@ -104,13 +114,8 @@ class RevealedBatches(OnLastLayer):
             gradient = defend({"weight": run.gradient(chosen, own)})["weight"]
             truth = set(own.tolist())
             for attack, reveal in self._attacks(gradient, coded=number < self.coded).items():
-                started = time.perf_counter()
-                try:
-                    found = reveal()
-                except InputError:
-                    # A gradient of full rank has no solution. The attack then returns nothing instead of a guess.
-                    found = set()
-                seconds = time.perf_counter() - started
+                # A gradient of full rank has no solution, and RLG then refuses.
+                found, seconds = timed(unless_refused, reveal, set[int](), clock=time.perf_counter)
                 sizes: Columns = {"batch": number, "attack": attack, "found": len(found), "labels": len(truth)}
                 yield set_scores(found, truth) | sizes | {"seconds": seconds}
 
@@ -164,24 +169,26 @@ def headline(record: Record) -> Headline:
     )
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return Table 1 and the image half of Table 4: a line for each network, defence, batch size and attack.
-
-    Columns: precision, recall, F1, exact sets, classes found, the number of batches, and the median elapsed time.
-    """
-    # Without a defence, the batches of Table 4 are among those of Table 1.
-    defended = record.rows(Table4)
-    rows = _titled(pd.concat([record.rows(Table1), defended[defended["defense"] != "none"]]))
-    names = [PaperDefense.of(name).title for name in written(rows["defense"], rows["level"], {})]
-    return summary(
-        rows.assign(defended=names),
-        {"network": "title", "defence": "defended", "batch size": "size", "attack": "attack"},
+def exact_sets(record: Record) -> list[dict[str, Any]]:
+    """Return for RLG on the largest batches of each network: the batches, the exact sets, and the median time."""
+    rows = select(record.rows(Table1), attack="RLG")
+    largest = _titled(select(rows, size=rows["size"].max())).groupby(["title", "size"], sort=False)
+    return [
         {
-            **cells(COLUMNS, "precision", "recall", "f1", "exact", "found", by=mean),
-            "batches": count(),
-            "time per batch": median("seconds", duration),
-        },
-    )
+            "network": title,
+            "size": size,
+            "batches": len(own),
+            "exact": percent(own["exact"].mean()),
+            "time": duration(own["seconds"].median()),
+        }
+        for (title, size), own in largest
+    ]
+
+
+def found(record: Record) -> str:
+    """Return in words how many sets RLG recovers exactly from the largest batches, and in which time."""
+    words = "{network}: {exact} of {batches} sets are exact in batches of {size}, and an attack takes {time}"
+    return "; ".join(words.format(**sets) for sets in exact_sets(record))
 
 
 def _titled(rows: pd.DataFrame) -> pd.DataFrame:
@@ -204,19 +211,16 @@ def figure_exact(record: Record) -> Figure:
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    plain, centred = (
-        line(table(record), f"efficientnet-lite0{features}", "none", "100", "RLG")
-        for features in ("", ", centred features")
-    )
+    plain, both = exact_sets(record)
     return Leaks(
         "the set of labels (RLG)",
-        f"batches of {plain['batch size']}; EfficientNet-Lite0, ImageNet",
-        f"{plain['exactly right']} of sets exact, {centred['exactly right']} if features have both signs "
+        f"batches of {plain['size']}; EfficientNet-Lite0, ImageNet",
+        f"{plain['exact']} of sets exact, {both['exact']} if features have both signs "
         f"({plain['batches']} batches each)",
-        f"{plain['time per batch']} elapsed",
+        f"{plain['time']} elapsed",
         kind="labels",
         attack="RLG",
-        batch=int(plain["batch size"]),
+        batch=int(plain["size"]),
     )
 
 

@@ -6,8 +6,8 @@ also behind clipping and noise with a stated privacy loss, from larger batches, 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import pandas as pd
@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from gradleak import claims, data, defenses, studies
 from gradleak.data.text import TITLES
-from gradleak.errors import InputError
 from gradleak.leak import Gradients, Leak, observe
 from gradleak.models.language import batch_of
 from gradleak.runs.plain import Columns
@@ -27,26 +26,25 @@ from gradleak.sequences import read_prefixes, read_sentences
 from gradleak.sequences.recurrent import layers_of
 from gradleak.sequences.span import span_of
 from gradleak.show import figures
+from gradleak.show.drawn import arranged, dots, panel
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import among, cells, count, joined, mean, median, select, summary, total
+from gradleak.show.leaks import Leaks
+from gradleak.show.summaries import select
 from gradleak.show.touch import InteractiveFigure, ReadingReplay, WordStep
 from gradleak.studies import Experiment, setting
-from gradleak.studies.dang2021.columns import COLUMNS
+from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
+from gradleak.studies.dang2021.columns import two_digits
+from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.outcomes import Outcome, collected, share_of
-from gradleak.studies.shared.private_noise import draw_noise, private_level
+from gradleak.studies.shared.private_noise import draw_noise
 from gradleak.studies.shared.read import private_of, reading_of
-from gradleak.studies.shared.sentence_clients import (
-    SHOWN,
-    Cell,
-    ClientDefense,
-    OnLanguageModel,
-    client_defense,
-)
+from gradleak.studies.shared.sentence_clients import SHOWN, Cell, ClientDefense, OnLanguageModel, client_defense
+from gradleak.studies.shared.steps_read import draw_steps
+from gradleak.studies.shared.transcript_errors import timed, unless_refused
 
 PLACE = "Beyond section 2.5"
 STAGES = ("untrained", "trained")
-RECURRENT = ("lstm/256/1", "gru/256/1", "lstm/256/2")
+RECURRENT = (("lstm", 256, 1), ("gru", 256, 1), ("lstm", 256, 2))
 SIZES = (1, 8, 32)
 # The number of batches in an experiment: the most that an interrupted run loses.
 CHUNK = 25
@@ -62,16 +60,8 @@ WITHHELD = {
     "recurrent": "all but the recurrent layers",
 }
 PREFIXES, COUNTS = "prefixes", "counts"
-# Defences, with their level, as the table shows them.
-DEFENSES = {
-    "none": "no defence",
-    "noise": "noise, {:g} × root mean square",
-    "half": "float16 numbers",
-    "bfloat16": "bfloat16 numbers",
-    "quantize": "{:.0f} bits",
-    "grad-drop": "smallest {:.0%} dropped",
-    "sign": "sign",
-}
+# What a row states if an attack needs a gradient that is not sent.
+NOTHING: Columns = {"right": 0.0, "false": 0, "exact": False, "wrongly_sure": False}
 NonNegative = Annotated[float, Field(ge=0)]
 
 
@@ -80,56 +70,45 @@ class Parameters(studies.Parameters):
 
     text: str = setting(paper="librispeech")
     cells: list[Cell] = setting(
-        paper=[
-            *(f"{model}/{stage}/{size}/100" for size in SIZES for model in RECURRENT for stage in STAGES),
-            *(f"gru/256/2/{stage}/{size}/25" for size in SIZES for stage in STAGES),
-            *(f"{kind}/512/1/untrained/{size}/10" for size in SIZES for kind in ("lstm", "gru")),
-            "lstm/512/1/untrained/64/10",
-            "lstm/1024/1/untrained/64/4",
-            "lstm/512/1/trained/64/10",
-            "lstm/1024/1/trained/64/4",
-            "gru/512/1/untrained/64/10",
-            "gru/1024/1/untrained/64/4",
-            *(f"transformer/256/2/untrained/{size}/10" for size in (1, 4, 16)),
-            "transformer/256/2/trained/16/5",
-            *(f"transformer/768/2/untrained/{size}/4" for size in (32, 64)),
-            "transformer/768/2/untrained/128/2",
-        ],
-        smallest=["lstm/64/1/untrained/2/2"],
-        validate_default=True,
+        paper=listed(
+            Cell,
+            *((*model, stage, size, 100) for size in SIZES for model in RECURRENT for stage in STAGES),
+            *(("gru", 256, 2, stage, size, 25) for size in SIZES for stage in STAGES),
+            *((kind, 512, 1, "untrained", size, 10) for size in SIZES for kind in ("lstm", "gru")),
+            ("lstm", 512, 1, "untrained", 64, 10),
+            ("lstm", 1024, 1, "untrained", 64, 4),
+            ("lstm", 512, 1, "trained", 64, 10),
+            ("lstm", 1024, 1, "trained", 64, 4),
+            ("gru", 512, 1, "untrained", 64, 10),
+            ("gru", 1024, 1, "untrained", 64, 4),
+            *(("transformer", 256, 2, "untrained", size, 10) for size in (1, 4, 16)),
+            ("transformer", 256, 2, "trained", 16, 5),
+            *(("transformer", 768, 2, "untrained", size, 4) for size in (32, 64)),
+            ("transformer", 768, 2, "untrained", 128, 2),
+        ),
+        smallest=listed(Cell, ("lstm", 64, 1, "untrained", 2, 2)),
     )
     free: int = setting(paper=3, smallest=1, ge=0, le=10_000)
     epochs: int = setting(ge=1, le=1000)
     defended: Cell = setting(
-        paper="lstm/256/1/untrained/8/3", smallest="lstm/64/1/untrained/2/2", validate_default=True
+        paper=listed(Cell, ("lstm", 256, 1, "untrained", 8, 3))[0],
+        smallest=listed(Cell, ("lstm", 64, 1, "untrained", 2, 2))[0],
     )
     defenses: list[ClientDefense] = setting(
         paper=[
             "none/0",
-            "noise/0.001",
-            "noise/0.01",
-            "noise/0.1",
-            "noise/0.3",
-            "noise/1",
-            "noise/3",
-            "half/0",
-            "bfloat16/0",
-            "quantize/8",
-            "grad-drop/0.5",
-            "grad-drop/0.9",
-            "sign/0",
-        ],
-        validate_default=True,
+            *(f"noise/{level}" for level in ("0.001", "0.01", "0.1", "0.3", "1", "3")),
+            *("half/0", "bfloat16/0", "quantize/8", "grad-drop/0.5", "grad-drop/0.9", "sign/0"),
+        ]
     )
     dp_cells: list[Cell] = setting(
-        paper=[f"{model}/1/{stage}/8/10" for model in ("lstm/256", "gru/256") for stage in STAGES],
-        smallest=["lstm/64/1/untrained/2/1"],
-        validate_default=True,
+        paper=listed(Cell, *((*model, stage, 8, 10) for model in RECURRENT[:2] for stage in STAGES)),
+        smallest=listed(Cell, ("lstm", 64, 1, "untrained", 2, 1)),
     )
     clip: float = setting(gt=0)
     noise: list[NonNegative] = setting(paper=[0, 1e-7, 1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 0.01, 1], smallest=[0, 1])
     sizes: list[Cell] = setting(
-        paper=[f"lstm/256/1/untrained/{size}/10" for size in (16, 32, 40, 48, 64)], smallest=[], validate_default=True
+        paper=listed(Cell, *(("lstm", 256, 1, "untrained", size, 10) for size in (16, 32, 40, 48, 64))), smallest=[]
     )
     withheld: list[Literal["none", "embedding", "head", "recurrent"]] = setting(paper=list(WITHHELD), smallest=["head"])
 
@@ -175,8 +154,9 @@ class ReadBatches(OnLanguageModel):
             private = private_of(self.text, self.size, self.first + number, self.seed)
             leak = observe(model, *batch_of(private, device=self.device))
             for words in ("all", "free") if number < self.free else ("all",):
-                read = _read(leak, self.words() if words == "all" else None, private)
-                yield {**learned, **read, "batch": self.first + number, "words": words}
+                found, seconds = timed(read_sentences, leak, words=self.words() if words == "all" else None)
+                row = {"batch": self.first + number, "words": words, "seconds": seconds}
+                yield learned | reading_of(found, private) | row
 
 
 class ReadBehindDefense(OnLanguageModel):
@@ -195,8 +175,10 @@ class ReadBehindDefense(OnLanguageModel):
             private = private_of(self.text, self.size, number, self.seed)
             clean = observe(model, *batch_of(private))
             sent = client_defense(self.defense, self.level, generator)(clean.gradients)
-            read = _read(Leak(model, sent, clean.head, clean.batch_size), self.words(), private)
-            yield {**read, "batch": number, "utility": defenses.utility(clean.gradients, sent)}
+            leak = Leak(model, sent, clean.head, clean.batch_size)
+            found, seconds = timed(read_sentences, leak, words=self.words())
+            row = {"batch": number, "utility": defenses.utility(clean.gradients, sent), "seconds": seconds}
+            yield reading_of(found, private) | row
 
 
 class DefendedBatches(OnLanguageModel):
@@ -220,19 +202,25 @@ class DefendedBatches(OnLanguageModel):
                 noisy = defenses.gaussian(level * self.clip / self.size, generator)(summed) if level else summed
                 sent = {name: value for name, value in noisy.items() if not name.startswith(f"{self.withheld}.")}
                 leak = Leak(model, sent, clean.head, self.size)
-                # With clipped sentences the counts are no integers, so counting is tried only without noise.
-                readers = {PREFIXES: _by_prefixes} if level else {PREFIXES: _by_prefixes, COUNTS: _by_counts}
                 utility = defenses.utility(clean.gradients, noisy)
-                for reader, read in readers.items():
-                    started = time.process_time()
-                    try:
-                        found = read(leak, private, self.words())
-                    except InputError:
-                        # A gradient that this attack needs is not sent.
-                        found = {"right": 0.0, "false": 0, "exact": False, "wrongly_sure": False}
-                    seconds = time.process_time() - started
+                # With clipped sentences the counts are no integers, so counting is tried only without noise.
+                for reader in (PREFIXES,) if level else (PREFIXES, COUNTS):
+                    found, seconds = timed(unless_refused, partial(self.read, reader, leak, private), NOTHING)
                     about: Columns = {"batch": number, "multiplier": level, "utility": utility, "reader": reader}
                     yield found | about | {"seconds": seconds}
+
+    def read(self, reader: str, leak: Leak, private: list[list[int]]) -> Columns:
+        """Read the longest prefixes, or sentences with their counts, and compare them with the sentences of a batch."""
+        if reader == PREFIXES:
+            found = read_prefixes(leak, words=self.words())
+            right = sum(sentence in found for sentence in private) / len(private)
+            row: Columns = {"right": right, "exact": right == 1 and all(one in private for one in found)}
+            row["wrongly_sure"] = False
+        else:
+            counted = read_sentences(leak, words=self.words())
+            found, reading = counted.all(), reading_of(counted, private)
+            row = {name: reading[name] for name in ("right", "exact", "wrongly_sure", "status", "tokens", "rank")}
+        return row | {"false": sum(sentence not in private for sentence in found)}
 
 
 class BehindDpSgd(DefendedBatches):
@@ -281,37 +269,10 @@ class OneSentence(OnLanguageModel):
             }
 
 
-def _read(leak: Leak, words: range | None, private: list[list[int]]) -> Columns:
-    """Read a batch, and compare it with the private sentences."""
-    started = time.process_time()
-    reading = reading_of(read_sentences(leak, words=words), private)
-    return reading | {"seconds": time.process_time() - started}
-
-
 def clipped_sum(model: nn.Module, private: list[list[int]], clip: float) -> Gradients:
     """Return DP-SGD's sum (abadi2016) of clipped sentence gradients, before its noise, divided by their number."""
     own = [defenses.clip(clip)(observe(model, *batch_of([one])).gradients) for one in private]
     return defenses.average(own)
-
-
-def _by_prefixes(leak: Leak, private: list[list[int]], words: range) -> Columns:
-    """Read the longest prefixes, and compare them with the sentences of the batch."""
-    found = read_prefixes(leak, words=words)
-    right = sum(sentence in found for sentence in private) / len(private)
-    false = _false(found, private)
-    return {"right": right, "false": false, "exact": right == 1 and false == 0, "wrongly_sure": False}
-
-
-def _by_counts(leak: Leak, private: list[list[int]], words: range) -> Columns:
-    """Read sentences with their counts, and compare them with the sentences of the batch."""
-    read = read_sentences(leak, words=words)
-    reading = reading_of(read, private)
-    kept = ("right", "exact", "wrongly_sure", "status", "tokens", "rank")
-    return {"false": _false(read.all(), private)} | {name: reading[name] for name in kept}
-
-
-def _false(found: list[list[int]], private: list[list[int]]) -> int:
-    return sum(sentence not in private for sentence in found)
 
 
 def misses(model: nn.Module, leak: Leak, sentence: list[int], start: int) -> list[Tensor]:
@@ -351,75 +312,59 @@ def headline(record: Record) -> Headline:
     )
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return how many batches were read exactly, a line for each model, width, stage of training and batch size.
+def _largest(record: Record) -> pd.DataFrame:
+    """Return the rows of the largest batches that were read from the first model of a run."""
+    rows = select(record.rows(ReadBatches), words="all")
+    first = rows.iloc[0]
+    rows = select(rows, **{name: first[name] for name in ("kind", "width", "layers", "stage")})
+    return select(rows, size=rows["size"].max())
 
-    Columns: the median number of tokens, the number of batches, of exact results, of certified results and of wrong
-    ones among these, and the CPU time (s) if all words of the vocabulary are tried. The last two columns are for the
-    batches that were also read with the words of the embedding's nonzero rows: exact results, and the CPU time (s).
-    """
-    rows = record.rows(ReadBatches)
-    models = [
-        f"{layers} × {SHOWN[kind]}" if layers > 1 else SHOWN[kind]
-        for kind, layers in zip(rows["kind"], rows["layers"], strict=True)
-    ]
-    tried = {
-        **cells(COLUMNS, "tokens", by=median),
-        "batches": count(),
-        "read exactly": total("exact"),
-        **cells(COLUMNS, "unique", "wrongly_sure", by=total),
-        **cells(COLUMNS, "seconds", by=median),
-    }
-    given = {
-        "exact with the words known": joined(" of ", total("exact"), count()),
-        **cells(COLUMNS, "seconds", by=median, head="{} with the words known"),
-    }
-    return summary(
-        rows.assign(model=models),
-        {"model": "model", "width": "width", "stage": "stage", "sentences": "size"},
-        {head: among(measure, words="all") for head, measure in tried.items()}
-        | {head: among(measure, words="free") for head, measure in given.items()},
+
+def readings(record: Record) -> str:
+    """Return in a sentence how many batches were read exactly, how many certified, and the CPU time of a batch."""
+    rows, own = select(record.rows(ReadBatches), words="all"), _largest(record)
+    one = own.iloc[0]
+    return (
+        f"{rows['exact'].sum():,} of {len(rows):,} batches are read exactly, and {rows['unique'].sum():,} are "
+        f"certified, {rows['wrongly_sure'].sum()} of them wrongly. For example, {own['exact'].sum()} of {len(own)} "
+        f"batches of {one['size']} sentences are read exactly from the {one['stage']} {SHOWN[one['kind']]} of width "
+        f"{one['width']}, in {two_digits(own['seconds'].median())} s of CPU time (median)."
     )
 
 
-def _protections(rows: pd.DataFrame) -> pd.Series[str]:
-    """Return the name of each row's protection."""
-    names: dict[str, Callable[[Any], str]] = {
-        "dp": lambda row: f"clipped, noise {row.multiplier:g} (ε {private_level(row.multiplier)})",
-        "size": lambda row: f"batches of {row.size}",
-        "layers": lambda row: WITHHELD[row.withheld],
-        "defense": lambda row: DEFENSES[row.defense].format(row.level),
-    }
-    return pd.Series([names[str(row.part)](row) for row in rows.itertuples()], index=rows.index)
+def _protection(row: Any) -> str:
+    """Return the name of a row's protection."""
+    if row.part == OfSizes.part:
+        return f"batches of {row.size}"
+    if row.part == WithoutLayer.part:
+        return WITHHELD[row.withheld]
+    return ClientDefense.of(f"{row.defense}/{row.level}").title
 
 
 def defended(record: Record) -> pd.DataFrame:
     """Return the rows of batches behind a protection; where no attack is stated, it is that with counts."""
-    rows = record.frame()
-    rows = rows[rows["part"].isin(["dp", "size", "layers", "defense"])]
+    kinds = (BehindDpSgd, OfSizes, WithoutLayer, ReadBehindDefense)
+    rows = pd.concat([record.rows(kind) for kind in kinds])
     return rows.assign(reader=rows["reader"].fillna(COUNTS))
 
 
-def protections_table(record: Record) -> pd.DataFrame:
-    """Return the sentences that are read behind every protection, over all models and stages of training.
-
-    One line for each protection. Columns: the cosine of the sent gradient with the clean one and the number of batches;
-    of the attack by prefixes, the share of sentences found and the mean number of false sentences per batch; of the
-    attack with counts, the share of sentences found, and the numbers of batches read exactly and certified.
-    """
+def figure_protections(record: Record) -> Figure:
+    """Draw the share of sentences found in each batch behind each protection but DP-SGD, a panel for each attack."""
     rows = defended(record)
-    by_prefixes, with_counts = cells(COLUMNS, "right", "false", by=mean), cells(COLUMNS, "right", by=mean)
-    with_counts |= {"batches exact": total("exact"), **cells(COLUMNS, "unique", by=total)}
-    return summary(
-        rows.assign(protection=_protections(rows), unique=rows["status"] == "unique"),
-        {"protection": "protection"},
-        {
-            **cells(COLUMNS, "utility", by=mean),
-            "batches": lambda group: f"{len(group) // group['reader'].nunique()}",
-            **{f"by prefixes: {head}": among(measure, reader=PREFIXES) for head, measure in by_prefixes.items()},
-            **{f"with counts: {head}": among(measure, reader=COUNTS) for head, measure in with_counts.items()},
-        },
-    )
+    rows = rows[rows["part"] != BehindDpSgd.part]
+    rows = rows.assign(protection=[_protection(row) for row in rows.itertuples()])
+    panels = [
+        panel(
+            select(rows, reader=reader),
+            dots("right", "protection", lambda name: figures.COLOURS[0]),
+            title=title,
+            xlabel="share of sentences correct",
+            xlim=(-0.03, 1.03),
+        )
+        for reader, title in ((COUNTS, "attack with counts"), (PREFIXES, "attack by prefixes"))
+    ]
+    height = 1 + 0.24 * select(rows, reader=COUNTS)["protection"].nunique()
+    return arranged(panels, 2, height=height, sharey=False)
 
 
 def figure_frontier(record: Record) -> Figure:
@@ -440,22 +385,10 @@ def figure_reading(record: Record) -> Figure:
     frame = _steps(record)
     if frame.empty:
         return figures.nothing("no sentence was read, or the model is no recurrent one")
-    figure, axes = figures.panels(1, 1, height=3.6)
-    axis = axes[0][0]
-    for step, word, miss, nearest in zip(frame["step"], frame["word"], frame["miss"], frame["nearest"], strict=True):
-        others = [one for one in nearest if one != miss]
-        axis.scatter([step] * len(others), others, s=9, color="0.6", linewidths=0, zorder=2)
-        if word:
-            axis.scatter([step], [miss], s=42, color=figures.COLOURS[1], zorder=3)
-            # A piece that does not begin a word gets a hyphen. Every second label is lower, so that long words fit.
-            shown, lower = word.removeprefix("▁") if word.startswith("▁") else f"-{word}", -17 - 14 * (step % 2)
-            style = {"ha": "center", "fontsize": 10, "fontweight": "bold"}
-            axis.annotate(shown, (step, miss), (0, lower), textcoords="offset points", **style)
-    low = float(frame["miss"].min())
-    axis.set(yscale="log", ylim=(low / 80, 3), xlim=(-0.6, len(frame) - 0.4))
-    axis.set(xlabel="step", ylabel="share of the vector outside the span")
-    axis.set_xticks(range(len(frame)), [str(step + 1) for step in range(len(frame))])
-    return figure
+    # A piece that does not begin a word gets a hyphen.
+    pieces = [word.removeprefix("▁") if word[:1] in ("", "▁") else f"-{word}" for word in frame["word"]]
+    others = frame.apply(lambda row: [one for one in row["nearest"] if one != row["miss"]], axis=1)
+    return draw_steps(frame.assign(others=others), "others", [piece or "end" for piece in pieces])
 
 
 def replay(record: Record) -> InteractiveFigure | None:
@@ -488,41 +421,44 @@ def _word_step(word: str, miss: float, nearest: list[float], names: list[str]) -
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    read = line(table(record), "LSTM", "256", "untrained", "32")
+    own = _largest(record)
+    one = own.iloc[0]
     return Leaks(
         "sentences of a batch",
-        f"batches of {read['sentences']} sentences; untrained {read['model']} of width {read['width']}",
-        f"{read['read exactly']} of {read['batches']} batches read exactly",
-        f"{read['CPU time (s)']} s",
+        f"batches of {one['size']} sentences; {one['stage']} {SHOWN[one['kind']]} of width {one['width']}",
+        f"{own['exact'].sum()} of {len(own)} batches read exactly",
+        f"{two_digits(own['seconds'].median())} s",
         kind="text",
         attack="words in the span",
-        network=read["model"],
-        batch=int(read["sentences"]),
+        network=SHOWN[one["kind"]],
+        batch=int(one["size"]),
     )
 
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
-    rows = record.rows(ReadBatches)
-    rows = rows[rows["words"] == "all"]
-    whole = share_of("exact", "batches read completely", "batches")
+    rows = select(record.rows(ReadBatches), words="all")
     found = collected(
-        record, rows, "text", whole, attack="words in the span", network=rows["kind"], training=rows["stage"],
-        data=rows["text"], batch=rows["size"],
-        detail=[f"width {row['width']}, layers: {row['layers']}" for _, row in rows.iterrows()],
+        record, rows, "text", share_of("exact", "batches read completely", "batches"), attack="words in the span",
+        network=rows["kind"], training=rows["stage"], data=rows["text"], batch=rows["size"],
+        detail="width " + rows["width"].astype(str) + ", layers: " + rows["layers"].astype(str),
     )  # fmt: skip
     # Batches of which no layer is withheld are the control, and the same setting as batches of that size.
     rows = defended(record)
     rows = rows[(rows["part"] != WithoutLayer.part) | (rows["withheld"] != "none")]
-    right = share_of("right", "sentences read exactly", "batches")
-    behind: dict[str, Callable[[Any], str]] = {
-        "dp": lambda row: f"release/{row.clip:g}/{row.multiplier:g}",
-        "size": lambda row: "none",
-        "layers": lambda row: f"withheld/{row.withheld}",
-        "defense": lambda row: f"{'noise-share' if row.defense == 'noise' else row.defense}/{row.level:g}",
-    }
     return found + collected(
-        record, rows, "text", right, cosine=rows["utility"], attack="words in the span, " + rows["reader"],
-        network=rows["kind"], training=rows["stage"], data=rows["text"], batch=rows["size"],
-        defense=[behind[str(row.part)](row) for row in rows.itertuples()],
+        record, rows, "text", share_of("right", "sentences read exactly", "batches"), cosine=rows["utility"],
+        attack="words in the span, " + rows["reader"], network=rows["kind"], training=rows["stage"],
+        data=rows["text"], batch=rows["size"], defense=[_defense(row) for row in rows.itertuples()],
     )  # fmt: skip
+
+
+def _defense(row: Any) -> str:
+    """Return the defence of a row as outcomes write it."""
+    if row.part == BehindDpSgd.part:
+        return f"release/{row.clip:g}/{row.multiplier:g}"
+    if row.part == WithoutLayer.part:
+        return f"withheld/{row.withheld}"
+    if row.part == OfSizes.part:
+        return "none"
+    return f"{'noise-share' if row.defense == 'noise' else row.defense}/{row.level:g}"

@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
-import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from gradleak import claims, studies
@@ -24,7 +23,7 @@ from gradleak.data.speech import pseudo_speech
 from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
 from gradleak.models.recogniser import SIZES
-from gradleak.runs.forms import Form, Whole
+from gradleak.runs.forms import Group
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.sequences.matching import OURS, PRINTED, match_transcript
@@ -32,14 +31,14 @@ from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.sequences.recovered import read_recovered
 from gradleak.sequences.transcripts import Transcripts, read_transcripts, step_misses
 from gradleak.sequences.words import reveal_words
-from gradleak.show import figures
-from gradleak.show.drawn import crossed, drawn, lines, places, points, proportions
+from gradleak.show.drawn import crossed, drawn, lines, places, proportions
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import cells, median, select, summary, total
+from gradleak.show.summaries import cells, greatest, least, median, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.dang2021.columns import COLUMNS, two_digits
 from gradleak.studies.dang2021.experiments import set_scores
+from gradleak.studies.shared.groups import listed, written
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
 from gradleak.studies.shared.proportions import successes, wilson_interval
 from gradleak.studies.shared.recognisers import (
@@ -47,16 +46,17 @@ from gradleak.studies.shared.recognisers import (
     AttackedRecogniser,
     OnRecogniser,
     OnUtterances,
-    Positive,
     Source,
     about_utterances,
     attacked_texts,
+    attacked_tokens,
+    batch_of,
     stage_of,
-    texts_far_apart,
     tokens_of,
     with_stage,
 )
-from gradleak.studies.shared.transcript_errors import certified, distances, timed, word_error_rate
+from gradleak.studies.shared.steps_read import draw_steps
+from gradleak.studies.shared.transcript_errors import certified, timed, word_error_rate
 
 PLACE = "Section 4, Table 5, Figure 2; Table 2"
 CHUNK, HEARD = 50, 25  # utterances per experiment, in artificial speech and in other speech
@@ -70,29 +70,29 @@ SEARCHES = {"printed": PRINTED, "softmax": OURS}
 TITLES = {"printed": "as printed", "softmax": "labels by softmax"}
 
 
-class Counted(Form):
-    """A batch size or a length in tokens, and how many batches or utterances have this size, written "size/count"."""
+class Counted(Group):
+    """A batch size or a length in tokens, and how many batches or utterances have this size."""
 
-    size: Positive
-    count: Positive
+    size: PositiveInt
+    count: PositiveInt
 
 
-class Voice(Form):
-    """A voice of espeak-ng, written "name/words per minute/pitch"."""
+class Voice(Group):
+    """A voice of espeak-ng, its words per minute, and its pitch."""
 
     name: str
-    rate: Whole = Field(ge=80, le=450)
-    pitch: Whole = Field(le=99)
+    rate: int = Field(ge=80, le=450)
+    pitch: int = Field(ge=0, le=99)
 
 
-class SearchedTexts(Form):
-    """Texts and how they are searched for, written "source/search/training steps/starts with the bag/utterances"."""
+class SearchedTexts(Group):
+    """Texts and how they are searched for: the search, steps of training, starts with the bag of words, utterances."""
 
     source: Source
     search: Literal["printed", "softmax"]
-    trained: Whole
-    starts: Positive
-    utterances: Positive
+    trained: NonNegativeInt
+    starts: PositiveInt
+    utterances: PositiveInt
 
 
 class Parameters(studies.Parameters):
@@ -100,40 +100,51 @@ class Parameters(studies.Parameters):
 
     source: Source = setting(paper="librispeech")
     rows: list[AttackedRecogniser] = setting(
-        paper=["paper/0/101", "small/0/402", "small/100/101", "small/400/402", "small-2/0/101"], smallest=["small/0/2"]
+        paper=listed(
+            AttackedRecogniser,
+            *(("paper", 0, 101), ("small", 0, 402), ("small", 100, 101), ("small", 400, 402), ("small-2", 0, 101)),
+        ),
+        smallest=listed(AttackedRecogniser, ("small", 0, 2)),
     )
-    batches: list[Counted] = setting(paper=["2/24", "4/24", "8/12", "16/6", "32/3"], smallest=["2/1"])
+    batches: list[Counted] = setting(
+        paper=listed(Counted, (2, 24), (4, 24), (8, 12), (16, 6), (32, 3)), smallest=listed(Counted, (2, 1))
+    )
     voices: list[Voice] = setting(
-        paper=[
-            "en-us/175/50",
-            "en-gb/140/35",
-            "en-us+f3/210/65",
-            "en-gb-scotland/160/40",
-            "en-gb-x-rp+f2/190/70",
-            "en-us+m3/120/20",
-        ],
-        smallest=["en-us/175/50"],
+        paper=listed(
+            Voice,
+            ("en-us", 175, 50),
+            ("en-gb", 140, 35),
+            ("en-us+f3", 210, 65),
+            ("en-gb-scotland", 160, 40),
+            ("en-gb-x-rp+f2", 190, 70),
+            ("en-us+m3", 120, 20),
+        ),
+        smallest=listed(Voice, ("en-us", 175, 50)),
     )
     stand_in: bool = setting(paper=False)
     utterances: int = setting(paper=134, smallest=2, ge=1)
     digits: int = setting(paper=60, ge=0, le=500)
-    stages: list[Whole] = setting(paper=[0, 100], smallest=[0])
+    stages: list[NonNegativeInt] = setting(paper=[0, 100], smallest=[0])
     searches: list[SearchedTexts] = setting(
-        paper=[
-            "sentences/printed/0/5/24",
-            "sentences/softmax/0/1/24",
-            "sentences/softmax/100/1/12",
-            "sentences/softmax/400/1/12",
-            "librispeech/softmax/0/1/24",
-            "librispeech/printed/0/1/6",
-        ],
-        smallest=["sentences/softmax/0/1/1"],
+        paper=listed(
+            SearchedTexts,
+            ("sentences", "printed", 0, 5, 24),
+            ("sentences", "softmax", 0, 1, 24),
+            ("sentences", "softmax", 100, 1, 12),
+            ("sentences", "softmax", 400, 1, 12),
+            ("librispeech", "softmax", 0, 1, 24),
+            ("librispeech", "printed", 0, 1, 6),
+        ),
+        smallest=listed(SearchedTexts, ("sentences", "softmax", 0, 1, 1)),
     )
     steps: int = setting(paper=1200, ge=1)
     training: list[AttackedRecogniser] = setting(
-        paper=["small/0/80", "small/25/80", "small/100/80", "small/400/80"], smallest=["small/0/2"]
+        paper=listed(AttackedRecogniser, *(("small", trained, 80) for trained in (0, 25, 100, 400))),
+        smallest=listed(AttackedRecogniser, ("small", 0, 2)),
     )
-    lengths: list[Counted] = setting(paper=[f"{length}/2" for length in range(4, 29, 4)], smallest=["4/1"])
+    lengths: list[Counted] = setting(
+        paper=listed(Counted, *((length, 2) for length in range(4, 29, 4))), smallest=listed(Counted, (4, 1))
+    )
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield utterances and batches, the unknowns of matching, the figure's utterance, other speech, the searches,
@@ -144,11 +155,11 @@ class Parameters(studies.Parameters):
                 yield SingleUtterances.of(self, **dict(row), first=first)
         small = next((row.size for row in self.rows if row.size != "paper"), "paper")
         for form in self.batches:
-            yield Batches.of(self, size=small, trained=0, form=form)
+            yield Batches.of(self, size=small, trained=0, form=written(form))
         yield CountUnknowns.of(self, size=small, trained=0)
         yield StepByStep.of(self, size=small, trained=0)
         heard = not self.stand_in or can_speak()
-        voices = [str(voice) for voice in self.voices] if heard else [ARTIFICIAL]
+        voices = [written(voice) for voice in self.voices] if heard else [ARTIFICIAL]
         for trained in self.stages:
             for first in range(0, self.utterances, HEARD):
                 yield SynthesisedTexts.of(self, voices=voices, trained=trained, first=first)
@@ -203,8 +214,8 @@ class SingleUtterances(ReadTranscripts):
 
     def run(self) -> Iterator[Columns]:
         """Read each utterance."""
-        every = tokens_of(self.source, attacked_texts(self.source, self.utterances))
-        for number, tokens in list(enumerate(every))[self.first : self.first + CHUNK]:
+        every = list(enumerate(attacked_tokens(self.source, self.utterances)))
+        for number, tokens in every[self.first : self.first + CHUNK]:
             yield self.read(number, [tokens])
 
 
@@ -212,13 +223,13 @@ class Batches(ReadTranscripts):
     """Batches of several utterances with one common gradient."""
 
     part: ClassVar[str] = "together"
-    form: Counted
+    form: str
 
     def run(self) -> Iterator[Columns]:
         """Read each batch."""
-        for number in range(self.form.count):
-            said = texts_far_apart(self.source, number, self.form.size, self.seed)
-            yield self.read(number, tokens_of(self.source, said))
+        size, count = map(int, self.form.split("/"))
+        for number in range(count):
+            yield self.read(number, batch_of(self.source, number, size, self.seed))
 
 
 class CountUnknowns(ReadTranscripts):
@@ -402,7 +413,8 @@ def compared(number: int, found: Transcripts, tokens: Sequence[list[int]], secon
         "length": sum(map(len, tokens)),
         "seconds": seconds,
         **certified(found.tokens, [one[:-1] for one in tokens], found.status),
-        **distances(found),
+        "worst": max((worst for worst, _ in found.misses), default=1.0),
+        "other": min((other for _, other in found.misses), default=0.0),
     }
 
 
@@ -418,14 +430,14 @@ def sound_of(said: str, voice: str, number: int) -> Tensor:
         return spoken_digits(said, number)
     if voice == ARTIFICIAL:
         return pseudo_speech(said)
-    own = Voice.of(voice)
-    return synthesised(said, voice=own.name, rate=own.rate, pitch=own.pitch)
+    name, rate, pitch = voice.split("/")
+    return synthesised(said, voice=name, rate=int(rate), pitch=int(pitch))
 
 
 def short(source: str, count: int) -> list[str]:
     """Return `count` of the attacked texts: evenly spaced ones of LibriSpeech, the shortest of our own sentences."""
-    evenly, every = attacked_texts(source, count), text.texts(source, "test")
-    by_length = sorted(every, key=lambda said: len(text.vocabulary(source).encode(said)))
+    evenly, words = attacked_texts(source, count), text.vocabulary(source)
+    by_length = sorted(text.texts(source, "test"), key=lambda said: len(words.encode(said)))
     return by_length[:count] if source == "sentences" else evenly
 
 
@@ -476,12 +488,10 @@ def table(record: Record) -> pd.DataFrame:
 
     Batches in which two utterances begin with the same word have a row of their own.
     """
-    rows = _transcripts(record)
-    rows = rows[
-        rows["part"].isin([kind.part for kind in (SingleUtterances, Batches, SynthesisedTexts, RecordedDigits)])
-    ]
+    rows = with_stage(_transcripts(record))
+    closed = [kind.part for kind in (SingleUtterances, Batches, SynthesisedTexts, RecordedDigits)]
     return summary(
-        with_stage(rows).assign(alike=rows["shared"].map({True: "yes"}).fillna("no")),
+        rows[rows["part"].isin(closed)].assign(alike=rows["shared"].map({True: "yes"}).fillna("no")),
         {
             "speech": "speech",
             "recogniser": "size",
@@ -490,7 +500,8 @@ def table(record: Record) -> pd.DataFrame:
             "two begin with the same word": "alike",
         },
         {"read exactly": successes("exact")}
-        | cells(COLUMNS, "unique", "wrongly_sure", by=total)
+        | cells(COLUMNS, "worst", by=greatest)
+        | cells(COLUMNS, "other", by=least)
         | cells(COLUMNS, "seconds", by=median),
     )
 
@@ -498,51 +509,7 @@ def table(record: Record) -> pd.DataFrame:
 def figure_steps(record: Record) -> Figure:
     """Draw the relative distances of the right word and of a sample of others from the span at each step."""
     steps = record.rows(StepByStep)
-    pieces = [piece.replace(text.SPACE, "") or "end" for piece in steps["piece"]]
-    others = steps.explode("rest").astype({"rest": float})
-    others["aside"] = others["step"] + np.random.default_rng(0).uniform(-0.3, 0.3, len(others))
-    said, other = figures.COLOURS[1:3]
-    return drawn(
-        others,
-        points("step", "miss", "word that was said", said, s=36, marker="D", zorder=3),
-        points("aside", "rest", "other words (a sample)", other, s=10, alpha=0.5),
-        places("step", lambda step: pieces[int(step)]),
-        height=3.4,
-        legend=2,
-        yscale="log",
-        ylim=(1e-9, 3),
-        ylabel="share of the vector outside the span",
-    )
-
-
-def figure_sounds(sounds: dict[str, Tensor]) -> Figure:
-    """Draw the log-mel bands of each sound against time, a panel per sound."""
-    figure, axes = figures.panels(1, len(sounds), height=2.4)
-    for axis, (name, sound) in zip(axes[0], sounds.items(), strict=True):
-        axis.imshow(sound.T.cpu().numpy(), origin="lower", aspect="auto", cmap="magma", interpolation="nearest")
-        axis.set(title=name, xlabel="frames of 10 ms")
-        axis.grid(visible=False)
-    axes[0][0].set_ylabel("mel bands")
-    return figure
-
-
-def figure_misses(record: Record) -> Figure:
-    """Draw the relative distances from the span against the number of frames, a panel per kind of speech and stage.
-
-    For every utterance they are those of the worst word of the transcript and of the nearest other word.
-    """
-    return drawn(
-        _transcripts(record).dropna(subset=["frames"]),
-        points("frames", "worst", "worst word read", figures.COLOURS[1]),
-        points("frames", "other", "nearest other word", figures.COLOURS[2]),
-        panels=["speech", "trained"],
-        title=lambda speech, trained: f"{speech}\n{stage_of(trained)}",
-        height=2.6,
-        legend=2,
-        yscale="log",
-        xlabel="frames of 10 ms",
-        ylabel="share outside the span",
-    )
+    return draw_steps(steps, "rest", [piece.replace(text.SPACE, "") or "end" for piece in steps["piece"]])
 
 
 def figure_ways(record: Record) -> Figure:
@@ -607,20 +574,18 @@ def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
     rows = _transcripts(record)
     matching = "transcript by matching, " + rows["search"] + " search, " + rows["bag"] + " the bag of words"
-    attack = matching.fillna("transcript, closed form").mask(
-        rows["part"] == ReadLastLayer.part, "transcript, last layer"
-    )
+    last = rows["part"] == ReadLastLayer.part
     rows = rows.assign(
-        attack=attack,
+        attack=matching.fillna("transcript, closed form").mask(last, "transcript, last layer"),
         data=rows["source"].where(rows["speech"] == ARTIFICIAL, rows["speech"] + " speech"),
         right=(rows["read"] / rows["of"]).where(rows["of"] > 1, rows["exact"].astype(float)),
+        cases=(rows["of"] > 1).map({True: "batches", False: "utterances"}),
     )
     return [
         outcome
-        for several, own in rows.groupby(rows["of"] > 1)
+        for cases, own in rows.groupby("cases")
         for outcome in collected(
-            record, own, "text", share_of("right", "transcripts read exactly", "batches" if several else "utterances"),
-            attack=own["attack"], network=own["size"].map(RECOGNISERS), training=stages(own["trained"]),
-            data=own["data"], batch=own["of"],
+            record, own, "text", share_of("right", "transcripts read exactly", str(cases)), attack=own["attack"],
+            network=own["size"].map(RECOGNISERS), training=stages(own["trained"]), data=own["data"], batch=own["of"],
         )
     ]  # fmt: skip

@@ -5,36 +5,31 @@ dang2021, sections 2.5.2 and 3: Tables 2 and 3, and the speech half of Table 4.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pandas as pd
 from matplotlib.figure import Figure
-from pydantic import Field
+from pydantic import PositiveInt
 from torch import Tensor
 
 from gradleak import claims, studies
-from gradleak.data.speech import pseudo_speech
 from gradleak.defenses import named
-from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
 from gradleak.labels.hard.rlg_as_coded import rlg_as_coded
-from gradleak.leak import Leak
-from gradleak.models.recogniser import Recogniser
-from gradleak.runs.forms import Form, Whole
+from gradleak.runs.forms import Group
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-from gradleak.sequences.observed import observe_speech
 from gradleak.sequences.words import outlying_words, rounded_rank
 from gradleak.show.drawn import bars, drawn
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import Measure, cells, count, mean, median, summary
+from gradleak.show.summaries import cells, count, mean, median, summary
 from gradleak.spans import classes_span
 from gradleak.studies import Experiment, setting
 from gradleak.studies.dang2021.columns import COLUMNS
 from gradleak.studies.dang2021.experiments import UNDEFENDED, PaperDefense, set_scores
+from gradleak.studies.shared.groups import listed, written
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
 from gradleak.studies.shared.recognisers import (
     RATE,
@@ -42,35 +37,32 @@ from gradleak.studies.shared.recognisers import (
     OnRecogniser,
     Source,
     about_utterances,
-    attacked_texts,
+    attacked_tokens,
+    batch_of,
     stage_of,
-    texts_far_apart,
-    tokens_of,
     with_stage,
 )
+from gradleak.studies.shared.transcript_errors import timed, unless_refused
 
 PLACE = "Sections 2.5.2 and 3, Tables 2, 3 and 4"
 CHUNK = 25  # utterances per experiment
 MARKS = 2  # tokens up to this number are marks, not words
+# A bag of tokens, and the number of tokens.
+Bag = tuple[set[int], int]
 
 
 class Compared(AttackedRecogniser):
     """A recogniser whose utterances are attacked; RLG as coded is run on every `coded`-th utterance."""
 
-    coded: Whole = Field(1, ge=1)
+    coded: PositiveInt
 
 
-class Batch(Form):
-    """Batches of utterances, written "utterances per step/local steps/batches"."""
+class Batch(Group):
+    """Batches of utterances: the utterances per step, the local steps, and the number of batches."""
 
-    utterances: Whole
-    local_steps: Whole
-    count: Whole
-
-    def check(self) -> None:
-        """Raise an error if there is no utterance, step or batch."""
-        if min(self.utterances, self.local_steps, self.count) < 1:
-            raise InputError("utterances per step, local steps and batches must be at least 1")
+    utterances: PositiveInt
+    local_steps: PositiveInt
+    count: PositiveInt
 
 
 class Parameters(studies.Parameters):
@@ -78,15 +70,14 @@ class Parameters(studies.Parameters):
 
     source: Source = setting(paper="librispeech")
     rows: list[Compared] = setting(
-        paper=["paper/0/402", "small/0/402/4", "small/100/402/4", "small/400/402/4"],
-        smallest=["small/0/2/2"],
-        validate_default=True,
+        paper=listed(Compared, ("paper", 0, 402, 1), *(("small", trained, 402, 4) for trained in (0, 100, 400))),
+        smallest=listed(Compared, ("small", 0, 2, 2)),
     )
     batches: list[Batch] = setting(
-        paper=["4/1/8", "8/1/4", "1/4/8", "1/8/4", "2/2/8"], smallest=["2/1/1"], validate_default=True
+        paper=listed(Batch, (4, 1, 8), (8, 1, 4), (1, 4, 8), (1, 8, 4), (2, 2, 8)), smallest=listed(Batch, (2, 1, 1))
     )
     defenses: list[PaperDefense] = setting(
-        paper=["none/0", "sign/0", "grad-drop/0.5", "grad-drop/0.9"], smallest=["none/0"], validate_default=True
+        paper=["none/0", "sign/0", "grad-drop/0.5", "grad-drop/0.9"], smallest=["none/0"]
     )
     defended: int = setting(paper=21, smallest=1, ge=1)
 
@@ -97,7 +88,7 @@ class Parameters(studies.Parameters):
                 yield SingleUtterances.of(self, **dict(row), first=first)
         small = next((row for row in self.rows if row.size != "paper"), self.rows[0])
         for form in self.batches:
-            yield Batches.of(self, size=small.size, trained=0, form=str(form))
+            yield Batches.of(self, size=small.size, trained=0, form=written(form))
         for defense in self.defenses:
             for trained in (0, small.trained or self.rows[-1].trained):
                 own = {"size": small.size, "trained": trained, "utterances": self.defended}
@@ -113,14 +104,9 @@ class RevealWords(OnRecogniser):
 
     size: str
 
-    def observed(self, said: Iterable[str], defense: str = UNDEFENDED) -> Iterator[tuple[Leak, list[int]]]:
-        """Yield the leak and the tokens of each utterance, behind a defence."""
-        model = self.recogniser(self.size)
-        for one in said:
-            (tokens,) = tokens_of(self.source, [one])
-            protection = named(defense, generator=None)
-            leak = observe_speech(model, [pseudo_speech(one)], [tokens], only=["head.weight"], defense=protection)
-            yield leak, tokens
+    def gradient(self, tokens: Sequence[list[int]], **sent: Any) -> Tensor:
+        """Return the gradient of the last layer that a client sends."""
+        return self.leak_of(tokens, self.size, only=["head.weight"], **sent).weight_gradient
 
 
 class SingleUtterances(RevealWords):
@@ -133,13 +119,13 @@ class SingleUtterances(RevealWords):
 
     def run(self) -> Iterator[Columns]:
         """Find the words of each utterance."""
-        said = attacked_texts(self.source, self.utterances)[self.first : self.first + CHUNK]
-        for number, (leak, tokens) in enumerate(self.observed(said), start=self.first):
-            gradient = leak.weight_gradient
-            attacks = {"ours": _ours(gradient)}
+        every = list(enumerate(attacked_tokens(self.source, self.utterances)))
+        for number, tokens in every[self.first : self.first + CHUNK]:
+            gradient = self.gradient([tokens])
+            attacks = {"ours": partial(ours, gradient)}
             if number % self.coded == 0:
                 attacks["as coded"] = partial(rlg_as_coded, gradient, len(tokens))
-            yield from _revealed(number, attacks, [tokens])
+            yield from revealed(number, attacks, [tokens])
 
 
 class Batches(RevealWords):
@@ -150,28 +136,18 @@ class Batches(RevealWords):
 
     def run(self) -> Iterator[Columns]:
         """Find the words of each batch."""
-        model, batch = self.recogniser(self.size), Batch.of(self.form)
-        for number in range(batch.count):
-            said = texts_far_apart(self.source, number, batch.utterances * batch.local_steps, self.seed)
-            tokens = tokens_of(self.source, said)
-            total, difference = (
-                observe_speech(
-                    model,
-                    [pseudo_speech(one) for one in said],
-                    tokens,
-                    only=["head.weight"],
-                    local_steps=batch.local_steps,
-                    rate=RATE,
-                    difference=weights,
-                ).weight_gradient
-                for weights in (False, True)
-            )
-            attacks: dict[str, Attack] = {
-                "ours, sum": _ours(total),
-                "ours, difference": _of_difference(difference, model, batch.local_steps),
-                "as coded": partial(rlg_as_coded, difference, sum(map(len, tokens))),
+        utterances, steps, batches = map(int, self.form.split("/"))
+        weights = self.recogniser(self.size).head.weight
+        for number in range(batches):
+            tokens = batch_of(self.source, number, utterances * steps, self.seed)
+            sent = {"local_steps": steps, "rate": RATE}
+            total, change = (self.gradient(tokens, **sent, difference=difference) for difference in (False, True))
+            attacks = {
+                "ours, sum": partial(ours, total),
+                "ours, difference": partial(of_difference, change, weights, steps),
+                "as coded": partial(rlg_as_coded, change, sum(map(len, tokens))),
             }
-            yield from _revealed(number, attacks, tokens)
+            yield from revealed(number, attacks, tokens)
 
 
 class BehindDefense(RevealWords):
@@ -183,53 +159,51 @@ class BehindDefense(RevealWords):
 
     def run(self) -> Iterator[Columns]:
         """Find the words of each utterance, also by an attack that allows for defences, which RLG does not."""
-        said = attacked_texts(self.source, self.utterances)
-        for number, (leak, tokens) in enumerate(self.observed(said, self.defense)):
-            gradient = leak.weight_gradient
-            attacks = {"ours": _ours(gradient)} if self.defense == UNDEFENDED else {}
-            attacks |= {"as coded": partial(rlg_as_coded, gradient, len(tokens)), "outlying rows": _outlying(gradient)}
-            yield from _revealed(number, attacks, [tokens])
+        for number, tokens in enumerate(attacked_tokens(self.source, self.utterances)):
+            gradient = self.gradient([tokens], defense=named(self.defense, generator=None))
+            attacks = {"ours": partial(ours, gradient)} if self.defense == UNDEFENDED else {}
+            attacks |= {
+                "as coded": partial(rlg_as_coded, gradient, len(tokens)),
+                "outlying rows": partial(outlying, gradient),
+            }
+            yield from revealed(number, attacks, [tokens])
 
 
-# An attack that is run by a call; it returns a bag of tokens and the number of tokens.
-Attack = Callable[[], tuple[set[int], int]]
+def ours(gradient: Tensor) -> Bag:
+    """Return the bag by RLG, and the rank of the gradient's normalised rows."""
+    return rlg(gradient), classes_span(gradient).rank
 
 
-def _ours(gradient: Tensor) -> Attack:
-    return lambda: (rlg(gradient), classes_span(gradient).rank)
+def outlying(gradient: Tensor) -> Bag:
+    """Return the tokens whose rows point in another direction than most."""
+    found = outlying_words(gradient)
+    return found, len(found)
 
 
-def _outlying(gradient: Tensor) -> Attack:
-    def attack() -> tuple[set[int], int]:
-        found = outlying_words(gradient)
-        return found, len(found)
-
-    return attack
+def of_difference(change: Tensor, weights: Tensor, steps: int) -> Bag:
+    """Return the bag from a difference of rounded weights."""
+    rank = rounded_rank(change, weights, RATE, steps)
+    return (rlg(change, rank=rank) if rank else set()), rank
 
 
-def _of_difference(gradient: Tensor, model: Recogniser, steps: int) -> Attack:
-    def attack() -> tuple[set[int], int]:
-        rank = rounded_rank(gradient, model.head.weight, RATE, steps)
-        return (rlg(gradient, rank=rank) if rank else set()), rank
-
-    return attack
-
-
-def _revealed(number: int, attacks: Mapping[str, Attack], tokens: Sequence[Sequence[int]]) -> Iterator[Columns]:
+def revealed(
+    number: int, attacks: Mapping[str, Callable[[], Bag]], tokens: Sequence[Sequence[int]]
+) -> Iterator[Columns]:
     """Run attacks and compare their results with the truth."""
     length = sum(map(len, tokens))
     truth = {token for one in tokens for token in one if token > MARKS}
+    nothing: Bag = set(), 0
     for name, attack in attacks.items():
-        started = time.process_time()
-        try:
-            found, counted = attack()
-        except InputError:
-            # A gradient of full rank has no solution, and the attack makes no guess.
-            found, counted = set(), 0
-        seconds = time.process_time() - started
-        scores = set_scores({token for token in found if token > MARKS}, truth)
-        lengths = {"length": length, "length_error": abs(counted - length)}
-        yield {"number": number, "attack": name, **lengths, **scores, "seconds": seconds}
+        # A gradient of full rank has no solution, and RLG then refuses.
+        (found, counted), seconds = timed(unless_refused, attack, nothing)
+        yield {
+            "number": number,
+            "attack": name,
+            "length": length,
+            "length_error": abs(counted - length),
+            **set_scores({token for token in found if token > MARKS}, truth),
+            "seconds": seconds,
+        }
 
 
 def headline(record: Record) -> Headline:
@@ -255,22 +229,23 @@ def table(record: Record) -> pd.DataFrame:
     Columns: the mean error of the number of tokens, precision, recall, F1, the share of exact bags, the number of
     utterances, and the median CPU time (s).
     """
-    rows = with_stage(record.rows(SingleUtterances))
-    return summary(rows, {"recogniser": "size", "stage": "stage", "attack": "attack"}, _measures("utterances"))
+    return summary(
+        with_stage(record.rows(SingleUtterances)),
+        {"recogniser": "size", "stage": "stage", "attack": "attack"},
+        cells(COLUMNS, "length_error", "precision", "recall", "f1", "exact", by=mean)
+        | {"utterances": count()}
+        | cells(COLUMNS, "seconds", by=median),
+    )
 
 
-def batch_table(record: Record) -> pd.DataFrame:
-    """Return Table 3: the same for N utterances per step and K local steps, a line for each N, K and attack."""
-    rows = record.rows(Batches)
-    batches = [Batch.of(form) for form in rows["form"]]
-    rows = rows.assign(N=[batch.utterances for batch in batches], K=[batch.local_steps for batch in batches])
-    keys = {"utterances per step": "N", "local steps": "K", "attack": "attack"}
-    return summary(rows, keys, _measures("batches"))
-
-
-def _measures(counted: str) -> dict[str, Measure]:
-    means = cells(COLUMNS, "length_error", "precision", "recall", "f1", "exact", by=mean)
-    return means | {counted: count()} | cells(COLUMNS, "seconds", by=median)
+def batches(record: Record) -> str:
+    """Return the results of Table 3 in words: the exact bags of each attack, and its errors of the length."""
+    attacks = record.rows(Batches).groupby("attack", sort=False)
+    return "; ".join(
+        f"{attack}: {own['exact'].sum():.0f} of {len(own)} bags exact, with a mean length error of "
+        f"{own['length_error'].mean():.2g} tokens"
+        for attack, own in attacks
+    )
 
 
 def figure_defenses(record: Record) -> Figure:
@@ -291,14 +266,11 @@ def figure_defenses(record: Record) -> Figure:
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
-    rows = record.frame()
-    rows = rows.reindex(columns=list(dict.fromkeys([*rows.columns, "form", "defense"]))).astype({"form": object})
-    rows = rows.fillna({"form": "", "defense": UNDEFENDED})
-    found = share_of("f1", "F1 of the bag of words", "utterances")
-    forms = [Batch.of(form) if form else None for form in rows["form"]]
+    rows = record.frame().fillna({"form": "1/1/1", "defense": UNDEFENDED})
+    batches = rows["form"].str.split("/", expand=True).astype(int)
     return collected(
-        record, rows, "text", found, attack="bag of words, " + rows["attack"], network=rows["size"].map(RECOGNISERS),
-        training=stages(rows["trained"]), data=rows["source"], batch=[form.utterances if form else 1 for form in forms],
-        defense=rows["defense"],
-        client=[f"{form.local_steps} local steps" if form and form.local_steps > 1 else "float32" for form in forms],
+        record, rows, "text", share_of("f1", "F1 of the bag of words", "utterances"),
+        attack="bag of words, " + rows["attack"], network=rows["size"].map(RECOGNISERS),
+        training=stages(rows["trained"]), data=rows["source"], batch=batches[0], defense=rows["defense"],
+        client=[f"{steps} local steps" if steps > 1 else "float32" for steps in batches[1]],
     )  # fmt: skip

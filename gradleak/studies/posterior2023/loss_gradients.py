@@ -15,7 +15,7 @@ import seaborn as sns
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pydantic import Field
+from pydantic import PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -26,16 +26,17 @@ from gradleak.labels.hard.rounding import rounded
 from gradleak.leak import head_inputs
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
 from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Form, Whole
+from gradleak.runs.forms import Group
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.drawn import Look, arranged, drawn, grouped, level, lines, only_rows, panel
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, cells, greatest, least, select, summary, total
+from gradleak.show.summaries import select
 from gradleak.studies import Experiment, setting
-from gradleak.studies.posterior2023.columns import COLUMNS
+from gradleak.studies.posterior2023.columns import COLUMNS as COLUMNS
 from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.tally import load
 
 PLACE = "Sections 3.1 and 3.2, Theorems 1 to 4, Table 1, Figure 2, Appendix C"
@@ -55,13 +56,13 @@ SIDES = {"positive": "samples of the class", "negative": "all other samples"}
 ERRORS_AT = 32
 
 
-class Trained(Form):
-    """A network and its training steps on a dataset, written "dataset/network/activation/steps"."""
+class Trained(Group):
+    """A network and its training steps on a dataset; the activation is empty for the network's default."""
 
     dataset: str
     network: str
     activation: str
-    steps: Whole = Field(ge=1)
+    steps: PositiveInt
 
 
 class Parameters(studies.Parameters):
@@ -72,9 +73,8 @@ class Parameters(studies.Parameters):
     gammas: list[float] = setting(paper=[0.0, 0.5, 1.0, 2.0, 5.0], smallest=[0.0, 2.0])
     temperatures: list[float] = setting(smallest=[1.0, 2.0])
     rows: list[Trained] = setting(
-        paper=["mnist/lenet5/tanh/100", "cifar10/resnet18-cifar//200"],
-        smallest=["digits/small-cnn//20"],
-        validate_default=True,
+        paper=listed(Trained, ("mnist", "lenet5", "tanh", 100), ("cifar10", "resnet18-cifar", "", 200)),
+        smallest=listed(Trained, ("digits", "small-cnn", "", 20)),
     )
     stops: int = setting(paper=5, smallest=2, ge=2, le=1000)
     samples: int = setting(paper=1000, smallest=100, ge=20, le=100_000)
@@ -89,11 +89,11 @@ class Parameters(studies.Parameters):
         network that is trained.
         """
         kinds = ("one-hot", "soft")
-        losses = [("focal", *own) for own in product(kinds, self.gammas, self.temperatures)]
-        losses += [
-            ("cross-entropy", labels, 0.0, temperature) for labels, temperature in product(kinds, self.temperatures)
+        losses = [
+            *product(["focal"], kinds, self.gammas, self.temperatures),
+            *product(["cross-entropy"], kinds, [0.0], self.temperatures),
+            ("binary", "binary", 0.0, 1.0),
         ]
-        losses += [("binary", "binary", 0.0, 1.0)]
         for (loss, labels, gamma, temperature), classes in product(losses, self.classes):
             yield Slope.of(self, loss=loss, labels=labels, gamma=gamma, temperature=temperature, classes=classes)
         for gamma in self.gammas:
@@ -284,21 +284,15 @@ def headline(record: Record) -> Headline:
     )
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return the largest relative error of each formula for the gradient, compared with autograd.
-
-    One row for each loss and kind of label. Columns: the number of samples, the three formulas, and the least weight.
-    """
-    error = COLUMNS["worst"]
-    return summary(
-        record.rows(Slope),
-        {"loss": "loss", "labels": "labels"},
-        {
-            "samples": among(total("count"), form=TABLE_1),
-            **{f"{error.head}, {form}": among(greatest("worst", error.text), form=form) for form in FORMS},
-            **cells(COLUMNS, "least_weight", by=least),
-        },
+def errors_of_formulas(record: Record) -> str:
+    """Return the largest relative error of each formula for the focal loss in a sentence, for each kind of label."""
+    focal = select(record.rows(Slope), loss="focal")
+    worst = focal.groupby(["labels", "form"], sort=False)["worst"].max().unstack("labels")
+    errors = (
+        f"“{form}” {own['one-hot']:.0e} for one-hot labels and {own['soft']:.0e} for soft ones"
+        for form, own in worst.iterrows()
     )
+    return f"For random logits, the formulas for the focal loss have a relative error of at most: {'; '.join(errors)}."
 
 
 def figure_counts(record: Record) -> Figure:

@@ -23,10 +23,10 @@ from gradleak.leak import HeadLeaks, head_inputs, observe_heads
 from gradleak.losses import CrossEntropy, Focal, Loss
 from gradleak.models import training
 from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Form, Whole
+from gradleak.runs.forms import Group
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-from gradleak.show.drawn import Look, Mark, arranged, level, lines, panel, powers_of_two
+from gradleak.show.drawn import Look, Mark, arranged, bars, drawn, level, lines, panel, powers_of_two
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
 from gradleak.show.summaries import among, joined, only, select, summary
@@ -34,6 +34,7 @@ from gradleak.studies import Experiment, setting
 from gradleak.studies.posterior2023.columns import COLUMNS
 from gradleak.studies.shared.attacked_networks import OnPixels, built
 from gradleak.studies.shared.counted_batches import accuracy, skewed
+from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected, guessed, stages
 from gradleak.studies.shared.tally import LOOKS, load, others
 
@@ -56,17 +57,19 @@ OPTIMIZERS = {"adam": "Adam", "sgd": "SGD"}
 # Section 4.3 says that the accuracy is above this in every setting of Figure 3; its curves have no numbers.
 PUBLISHED_BOUND = 0.9
 PUBLISHED: Look = {"color": "0.1", "linestyle": (0, (1, 1)), "linewidth": 1.2}
+# The usual loss and labels.
+USUAL = {"loss": "ce", "temperature": 1.0, "epsilon": 0.0}
 # Schemes of initial weights by their names in tables.
 WEIGHTS = {"torch": "layer default", "kaiming": "He, fan-out", "uniform": "uniform"}
 
 
-class Attacked(Form):
-    """A network, its private images and the batch size, written "dataset/network/activation/size"."""
+class Attacked(Group):
+    """A network, its private images and the batch size; the activation is empty for the network's default."""
 
     dataset: str
     network: str
     activation: str
-    size: Whole = Field(ge=1)
+    size: PositiveInt
 
 
 class Begun(Attacked):
@@ -75,44 +78,37 @@ class Begun(Attacked):
     init: Literal["torch", "kaiming", "uniform"]
 
 
-class Variant(Form):
-    """A loss, its temperature, and the smoothing ε of its labels, written "loss/temperature/epsilon"."""
+class Variant(Group):
+    """A loss, its temperature, and the smoothing ε of its labels."""
 
     loss: Literal["ce", "focal"]
     temperature: float = Field(gt=0)
     epsilon: float = Field(ge=0, lt=1)
 
 
+ROWS = listed(
+    Attacked,
+    *(("mnist", "lenet5", activation, 32) for activation in ("sigmoid", "tanh")),
+    *(("tinyimagenet32", "resnet50-cifar", activation, 256) for activation in ("relu", "selu")),
+    *(("cifar10", "vgg16", activation, 32) for activation in ("elu", "relu")),
+)
+SMALLEST = listed(Attacked, ("photos", "lenet5", "sigmoid", 8))
+
+
 class Parameters(studies.Parameters):
     """Parameters of the page: networks and their training, losses, batches and auxiliary samples."""
 
-    rows: list[Attacked] = setting(
-        paper=[
-            "mnist/lenet5/sigmoid/32",
-            "mnist/lenet5/tanh/32",
-            "tinyimagenet32/resnet50-cifar/relu/256",
-            "tinyimagenet32/resnet50-cifar/selu/256",
-            "cifar10/vgg16/elu/32",
-            "cifar10/vgg16/relu/32",
-        ],
-        smallest=["photos/lenet5/sigmoid/8"],
-        validate_default=True,
-    )
+    rows: list[Attacked] = setting(paper=ROWS, smallest=SMALLEST)
     init: str
-    told: list[Attacked] = setting(
-        paper=["mnist/lenet5/sigmoid/32", "mnist/lenet5/tanh/32", "cifar10/vgg16/elu/32", "cifar10/vgg16/relu/32"],
-        smallest=["photos/lenet5/sigmoid/8"],
-        validate_default=True,
-    )
+    told: list[Attacked] = setting(paper=ROWS[:2] + ROWS[4:], smallest=SMALLEST)
     begun: list[Begun] = setting(
-        paper=[f"mnist/lenet5/{one}/32/{init}" for one in ("sigmoid", "tanh") for init in ("kaiming", "uniform")],
-        smallest=["photos/lenet5/sigmoid/8/kaiming"],
-        validate_default=True,
+        paper=[row | {"init": init} for row in ROWS[:2] for init in ("kaiming", "uniform")],
+        smallest=[SMALLEST[0] | {"init": "kaiming"}],
     )
     networks: int = setting(paper=4, smallest=1, ge=1, le=1000)
     batches: int = setting(smallest=2, ge=1, le=10_000)
     auxiliary: int = setting(paper=100, smallest=2, ge=1, le=1000)
-    variants: list[Variant] = setting(smallest=["ce/0.8/0"], validate_default=True)
+    variants: list[Variant] = setting(smallest=listed(Variant, ("ce", 0.8, 0)))
     sizes: list[PositiveInt] = setting(paper=[64, 128, 256, 512, 1024], smallest=[8])
     shares: list[float] = setting(paper=[0.1, 0.3, 0.5, 0.7, 0.9], smallest=[0.5])
     scales: list[PositiveInt] = setting(paper=[1, 5, 10, 50, 100], smallest=[1])
@@ -137,7 +133,7 @@ class Parameters(studies.Parameters):
         """Yield the rows of Tables 2 and 3, the settings of the figures, rows with more knowledge or other weights, and
         the models that are trained on a whole training set.
         """
-        plain = {**dict(Variant.of("ce/1/0")), "share": 0.0, "epochs": 0}
+        plain = USUAL | {"share": 0.0, "epochs": 0}
         main = plain | dict(self.rows[-1])
         alone = {"networks": 1, "batches": self.networks * self.batches}
         trained = main | alone | {"epochs": self.epochs}
@@ -402,40 +398,26 @@ def table(record: Record) -> pd.DataFrame:
     )
 
 
-def variant_table(record: Record) -> pd.DataFrame:
-    """Return Table 3: the instance accuracy of each attack, of LLG and iLRG also if they are informed of the loss.
+def figure_variants(record: Record) -> Figure:
+    """Draw Table 3: the instance accuracy of each attack by temperature and smoothing, a panel for each loss.
 
-    One row for each loss, temperature τ and smoothing ε; one column for each attack, mean ± standard deviation over
-    batches.
+    LLG and iLRG are also drawn with knowledge of the loss and the smoothing.
     """
     usual, told = record.rows(OfVariant), record.rows(Told)
     told = told.merge(usual[SETTING].drop_duplicates(), on=SETTING)
+    told = told[told["attack"] != "guess"]
     rows = pd.concat([usual, told.assign(attack=told["attack"] + ", informed")])
-    instances = joined(" ± ", *(only(name, COLUMNS[name].text) for name in ("instances", "spread")))
-    attacks = ("LLG", "LLG, informed", "iLRG", "iLRG, informed", "posterior", "guess")
-    return summary(
-        rows.assign(loss=rows["loss"].map({"ce": "cross-entropy", "focal": "focal"})),
-        {"loss": "loss", "τ": "temperature", "ε": "epsilon"},
-        {**{name: among(instances, attack=name) for name in attacks}, "batches": only("count", "{:.0f}")},
-    )
-
-
-def trained_table(record: Record) -> pd.DataFrame:
-    """Return Figure 3: the instance accuracy of the posterior attack, and of the guess in brackets.
-
-    One row for each optimizer, with the model's test accuracy, and share of one class; one column for each batch size.
-    """
-    rows = select(record.rows(TrainedModel), series="settings")
-    own = among(only("instances", ".3f"), attack="posterior")
-    guess = among(only("instances", "({:.3f})"), attack="guess")
-    return summary(
-        rows.assign(
-            optimizer=rows["optimizer"].map(OPTIMIZERS),
-            accuracy=rows["accuracy"].map("{:.1f}".format),
-            share=rows["share"].map(lambda share: f"{100 * share:.0f} %" if share else "even"),
-        ),
-        {"trained by": "optimizer"} | {COLUMNS[name].head: name for name in ("accuracy", "share")},
-        {f"batches of {size}": among(joined(" ", own, guess), size=size) for size in sorted(set(rows["size"]))},
+    names = rows["temperature"].map("τ = {:g}\n".format) + rows["epsilon"].map("ε = {:g}".format)
+    attacks = pd.Categorical(rows["attack"], ["LLG", "LLG, informed", "iLRG", "iLRG, informed", "posterior", "guess"])
+    return drawn(
+        rows.assign(variant=names, attack=attacks),
+        bars("variant", "instances", by="attack"),
+        panels="loss",
+        title={"ce": "cross-entropy", "focal": "focal loss"}.__getitem__,
+        legend=3,
+        xlabel="",
+        ylabel="instance accuracy",
+        ylim=(0, 1.05),
     )
 
 
@@ -499,8 +481,7 @@ def leaks(record: Record) -> Leaks:
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
     # A trained model has the usual loss and labels, and only its rows state a series and an optimizer.
-    usual = dict(Variant.of("ce/1/0")) | {"series": "", "optimizer": ""}
-    rows = record.frame().fillna(usual)
+    rows = record.frame().fillna(USUAL | {"series": "", "optimizer": ""})
     rows = rows.assign(chance=100 * guessed(rows, "instances", ["part", "series", "optimizer", *SETTING]))
     rows = rows[rows["attack"] != "guess"]
     found = average_of("instances", "instance accuracy", "batches", of=1.0, spread="spread")

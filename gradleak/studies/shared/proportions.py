@@ -15,16 +15,6 @@ def successes(column: str) -> Measure:
     return lambda rows: f"{rows[column].sum():.0f} of {len(rows)}"
 
 
-def successes_with_interval(column: str) -> Measure:
-    """Measure in how many rows a column is true, with the 95 % confidence interval of its probability."""
-
-    def measured(rows: pd.DataFrame) -> str:
-        low, high = wilson_interval(rows[column])
-        return f"{successes(column)(rows)} ({low:.0%} to {high:.0%})"
-
-    return measured
-
-
 def wilson_interval(values: pd.Series[Any]) -> tuple[float, float]:
     """Return the 95 % confidence interval (Wilson) of the success probability."""
     found = binomtest(int(values.sum()), len(values)).proportion_ci(method="wilson")

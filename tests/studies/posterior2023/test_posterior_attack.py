@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import torch
-
-from gradleak import data
 from gradleak.runs.records import Record
 from gradleak.show.summaries import select
 from gradleak.studies.posterior2023 import posterior_attack
-from gradleak.studies.shared import counted_batches
+from gradleak.studies.shared.groups import listed
 
 STUDY = "posterior-attack"
 CHOSEN = {
-    "rows": ["photos/lenet5/tanh/16", "photos/lenet5/sigmoid/16"],
+    "rows": listed(posterior_attack.Attacked, ("photos", "lenet5", "tanh", 16), ("photos", "lenet5", "sigmoid", 16)),
     "networks": 2,
     "batches": 3,
     "auxiliary": 5,
-    "told": ["photos/lenet5/tanh/16"],
-    "begun": ["photos/lenet5/tanh/16/kaiming"],
-    "variants": ["ce/0.8/0", "ce/1/0.1", "focal/1.2/0"],
+    "told": listed(posterior_attack.Attacked, ("photos", "lenet5", "tanh", 16)),
+    "begun": listed(posterior_attack.Begun, ("photos", "lenet5", "tanh", 16, "kaiming")),
+    "variants": listed(posterior_attack.Variant, ("ce", 0.8, 0), ("ce", 1, 0.1), ("focal", 1.2, 0)),
     "sizes": [16, 64],
     "shares": [0.5, 0.9],
     "scales": [1, 5],
@@ -40,12 +37,3 @@ def test_the_attack_beats_the_guess_where_one_class_fills_the_batch(record: Reco
     own = frame[(frame["share"] == 0.9)].groupby("attack")["instances"].mean()
     assert own["posterior"] > own["guess"] + 0.3
     assert frame["accuracy"].between(0, 100).all()
-
-
-def test_a_share_of_one_class_is_that_share() -> None:
-    private = data.load("digits", "train")
-    generator = torch.Generator().manual_seed(0)
-    for share in (0.1, 0.5, 0.9):
-        counts = private.labels[counted_batches.skewed(private, 100, share, generator)].bincount(minlength=10)
-        assert round(100 * share) in counts.tolist()
-        assert int(counts.sum()) == 100
