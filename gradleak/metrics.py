@@ -36,17 +36,6 @@ class Lpips:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Summary:
-    """The number of values, their mean, sample standard deviation, minimum and maximum."""
-
-    count: int
-    mean: float
-    std: float
-    least: float
-    most: float
-
-
 def psnr(recovered: Tensor, truth: Tensor) -> Tensor:
     """Return the peak signal-to-noise ratio in dB (N,), inf for equal images.
 
@@ -171,13 +160,6 @@ def match_batch(recovered: Tensor, truth: Tensor) -> Tensor:
     # A reconstruction that is not finite costs the same everywhere, so it does not affect the order of the rest.
     cost[:, ~finite] = 0
     return torch.as_tensor(linear_sum_assignment(cost.cpu().numpy())[1], device=recovered.device)
-
-
-def summary(values: Tensor) -> Summary:
-    """Return count, mean, sample standard deviation, minimum and maximum of all values (N,)."""
-    data = values.double()
-    std = float(data.std()) if len(data) > 1 else math.nan
-    return Summary(len(data), float(data.mean()), std, float(data.min()), float(data.max()))
 
 
 def fft2d(recovered: Tensor, truth: Tensor) -> Tensor:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
-import types
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -111,24 +109,6 @@ def test_an_average_over_clients_is_a_larger_batch() -> None:
         torch.testing.assert_close(value, whole[name], rtol=1e-3, atol=1e-5)
     with pytest.raises(InputError, match="at least one client"):
         defenses.average([])
-
-
-def test_privacy_is_accounted_for_where_opacus_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Accountant:
-        history: ClassVar[list[tuple[float, float, int]]] = []
-
-        def get_epsilon(self, delta: float) -> float:
-            ((multiplier, share, steps),) = self.history
-            return steps * share / multiplier - math.log(delta)
-
-    module = types.ModuleType("opacus.accountants.rdp")
-    module.RDPAccountant = Accountant  # type: ignore[attr-defined]
-    for name in ("opacus", "opacus.accountants"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, "opacus.accountants.rdp", module)
-    assert defenses.dp_epsilon(2.0, share=0.5, steps=4, delta=1.0) == 1.0
-    monkeypatch.setitem(sys.modules, "opacus.accountants.rdp", None)
-    assert defenses.dp_epsilon(2.0) is None
 
 
 @pytest.mark.parametrize(

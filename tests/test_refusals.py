@@ -128,7 +128,7 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             labels.nonnegative_intervals, labels.count_heads, labels.Knowledge,
             labels.standins_of, labels.recover_soft_labels, labels.expected_share, images.trace_fully_connected,
             images.bias_attack, images.invert_fully_connected, images.unmix_features, images.certify_features,
-            images.total_variation, Adam, LevenbergMarquardt, defenses.dp_epsilon,
+            images.total_variation, Adam, LevenbergMarquardt,
             defenses.release_epsilon, defenses.average, defenses.utility,
         )
     },

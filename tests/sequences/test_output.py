@@ -107,5 +107,5 @@ def test_more_steps_than_states_are_refused() -> None:
 
 @readers
 def test_other_networks_are_refused(read: Callable[..., Ordered]) -> None:
-    with pytest.raises(InputError, match="Recogniser's last layer; got Linear"):
+    with pytest.raises(InputError, match="Recogniser's decoder; got Linear"):
         read(observe(nn.Linear(3, 4), torch.ones(1, 3), torch.tensor([1])))

@@ -17,8 +17,7 @@ from torch import Tensor
 from gradleak.devices import entries_at_once
 from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.explanations import KNOWN_LENGTH
-from gradleak.labels.soft.path import COPIES
-from gradleak.labels.soft.problem import ACCEPT, LARGEST, NEGATIVE, Problem
+from gradleak.labels.soft.problem import ACCEPT, COPIES, LARGEST, NEGATIVE, Problem
 
 # Classes that are examined in a range; those with the largest errors c exclude nearly all that can be excluded.
 TELLING = 16

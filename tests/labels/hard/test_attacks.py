@@ -295,7 +295,7 @@ def test_the_shadow_attack_learns_what_a_defence_does(bias: bool) -> None:
     for defense in (None, defenses.quantize(6)):
         leak = observe(model, inputs, labels, defense=defense)
         assert torch.equal(count_labels(leak, "shadow", auxiliary=others, defense=defense), truth)
-    with pytest.raises(InputError, match="shadow attack needs samples"):
+    with pytest.raises(InputError, match="shadow needs samples"):
         count_labels(leak, "shadow")
 
 

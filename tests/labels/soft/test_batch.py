@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from gradleak import augment, metrics
 from gradleak.errors import InputError
 from gradleak.labels import BatchLabels, Prior, recover_batch
+from gradleak.labels.priors import KNOWN
 from gradleak.labels.soft.batch import recover as recovery
 from gradleak.labels.soft.batch.rounds import Search
 from gradleak.labels.soft.batch.whole import Whole
-from gradleak.labels.verdict import KNOWN
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

@@ -21,8 +21,8 @@ from gradleak.labels import (
     recover_soft_labels,
     reveal_labels,
 )
+from gradleak.labels.priors import KNOWN
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
-from gradleak.labels.verdict import KNOWN
 from gradleak.leak import Leak, observe
 from tests.labels.soft.test_single import sent, wrong
 

@@ -13,10 +13,11 @@ from torch import Tensor
 from gradleak import augment
 from gradleak.errors import InputError, UnknownName
 from gradleak.labels import PRIORS, recover_soft_labels
-from gradleak.labels.soft import exact, intervals, single
+from gradleak.labels.soft import exact, intervals
 from gradleak.labels.soft.equations import explains
 from gradleak.labels.soft.intervals import excluded, proved
 from gradleak.labels.soft.problem import Problem, reduce_gradients
+from gradleak.labels.soft.single import Clients
 
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
@@ -44,7 +45,7 @@ def sent(
 
 def problem(gradients: Tensor, weight: Tensor, noise: float = 0.0, bias: Tensor | None = None) -> Problem:
     reduced = reduce_gradients(gradients, weight)
-    return single.problem_of(reduced, weight, bias, gradients.dtype, torch.full_like(reduced.size, noise))
+    return Clients(gradients, weight, bias, None).problem(reduced, torch.full_like(reduced.size, noise))
 
 
 @given(

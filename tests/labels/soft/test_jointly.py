@@ -9,8 +9,8 @@ from torch import Tensor
 from gradleak import metrics
 from gradleak.errors import InputError, UnknownName
 from gradleak.labels import recover_batch, recover_jointly
+from gradleak.labels.priors import KNOWN
 from gradleak.labels.soft.batch.jointly import likely_classes
-from gradleak.labels.verdict import KNOWN
 from tests.labels.soft.test_batch import batch, errors_of
 
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from gradleak import augment
 from gradleak.errors import InputError, UnknownName
 from gradleak.labels import PRIORS, SOLVERS, Prior, SoftLabels, dlg, idlg, label_loss, recover_soft_labels
+from gradleak.labels.priors import KNOWN
 from gradleak.labels.soft import single
 from gradleak.labels.soft.equations import Fit
 from gradleak.labels.soft.problem import ACCEPT, reduce_gradients
-from gradleak.labels.verdict import KNOWN
 
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
@@ -143,9 +143,8 @@ def test_the_true_scalar_is_within_the_rounding_that_is_accepted() -> None:
                 made = sent(10, 64, spread, labels, dtype, 3, 400)
                 leaking = made["gradients"].flatten(1).abs().amax(dim=1) > 0
                 reduced = reduce_gradients(made["gradients"][leaking], made["weight"])
-                problem = single.problem_of(
-                    reduced, made["weight"], None, DTYPES[dtype], torch.zeros_like(reduced.size)
-                )
+                clients = single.Clients(made["gradients"], made["weight"], None, None)
+                problem = clients.problem(reduced, torch.zeros_like(reduced.size))
                 truth = made["hidden"][leaking].norm(dim=1, keepdim=True)
                 misfit, _ = Fit.at(problem, PRIORS[labels], truth).lengths
                 assert misfit.max() < ACCEPT / 1.5
