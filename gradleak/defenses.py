@@ -54,7 +54,7 @@ def clip(norm: float) -> Defense:
     _at_least("norm", norm, 0)
 
     def change(gradients: Gradients) -> Gradients:
-        size = math.sqrt(sum(float(value.double().square().sum()) for value in gradients.values()))
+        size = _size(gradients)
         factor = min(1.0, norm / size) if size else 1.0
         return {name: value * factor for name, value in gradients.items()}
 
@@ -66,11 +66,7 @@ def clip_share(share: float) -> Defense:
     """Clip all gradients to a `share` of their joint norm."""
     _at_least("share", share, 0)
 
-    def change(gradients: Gradients) -> Gradients:
-        size = sum(float(value.double().square().sum()) for value in gradients.values()) ** 0.5
-        return clip(share * size)(gradients)
-
-    return change
+    return lambda gradients: clip(share * _size(gradients))(gradients)
 
 
 @checked_arguments()
@@ -313,11 +309,13 @@ def utility(clean: Gradients, sent: Gradients) -> float:
     """
     _check_alike(clean, sent)
     product = sum(float((clean[name].double() * sent[name].double()).sum()) for name in clean)
-    norms = [
-        math.sqrt(sum(float(value.double().square().sum()) for value in gradients.values()))
-        for gradients in (clean, sent)
-    ]
-    return product / (norms[0] * norms[1]) if all(norms) else math.nan
+    sizes = _size(clean) * _size(sent)
+    return product / sizes if sizes else math.nan
+
+
+def _size(gradients: Gradients) -> float:
+    """Return the joint norm of all gradients."""
+    return math.sqrt(sum(float(value.double().square().sum()) for value in gradients.values()))
 
 
 def _check_alike(first: Gradients, other: Gradients) -> None:

@@ -44,6 +44,8 @@ def test_clipping_bounds_the_norm_of_all_together() -> None:
     assert torch.equal(defenses.clip(2 * size)(clean)["a"], clean["a"])
     assert torch.equal(defenses.clip(1.0)({"a": torch.zeros(3)})["a"], torch.zeros(3))
     assert defenses.utility(clean, sent) == pytest.approx(1)
+    assert defenses.utility(clean, {name: -value for name, value in clean.items()}) == pytest.approx(-1)
+    assert math.isnan(defenses.utility(clean, {name: 0 * value for name, value in clean.items()}))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.9, 1.0])
@@ -73,12 +75,6 @@ def test_sign_and_quantisation() -> None:
     assert torch.equal(defenses.quantize(4)({"a": torch.zeros(3)})["a"], torch.zeros(3))
     with pytest.raises(InputError, match="bits must be at least 2"):
         defenses.quantize(1)
-
-
-def test_utility_is_a_cosine() -> None:
-    clean = gradients()
-    assert defenses.utility(clean, {name: -value for name, value in clean.items()}) == pytest.approx(-1)
-    assert math.isnan(defenses.utility(clean, {name: 0 * value for name, value in clean.items()}))
 
 
 def test_dp_clips_and_then_adds_noise() -> None:
@@ -145,7 +141,6 @@ def test_a_text_names_a_defence(text: str, same: Any) -> None:
     [
         ("fog/1", "unknown defence 'fog'"),
         ("prune", "'prune' is not right: it is written prune/level, its share of all entries a number"),
-        ("prune/much", "prune/level"),
         ("prune/inf", "prune/level"),
         ("sign/strong", "sign alone, or sign/0"),
         ("clip/-1", "norm must be at least 0; got -1"),
@@ -156,16 +151,8 @@ def test_a_text_names_a_defence(text: str, same: Any) -> None:
 def test_a_wrong_text_is_refused(text: str, message: str) -> None:
     with pytest.raises(GradleakError, match=message):
         defenses.named(text, generator=torch.Generator())
-
-
-def test_noise_by_a_text_needs_a_generator() -> None:
     with pytest.raises(InputError, match="'gaussian/1' draws noise: pass a generator"):
         defenses.named("gaussian/1")
-    assert [defenses.shown(text) for text in ("sign", "prune/0.2", "gaussian-variance/0.1")] == [
-        "sign",
-        "prune 20% of all",
-        "noise variance 0.1",
-    ]
 
 
 def test_the_privacy_of_one_release() -> None:

@@ -17,9 +17,8 @@ from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of
-from gradleak.sequences.counts import Counts, Head, count
+from gradleak.sequences.counts import Head, count
 from gradleak.sequences.recognised import Model, recognise, tokens_of
-from gradleak.sequences.tree import Tree
 
 # Most prefixes that are searched, because their counts are a linear system with as many unknowns.
 MOST = 4000
@@ -155,11 +154,19 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
     tree = grown.tree
     failed = replace(failed, prefixes=len(tree))
     # With rounding alone all rows have the same relative error and equal weight; with noise long rows are more precise.
-    head = _head(leak, model)
+    weight, bias = leak.model.get_parameter(model.head_weight).detach(), model.head_bias
+    head = Head(
+        weight,
+        weight.new_zeros(len(weight)) if bias is None else leak.model.get_parameter(bias).detach(),
+        leak.gradients[model.head_weight],
+        None if bias is None else leak.gradients[bias],
+        model.tied,
+    )
     counts = count(tree, head, end, equalise=True) or count(tree, head, end, equalise=False)
     if counts is None:
         return replace(failed, reason=f"no whole numbers of passes through {len(tree)} prefixes give the gradient")
-    ended = _ended(tree, counts)
+    # Of the passes through a prefix, those that do not go on end there.
+    ended = counts.passes.index_add(0, tree.parents[1:], counts.passes[1:], alpha=-1)
     if bool((ended < 0).any()):
         return replace(failed, reason="more sentences go on behind a prefix than reach it")
     nodes = (ended > 0).nonzero()[:, 0].tolist()
@@ -203,25 +210,6 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
         )
         return replace(result, reason=reason)
     return replace(result, status="unique", reason="no other prefixes and counts give this gradient")
-
-
-def _ended(tree: Tree, counts: Counts) -> Tensor:
-    """Return how many sentences end at each prefix (N,)."""
-    continuing = torch.zeros_like(counts.passes)
-    continuing.index_add_(0, tree.parents[1:], counts.passes[1:])
-    return counts.passes - continuing
-
-
-def _head(leak: Leak, model: Model) -> Head:
-    weight = leak.model.get_parameter(model.head_weight).detach()
-    bias = model.head_bias
-    return Head(
-        weight,
-        weight.new_zeros(len(weight)) if bias is None else leak.model.get_parameter(bias).detach(),
-        leak.gradients[model.head_weight],
-        None if bias is None else leak.gradients[bias],
-        model.tied,
-    )
 
 
 def _compared(leak: Leak, tokens: list[list[int]], times: list[int], start: int, end: int) -> tuple[float, float]:
