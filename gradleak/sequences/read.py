@@ -180,36 +180,33 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
     multiple = max(1, leak.batch_size // sum(times)) if leak.batch_size % sum(times) == 0 else 1
     multiple = multiple if abs(factor - 1) * (multiple * counts.total + 1) < 0.5 else 1
     times = [multiple * number for number in times]
-    result = replace(
+    if not misfit < 1:
+        return replace(failed, reason=f"the sentences' own gradient is another: it misses by {misfit:.1g} of its size")
+    reason = ""
+    if not misfit < SAME:
+        reason = f"the sentences' own gradient is the one seen but for {misfit:.1g} of its size"
+    elif sum(times) != leak.batch_size:
+        reason = (
+            f"the counts make {sum(times)} sentences of a batch of {leak.batch_size}: "
+            "each has a weight of its own, or others leave no trace"
+        )
+    elif not counts.known:
+        reason = "other counts of the same prefixes give the same gradient"
+    elif multiple > 1:
+        reason = (
+            f"a batch of {leak.batch_size // multiple} with the same shares of sentences has the same gradient: "
+            "only the batch size gives their number"
+        )
+    return replace(
         failed,
         tokens=tokens,
         counts=times,
         total=multiple * counts.total,
         factor=factor,
         misfit=misfit,
-        status="ambiguous",
+        status="ambiguous" if reason else "unique",
+        reason=reason or "no other prefixes and counts give this gradient",
     )
-    if not misfit < 1:
-        return replace(failed, reason=f"the sentences' own gradient is another: it misses by {misfit:.1g} of its size")
-    if not misfit < SAME:
-        return replace(result, reason=f"the sentences' own gradient is the one seen but for {misfit:.1g} of its size")
-    if sum(times) != leak.batch_size:
-        reason = (
-            f"the counts make {sum(times)} sentences of a batch of {leak.batch_size}: "
-            "each has a weight of its own, or others leave no trace"
-        )
-        return replace(result, reason=reason)
-    if not counts.known:
-        return replace(result, reason="other counts of the same prefixes give the same gradient")
-    if not grown.sure:
-        return replace(result, reason=grown.reason)
-    if multiple > 1:
-        reason = (
-            f"a batch of {leak.batch_size // multiple} with the same shares of sentences has the same gradient: "
-            "only the batch size gives their number"
-        )
-        return replace(result, reason=reason)
-    return replace(result, status="unique", reason="no other prefixes and counts give this gradient")
 
 
 def _compared(leak: Leak, tokens: list[list[int]], times: list[int], start: int, end: int) -> tuple[float, float]:
