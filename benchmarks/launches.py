@@ -24,7 +24,7 @@ from gradleak.labels import recover_batch, recover_soft_labels
 from gradleak.labels.priors import resolve
 from gradleak.labels.soft.equations import Fit
 from gradleak.labels.soft.problem import reduce_gradients
-from gradleak.labels.soft.single import problem_of
+from gradleak.labels.soft.single import Clients
 from gradleak.leak import Leak, observe
 
 # Steps of a search whose launches are counted, and how many more tell what each step adds.
@@ -94,7 +94,8 @@ def _newton(classes: int, samples: int) -> Work:
 
     def run(device: str, steps: int) -> Any:
         reduced = reduce_gradients(gradients.to(device), weight.to(device))
-        problem = problem_of(reduced, weight.to(device), None, gradients.dtype, torch.zeros_like(reduced.size))
+        clients = Clients(gradients.to(device), weight.to(device), None, prior)
+        problem = clients.problem(reduced, torch.zeros_like(reduced.size))
         ends = (problem.least[:, None], 2 * problem.least[:, None])
         fit = Fit.at(problem, prior, 1.1 * ends[0])
         for _ in range(steps):

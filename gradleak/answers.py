@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,14 +51,6 @@ class Expected:
     share: float
     guess: float
     batches: int
-
-
-class Answering(Protocol):
-    """The result of an attack: it has answers, one for each sample or batch that was attacked separately."""
-
-    @property
-    def answers(self) -> tuple[Answer, ...]:
-        """The answers, in the order of the samples or batches."""
 
 
 @dataclass(frozen=True)

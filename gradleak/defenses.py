@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradleak.arguments import checked_arguments
-from gradleak.errors import InputError, check_count, unknown
+from gradleak.errors import InputError, unknown
 from gradleak.leak import Defense, Gradients
 
 
@@ -55,7 +54,7 @@ def clip(norm: float) -> Defense:
     _at_least("norm", norm, 0)
 
     def change(gradients: Gradients) -> Gradients:
-        size = math.sqrt(sum(float(value.double().square().sum()) for value in gradients.values()))
+        size = _size(gradients)
         factor = min(1.0, norm / size) if size else 1.0
         return {name: value * factor for name, value in gradients.items()}
 
@@ -67,11 +66,7 @@ def clip_share(share: float) -> Defense:
     """Clip all gradients to a `share` of their joint norm."""
     _at_least("share", share, 0)
 
-    def change(gradients: Gradients) -> Gradients:
-        size = sum(float(value.double().square().sum()) for value in gradients.values()) ** 0.5
-        return clip(share * size)(gradients)
-
-    return change
+    return lambda gradients: clip(share * _size(gradients))(gradients)
 
 
 @checked_arguments()
@@ -86,40 +81,6 @@ def dp_tensors(norm: float, std: float, generator: torch.Generator) -> Each:
     """Clip each tensor to `norm` independently, and add normal noise with standard deviation `std`."""
     noisy = gaussian(std, generator)
     return Each(lambda value: noisy.change(clip(norm)({"": value})[""]))
-
-
-@checked_arguments()
-def dp_epsilon(noise_multiplier: float, *, share: float = 1.0, steps: int = 1, delta: float = 1e-5) -> float | None:
-    """Return the privacy ε of training with DP-SGD, by Opacus' RDP accountant.
-
-    Args:
-        noise_multiplier: The noise's standard deviation divided by the clipping norm.
-        share: The share of all samples that is drawn in each step.
-        steps: The number of steps.
-        delta: The privacy δ.
-
-    Returns:
-        ε, or None if Opacus is not installed.
-    """
-    try:
-        from opacus.accountants.rdp import RDPAccountant
-    except ImportError:
-        return None
-    if not (noise_multiplier >= 0 and 0 < share <= 1 and 0 < delta <= 1):
-        raise InputError(
-            "noise_multiplier must be at least 0, and share and delta in 0 … 1 (0 excluded); "
-            f"got {noise_multiplier:g}, {share:g} and {delta:g}"
-        )
-    check_count("steps", steps)
-    accountant = RDPAccountant()
-    accountant.history = [(noise_multiplier, share, steps)]
-    try:
-        with warnings.catch_warnings():
-            # At either end of the accountant's orders ε is an upper bound that may not be tight.
-            warnings.filterwarnings("ignore", "Optimal order is the")
-            return float(accountant.get_epsilon(delta))
-    except (OverflowError, ZeroDivisionError):  # the noise is next to none
-        return math.inf
 
 
 # Noise multipliers below this limit are no noise in float64.
@@ -348,11 +309,13 @@ def utility(clean: Gradients, sent: Gradients) -> float:
     """
     _check_alike(clean, sent)
     product = sum(float((clean[name].double() * sent[name].double()).sum()) for name in clean)
-    norms = [
-        math.sqrt(sum(float(value.double().square().sum()) for value in gradients.values()))
-        for gradients in (clean, sent)
-    ]
-    return product / (norms[0] * norms[1]) if all(norms) else math.nan
+    sizes = _size(clean) * _size(sent)
+    return product / sizes if sizes else math.nan
+
+
+def _size(gradients: Gradients) -> float:
+    """Return the joint norm of all gradients."""
+    return math.sqrt(sum(float(value.double().square().sum()) for value in gradients.values()))
 
 
 def _check_alike(first: Gradients, other: Gradients) -> None:

@@ -9,6 +9,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -226,33 +227,26 @@ class HeadLeaks:
 
     def defended(self, defense: Defense) -> HeadLeaks:
         """Return the gradients that the clients send under a defence that changes each tensor independently."""
-        updates = []
-        for client, weight in enumerate(self.weight_gradients):
-            gradients = {"weight": weight} | (
-                {} if self.bias_gradients is None else {"bias": self.bias_gradients[client]}
-            )
-            updates.append(defense(gradients))
-        biases = None if self.bias_gradients is None else torch.stack([update["bias"] for update in updates])
-        return replace(
-            self, weight_gradients=torch.stack([update["weight"] for update in updates]), bias_gradients=biases
-        )
+        tensors = {"weight_gradients": self.weight_gradients, "bias_gradients": self.bias_gradients}
+        clients = [value for value in tensors.values() if value is not None]
+        sent = [defense(dict(zip(tensors, own, strict=False))) for own in zip(*clients, strict=True)]
+        changed: dict[str, Any] = {name: torch.stack([update[name] for update in sent]) for name in sent[0]}
+        return replace(self, **changed)
 
 
 def _check_state(model: nn.Module, which: str, state: Mapping[str, Tensor]) -> None:
-    """Raise an InputError if a state dict does not fit the model or has values that are not finite."""
+    """Raise an InputError if a state dict does not fit the model."""
     expected = model.state_dict()
     if differing := sorted(set(expected) ^ set(state)):
         raise InputError(
             f"the state {which} is not of {type(model).__name__}: it differs in {', '.join(differing[:5])}"
         )
     for name, value in state.items():
-        if not torch.is_tensor(value) or value.shape != expected[name].shape:
-            shape = tuple(value.shape) if torch.is_tensor(value) else type(value).__name__
-            raise InputError(f"the state {which}: '{name}' is {shape}, the model's {tuple(expected[name].shape)}")
-        if value.is_floating_point() != expected[name].is_floating_point() or value.is_complex():
+        if value.shape != expected[name].shape:
+            shapes = tuple(value.shape), tuple(expected[name].shape)
+            raise InputError(f"the state {which}: '{name}' is {shapes[0]}, the model's {shapes[1]}")
+        if value.is_floating_point() != expected[name].is_floating_point():
             raise InputError(f"the state {which}: '{name}' is of {value.dtype}, the model's of {expected[name].dtype}")
-        if not torch.isfinite(value).all():
-            raise InputError(f"the state {which}: '{name}' holds NaN or infinite values")
 
 
 @checked_arguments()
@@ -296,39 +290,26 @@ def observe(
         >>> leak.batch_size, tuple(leak.weight_gradient.shape)
         (4, (2, 3))
     """
+    loss = loss or CrossEntropy()
     with computing(precision, model):
-        return _observed(model, inputs, targets, defense, head, loss or CrossEntropy(), local_steps, rate, precision)
-
-
-def _observed(
-    model: nn.Module,
-    inputs: Tensor,
-    targets: Tensor,
-    defense: Defense | None,
-    head: str | None,
-    loss: Loss,
-    local_steps: int,
-    rate: float,
-    precision: str | Precision | None,
-) -> Leak:
-    head, layer, _, logits = _forward(model, inputs, head, features=(2, 3))
-    # The loss is computed in the precision of the parameters, even if the logits are coarser.
-    logits = logits.to(layer.weight.dtype)
-    if logits.ndim == 3:
-        if local_steps != 1:
-            raise InputError("sequences allow only one local step")
-        logits, targets = _with_targets(logits, targets)
-    labels = as_probabilities(targets, logits.shape[-1], dtype=logits.dtype, device=logits.device)
-    _check_rows(logits, labels)
-    if local_steps < 1 or len(inputs) % local_steps:
-        raise InputError(f"{len(inputs)} samples cannot be cut into {local_steps} local steps of one batch size")
-    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    size = len(inputs) // local_steps
-    if local_steps == 1:
-        gradients = _gradients(loss(logits, labels).mean(), named, precision)
-    else:
-        gradients = _updates(model, named, inputs.split(size), labels.split(size), loss, rate, precision)
-    return Leak(model, defended(gradients, defense), head, size, tuple(inputs.shape[1:]), local_steps)
+        head, layer, _, logits = _forward(model, inputs, head, features=(2, 3))
+        # The loss is computed in the precision of the parameters, even if the logits are coarser.
+        logits = logits.to(layer.weight.dtype)
+        if logits.ndim == 3:
+            if local_steps != 1:
+                raise InputError("sequences allow only one local step")
+            logits, targets = _with_targets(logits, targets)
+        labels = as_probabilities(targets, logits.shape[-1], dtype=logits.dtype, device=logits.device)
+        _check_rows(logits, labels)
+        if local_steps < 1 or len(inputs) % local_steps:
+            raise InputError(f"{len(inputs)} samples cannot be cut into {local_steps} local steps of one batch size")
+        named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        size = len(inputs) // local_steps
+        if local_steps == 1:
+            gradients = _gradients(loss(logits, labels).mean(), named, precision)
+        else:
+            gradients = _updates(model, named, inputs.split(size), labels.split(size), loss, rate, precision)
+        return Leak(model, defended(gradients, defense), head, size, tuple(inputs.shape[1:]), local_steps)
 
 
 def defended(gradients: Gradients, defense: Defense | None) -> Gradients:

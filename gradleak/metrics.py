@@ -36,17 +36,6 @@ class Lpips:
     reason: str = ""
 
 
-@dataclass(frozen=True)
-class Summary:
-    """The number of values, their mean, sample standard deviation, minimum and maximum."""
-
-    count: int
-    mean: float
-    std: float
-    least: float
-    most: float
-
-
 def psnr(recovered: Tensor, truth: Tensor) -> Tensor:
     """Return the peak signal-to-noise ratio in dB (N,), inf for equal images.
 
@@ -57,7 +46,7 @@ def psnr(recovered: Tensor, truth: Tensor) -> Tensor:
     """
     first, second, finite = _pair(recovered, truth)
     error = (first - second).square().flatten(1).mean(dim=1)
-    return torch.where(finite, -10 * error.log10(), torch.full_like(error, -math.inf))
+    return (-10 * error.log10()).masked_fill(~finite, -math.inf)
 
 
 def grade(decibels: float) -> str:
@@ -81,7 +70,7 @@ def wrapped_psnr(recovered: Tensor, truth: Tensor) -> Tensor:
     eight_bit = [(images.double().nan_to_num(0) * 255).trunc().remainder(256) for images in (recovered, truth)]
     error = (eight_bit[0] - eight_bit[1]).square().flatten(1).mean(dim=1)
     value = 10 * (65536 / error).log10()
-    return torch.where(torch.isfinite(recovered).flatten(1).all(dim=1), value, torch.full_like(value, -math.inf))
+    return value.masked_fill(~torch.isfinite(recovered).flatten(1).all(dim=1), -math.inf)
 
 
 def ssim(recovered: Tensor, truth: Tensor) -> Tensor:
@@ -116,7 +105,7 @@ def lpips(recovered: Tensor, truth: Tensor, trunk: str = "alex") -> Lpips:
             len(first), 64, lambda part: model(first[part].float() * 2 - 1, second[part].float() * 2 - 1).flatten()
         )
         values = torch.cat(list(parts)).double()
-    return Lpips(torch.where(finite, values, torch.ones_like(values)))
+    return Lpips(values.masked_fill(~finite, 1.0))
 
 
 def label_error(recovered: Tensor, truth: Tensor, order: int = 1) -> Tensor:
@@ -173,13 +162,6 @@ def match_batch(recovered: Tensor, truth: Tensor) -> Tensor:
     return torch.as_tensor(linear_sum_assignment(cost.cpu().numpy())[1], device=recovered.device)
 
 
-def summary(values: Tensor) -> Summary:
-    """Return count, mean, sample standard deviation, minimum and maximum of all values (N,)."""
-    data = values.double()
-    std = float(data.std()) if len(data) > 1 else math.nan
-    return Summary(len(data), float(data.mean()), std, float(data.min()), float(data.max()))
-
-
 def fft2d(recovered: Tensor, truth: Tensor) -> Tensor:
     """Return the distance (N,) of 2-D frequency responses: 1 minus the cosine similarity of their amplitudes.
 
@@ -189,7 +171,7 @@ def fft2d(recovered: Tensor, truth: Tensor) -> Tensor:
     first, second, finite = _pair(recovered, truth)
     ours, theirs = (torch.fft.fft2(images, norm="ortho").abs().flatten(1) for images in (first, second))
     distance = 1 - torch.nn.functional.cosine_similarity(ours, theirs)
-    return torch.where(finite, distance, torch.full_like(distance, math.inf))
+    return distance.masked_fill(~finite, math.inf)
 
 
 def relative_l2(recovered: Tensor, truth: Tensor) -> Tensor:
@@ -198,8 +180,8 @@ def relative_l2(recovered: Tensor, truth: Tensor) -> Tensor:
     By Parseval's theorem, the Fourier transforms of the images have the same relative distance.
     """
     first, second, finite = _pair(recovered, truth)
-    distance = (first - second).flatten(1).norm(dim=1) / second.flatten(1).norm(dim=1)
-    return torch.where(finite, distance, torch.full_like(distance, math.inf))
+    distance: Tensor = (first - second).flatten(1).norm(dim=1) / second.flatten(1).norm(dim=1)
+    return distance.masked_fill(~finite, math.inf)
 
 
 def registered_psnr(recovered: Tensor, truth: Tensor, *, reach: int = 4) -> Tensor:
@@ -217,7 +199,7 @@ def registered_psnr(recovered: Tensor, truth: Tensor, *, reach: int = 4) -> Tens
             ours = first[..., max(0, down) : height + min(0, down), max(0, right) : width + min(0, right)]
             theirs = second[..., max(0, -down) : height - max(0, down), max(0, -right) : width - max(0, right)]
             least = torch.minimum(least, (ours - theirs).square().flatten(1).mean(dim=1))
-    return torch.where(finite, -10 * least.log10(), torch.full_like(least, -math.inf))
+    return (-10 * least.log10()).masked_fill(~finite, -math.inf)
 
 
 def identified(recovered: Tensor, gallery: Tensor, places: Tensor) -> Tensor:

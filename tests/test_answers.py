@@ -12,6 +12,7 @@ from torch import nn
 import gradleak
 from gradleak import answers, augment, models
 from gradleak.answers import CERTAIN, MEANINGS, Answer
+from gradleak.auditing import TARGETS
 from gradleak.images import Adam, match, peel, trace_convolutional, trace_fully_connected
 from gradleak.labels import recover_batch, recover_jointly, recover_soft_labels
 from gradleak.leak import Leak, observe
@@ -91,5 +92,5 @@ def test_the_catalogue_tells_what_each_attack_needs() -> None:
     assert len(names) == len(set(names)) == 19
     assert all(one.needs and one.remedy and one.finds and one.page for one in every)
     assert names[0] == "label of one sample"
-    assert {target for one in every for target in one.finds} == set(gradleak.auditing.TARGETS)
+    assert {target for one in every for target in one.finds} == set(TARGETS)
     assert [one.name for one in every if one.searches] == ["gradient matching", "matching with batch norm's statistics"]

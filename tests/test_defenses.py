@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import sys
-import types
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -46,6 +44,8 @@ def test_clipping_bounds_the_norm_of_all_together() -> None:
     assert torch.equal(defenses.clip(2 * size)(clean)["a"], clean["a"])
     assert torch.equal(defenses.clip(1.0)({"a": torch.zeros(3)})["a"], torch.zeros(3))
     assert defenses.utility(clean, sent) == pytest.approx(1)
+    assert defenses.utility(clean, {name: -value for name, value in clean.items()}) == pytest.approx(-1)
+    assert math.isnan(defenses.utility(clean, {name: 0 * value for name, value in clean.items()}))
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.9, 1.0])
@@ -77,12 +77,6 @@ def test_sign_and_quantisation() -> None:
         defenses.quantize(1)
 
 
-def test_utility_is_a_cosine() -> None:
-    clean = gradients()
-    assert defenses.utility(clean, {name: -value for name, value in clean.items()}) == pytest.approx(-1)
-    assert math.isnan(defenses.utility(clean, {name: 0 * value for name, value in clean.items()}))
-
-
 def test_dp_clips_and_then_adds_noise() -> None:
     clean = {"a": torch.full((50, 50), 3.0), "b": torch.full((100,), 4.0)}
     sent = defenses.dp(1.0, 0.1, torch.Generator().manual_seed(0))(clean)
@@ -111,24 +105,6 @@ def test_an_average_over_clients_is_a_larger_batch() -> None:
         torch.testing.assert_close(value, whole[name], rtol=1e-3, atol=1e-5)
     with pytest.raises(InputError, match="at least one client"):
         defenses.average([])
-
-
-def test_privacy_is_accounted_for_where_opacus_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Accountant:
-        history: ClassVar[list[tuple[float, float, int]]] = []
-
-        def get_epsilon(self, delta: float) -> float:
-            ((multiplier, share, steps),) = self.history
-            return steps * share / multiplier - math.log(delta)
-
-    module = types.ModuleType("opacus.accountants.rdp")
-    module.RDPAccountant = Accountant  # type: ignore[attr-defined]
-    for name in ("opacus", "opacus.accountants"):
-        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
-    monkeypatch.setitem(sys.modules, "opacus.accountants.rdp", module)
-    assert defenses.dp_epsilon(2.0, share=0.5, steps=4, delta=1.0) == 1.0
-    monkeypatch.setitem(sys.modules, "opacus.accountants.rdp", None)
-    assert defenses.dp_epsilon(2.0) is None
 
 
 @pytest.mark.parametrize(
@@ -165,7 +141,6 @@ def test_a_text_names_a_defence(text: str, same: Any) -> None:
     [
         ("fog/1", "unknown defence 'fog'"),
         ("prune", "'prune' is not right: it is written prune/level, its share of all entries a number"),
-        ("prune/much", "prune/level"),
         ("prune/inf", "prune/level"),
         ("sign/strong", "sign alone, or sign/0"),
         ("clip/-1", "norm must be at least 0; got -1"),
@@ -176,16 +151,8 @@ def test_a_text_names_a_defence(text: str, same: Any) -> None:
 def test_a_wrong_text_is_refused(text: str, message: str) -> None:
     with pytest.raises(GradleakError, match=message):
         defenses.named(text, generator=torch.Generator())
-
-
-def test_noise_by_a_text_needs_a_generator() -> None:
     with pytest.raises(InputError, match="'gaussian/1' draws noise: pass a generator"):
         defenses.named("gaussian/1")
-    assert [defenses.shown(text) for text in ("sign", "prune/0.2", "gaussian-variance/0.1")] == [
-        "sign",
-        "prune 20% of all",
-        "noise variance 0.1",
-    ]
 
 
 def test_the_privacy_of_one_release() -> None:

@@ -116,7 +116,7 @@ def test_no_import_goes_against_the_flow() -> None:
     [
         ("labels.soft.new", "from gradleak.runs.progress import progress", "runs.progress"),
         ("labels.soft.new", "def f():\n    from gradleak import images", "images"),
-        ("labels.soft.new", "from gradleak.labels.soft import path\nimport gradleak.leak", ""),
+        ("labels.soft.new", "from gradleak.labels.soft import problem\nimport gradleak.leak", ""),
         ("images.new", "import gradleak.studies.wang2024.noise", "studies.wang2024.noise"),
         ("models.new", "from gradleak.leak import observe", "leak"),
         ("studies.yin2021.new", "from gradleak.studies.wang2024 import noise", "studies.wang2024.noise"),

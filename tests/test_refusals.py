@@ -119,17 +119,36 @@ NORM = "norm"
 CONV = {"leak": "conv"}
 WORDS = {"leak": "words", "start": 1}
 SPEECH = {"leak": "speech", "start": 1}
-# Public functions, by name, with those of their arguments that differ from the usual ones; None leaves one out.
+# Those arguments of public functions that differ from the usual ones; None leaves an argument out.
+OWN: dict[str, dict[str, Any]] = {
+    "recover_batch": {"labels": None},
+    "recover_jointly": {"batch_size": 2, "prior": "smoothing"},
+    "reveal_labels": {"method": "rlg"},
+    "label_loss": {"prior": "smoothing"},
+    "trace_convolutional": CONV, "invert_convolutional": CONV, "peel": CONV,
+    "peeling_counts": {"model": net(NORM)},
+    "match": {"prior": ImagePrior(0.1), "start": drawn(1, 6)},
+    "polished": CONV | {"inputs": drawn(1, 1, 4, 4)},
+    "restore_batches": {"leaks": NORM, "labels": torch.tensor([0])},
+    "observe_statistics": {"model": net(NORM), "inputs": drawn(1, 1, 4, 4)},
+    "project_batches": {"leaks": NORM, "labels": torch.tensor([0]), "generator": nn.Linear(3, 16)},
+    "restore_denoised": {"leaks": NORM, "labels": torch.tensor([0]), "weight": 4.0},
+    "batch_of": {"start": 1},
+    "read_sentences": WORDS, "read_prefixes": WORDS, "reveal_words": WORDS,
+    "observe_speech": {"model": "speech", "speech": [drawn(8, 80)], "tokens": [[7, 2]], "start": 1},
+    "read_transcripts": SPEECH, "read_output": SPEECH, "read_sharing": SPEECH, "read_defended": SPEECH,
+    "match_transcript": SPEECH,
+}  # fmt: skip
+AUDIT = {"labels": "onehot", "images": False, "steps": 1, "auxiliary": None}
+PUBLIC = {name: getattr(package, name) for package in (labels, images, sequences) for name in package.__all__}
+# Public functions and classes with their arguments, by name.
 CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    **{name: (value, OWN.get(name, {})) for name, value in PUBLIC.items() if inspect.isfunction(value)},
     **{
         function.__name__: (function, {})
         for function in (
-            observe_heads, Leak.from_update, labels.idlg, labels.dlg, labels.label_path, labels.find_minima,
-            labels.nonnegative_intervals, labels.count_heads, labels.Knowledge,
-            labels.standins_of, labels.recover_soft_labels, labels.expected_share, images.trace_fully_connected,
-            images.bias_attack, images.invert_fully_connected, images.unmix_features, images.certify_features,
-            images.total_variation, Adam, LevenbergMarquardt, defenses.dp_epsilon,
-            defenses.release_epsilon, defenses.average, defenses.utility,
+            observe_heads, Leak.from_update, labels.Knowledge, Adam, LevenbergMarquardt, defenses.release_epsilon,
+            defenses.average, defenses.utility,
         )
     },
     **{
@@ -152,20 +171,11 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "the published search": (
         labels.recover_soft_labels, {"bias": None, "bias_gradient": None, "solver": "lbfgs", "prior": None},
     ),
-    "recover_batch": (labels.recover_batch, {"labels": None}),
     "recover_batch with labels": (labels.recover_batch, {"prior": None, "bias": None, "bias_gradient": None}),
-    "recover_jointly": (labels.recover_jointly, {"batch_size": 2, "prior": "smoothing"}),
-    "reveal_labels": (labels.reveal_labels, {"method": "rlg"}),
     "GradInversion": (GradInversion, {"scale": "mean"}),
-    "label_loss": (labels.label_loss, {"prior": "smoothing"}),
     "trace_fully_connected by means": (
         images.trace_fully_connected, {"rule": "mean", "labels": None, "precision": None, "noise": None},
     ),
-    "trace_convolutional": (images.trace_convolutional, CONV),
-    "invert_convolutional": (images.invert_convolutional, CONV),
-    "peel": (images.peel, CONV),
-    "peeling_counts": (images.peeling_counts, {"model": net(NORM)}),
-    "match": (images.match, {"prior": ImagePrior(0.1), "start": drawn(1, 6)}),
     "match by L-BFGS": (
         images.match, {"leaks": "conv", "prior": None, "labels": "recovered", "optimizer": LBFGS(steps=2)},
     ),
@@ -173,41 +183,20 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         images.match,
         {"leaks": "conv", "prior": None, "distance": None, "label_prior": None} | {"optimizer": LevenbergMarquardt(2)},
     ),
-    "polished": (images.polished, CONV | {"inputs": drawn(1, 1, 4, 4)}),
     "LBFGS": (LBFGS, {"search": True}),
     "ImagePrior": (ImagePrior, {}),
     "Distance": (images.Distance, {"kind": "l2", "head": 1.0, "feature": 0.0, "features": None}),
-    "restore_batches": (images.restore_batches, {"leaks": NORM, "labels": torch.tensor([0])}),
     "restore_batches with statistics": (
         images.restore_batches,
         {"leaks": NORM, "labels": "counted", "settings": replace(QUICK, statistics=0.1)}
         | {"statistics": images.observe_statistics(net(NORM), drawn(1, 1, 4, 4))},
     ),
-    "observe_statistics": (images.observe_statistics, {"model": net(NORM), "inputs": drawn(1, 1, 4, 4)}),
-    "project_batches": (
-        images.project_batches, {"leaks": NORM, "labels": torch.tensor([0]), "generator": nn.Linear(3, 16)},
-    ),
-    "restore_denoised": (images.restore_denoised, {"leaks": NORM, "labels": torch.tensor([0]), "weight": 4.0}),
-    "spear": (images.spear, {}),
-    "batch_of": (sequences.batch_of, {"start": 1}),
-    "read_sentences": (sequences.read_sentences, WORDS),
-    "read_prefixes": (sequences.read_prefixes, WORDS),
-    "reveal_words": (sequences.reveal_words, WORDS),
-    "observe_speech": (
-        sequences.observe_speech, {"model": "speech", "speech": [drawn(8, 80)], "tokens": [[7, 2]], "start": 1},
-    ),
-    "read_transcripts": (sequences.read_transcripts, SPEECH),
-    "read_output": (sequences.read_output, SPEECH),
-    "read_sharing": (sequences.read_sharing, SPEECH),
-    "read_defended": (sequences.read_defended, SPEECH),
-    "match_transcript": (sequences.match_transcript, SPEECH),
     "named": (functools.partial(defended, defenses.named), {"text": "gaussian/0.1"}),
     "shown": (defenses.shown, {"text": "clip/1"}),
-    "audit": (gradleak.audit, {"labels": "onehot", "images": False, "steps": 1, "auxiliary": None}),
+    "audit": (gradleak.audit, AUDIT),
     "audit_update": (
         gradleak.audit_update,
-        {"labels": "onehot", "images": False, "steps": 1, "inputs": drawn(1, 6), "targets": torch.tensor([0])}
-        | {"auxiliary": None, "defense": "update"},
+        AUDIT | {"inputs": drawn(1, 6), "targets": torch.tensor([0]), "defense": "update"},
     ),
 }  # fmt: skip
 

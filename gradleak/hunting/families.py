@@ -32,9 +32,8 @@ from gradleak.labels import (
     recover_soft_labels,
     reveal_labels,
 )
-from gradleak.labels.priors import Score
+from gradleak.labels.priors import KNOWN, Score
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
-from gradleak.labels.verdict import KNOWN
 from gradleak.leak import Leak, observe
 from gradleak.losses import PADDING
 from gradleak.models.language import batch_of, build_language_model

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from gradleak.arguments import checked_arguments
 from gradleak.errors import InputError
-from gradleak.labels.priors import LabelPrior, resolve
+from gradleak.labels.priors import KNOWN, LabelPrior, resolve
 from gradleak.labels.soft.explanations import BOUND, KNOWN_FEATURE
 from gradleak.labels.soft.single import SoftLabels, recover_soft_labels
-from gradleak.labels.verdict import KNOWN
 from gradleak.precision import Precision, rounding_unit
 
 ROUNDS, TOLERANCE = 500, 1e-6

@@ -10,8 +10,7 @@ from gradleak.labels.priors import LabelPrior as Prior
 from gradleak.labels.soft.batch.jointly import recover_jointly
 from gradleak.labels.soft.batch.recover import BatchLabels, recover_batch
 from gradleak.labels.soft.dlg import dlg
-from gradleak.labels.soft.landscape import Minima, find_minima, label_loss, nonnegative_intervals
-from gradleak.labels.soft.path import LabelPath, label_path
+from gradleak.labels.soft.path import LabelPath, Minima, find_minima, label_loss, label_path, nonnegative_intervals
 from gradleak.labels.soft.single import SOLVERS, SoftLabels, recover_soft_labels
 
 __all__ = [

@@ -1,7 +1,8 @@
-"""State what an attacker knows of a label's shape before it sees the gradient."""
+"""State what an attacker knows before it sees the gradient: the shape of labels, the gradient's scale and its noise."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +10,11 @@ from typing import Literal
 from torch import Tensor
 
 from gradleak.errors import InputError, foreign, unknown
-from gradleak.labels.verdict import KNOWN
+
+# A label is known if its error is at most this (L1).
+KNOWN = 1e-3
+# Known labels are refused if the sum of a row's absolute entries differs by so much from 1.
+UNLIKE = 0.1
 
 
 @dataclass(frozen=True)
@@ -69,3 +74,23 @@ def resolve(prior: str | LabelPrior | Score, classes: int) -> LabelPrior | Score
             "the prior says nothing that the gradient could be compared with"
         )
     return found
+
+
+def check_scale(scale: float | None) -> None:
+    """Refuse a scale that is not a positive, finite factor or None."""
+    if scale is not None and not 0 < scale < math.inf:
+        raise InputError(f"a scale is a positive factor, or None where it is not known; got {scale:g}")
+
+
+def check_noise(noise: float | None) -> None:
+    """Refuse a standard deviation that is negative or not finite."""
+    if noise is not None and not 0 <= noise < math.inf:
+        raise InputError(f"noise is a standard deviation, finite and not negative, or None; got {noise:g}")
+
+
+def check_probabilities(labels: Tensor) -> None:
+    """Refuse labels (B, C) that are not probabilities, up to the errors of labels that an attack has found."""
+    masses = labels.abs().sum(dim=1)
+    worst = float(masses[(masses - 1).abs().argmax()])
+    if not abs(worst - 1) < UNLIKE:
+        raise InputError(f"labels are not probabilities: the absolute entries of a row sum to {worst:.3g} and not to 1")

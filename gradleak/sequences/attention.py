@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,9 +46,11 @@ class _Enough(Exception):
     """Stops the forward pass at the last Linear layer whose input is recorded."""
 
 
-@contextlib.contextmanager
-def _watched(layers: Sequence[nn.Linear], seen: dict[nn.Linear, Tensor], *, stop: bool = False) -> Iterator[None]:
-    """Record the inputs of Linear layers in `seen`; with `stop`, end the forward pass at the last of them."""
+def _inputs(
+    model: nn.Module, tokens: Tensor, layers: Sequence[nn.Linear], *, stop: bool = True
+) -> dict[nn.Linear, Tensor]:
+    """Return the inputs of Linear layers for tokens (N, T); with `stop`, the forward pass ends at the last of them."""
+    seen: dict[nn.Linear, Tensor] = {}
 
     def look(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         assert isinstance(module, nn.Linear)
@@ -59,10 +61,11 @@ def _watched(layers: Sequence[nn.Linear], seen: dict[nn.Linear, Tensor], *, stop
     hooks = [layer.register_forward_pre_hook(look) for layer in layers]
     try:
         with torch.no_grad(), contextlib.suppress(_Enough):
-            yield
+            model(tokens)
     finally:
         for hook in hooks:
             hook.remove()
+    return seen
 
 
 def network(model: nn.Module, head: str, classes: int) -> Network:
@@ -76,11 +79,7 @@ def network(model: nn.Module, head: str, classes: int) -> Network:
     tokens = torch.randint(classes, (1, 4), generator=generator).to(last.weight.device)
     changed = tokens.clone()
     changed[0, 2] = (changed[0, 2] + 1) % classes
-    seen, seen_changed = dict[nn.Linear, Tensor](), dict[nn.Linear, Tensor]()
-    with _watched(list(linears), seen):
-        copied(tokens)
-    with _watched(list(linears), seen_changed):
-        copied(changed)
+    seen, seen_changed = (_inputs(copied, some, list(linears), stop=False) for some in (tokens, changed))
     if not torch.equal(seen[last][:, :2], seen_changed[last][:, :2]):
         raise InputError(f"{type(model).__name__} is not causal: its output at a position depends on later tokens")
     groups: list[list[nn.Linear]] = []
@@ -138,10 +137,8 @@ def grow(own: Network, first: Span, later: Sequence[Span], words: Tensor, start:
     while len(prefixes):
         fits, features = _later(own, later, prefixes)
         if prefixes.shape[1] == 1:
-            seen: dict[nn.Linear, Tensor] = {}
-            with _watched([own.groups[0].layer], seen, stop=True):
-                own.model(prefixes)
-            fits &= first.inside(seen[own.groups[0].layer][:, -1])
+            layer = own.groups[0].layer
+            fits &= first.inside(_inputs(own.model, prefixes, [layer])[layer][:, -1])
         before = len(tree)
         tree = Tree(
             torch.cat([tree.parents, nodes[fits]]),
@@ -172,9 +169,7 @@ def _later(own: Network, spans: Sequence[Span], prefixes: Tensor) -> tuple[Tenso
         for stage in (layers[:1], layers[1:]):
             if not len(chosen) or not stage:
                 continue
-            seen: dict[nn.Linear, Tensor] = {}
-            with _watched(stage, seen, stop=True):
-                own.model(prefixes[chosen])
+            seen = _inputs(own.model, prefixes[chosen], stage)
             inside = torch.ones(len(chosen), dtype=torch.bool, device=prefixes.device)
             for layer in stage:
                 inside &= spans[layers.index(layer)].inside(seen[layer][:, -1])
@@ -202,10 +197,8 @@ class _Places:
         layer = self.own.groups[0].layer
         parts = []
         for part in self.words.split(WORDS):
-            seen: dict[nn.Linear, Tensor] = {}
             try:
-                with _watched([layer], seen, stop=True):
-                    self.own.model(part[:, None].expand(-1, length))
+                seen = _inputs(self.own.model, part[:, None].expand(-1, length), [layer])
             except torch.OutOfMemoryError:
                 raise
             except (InputError, IndexError, RuntimeError):

@@ -50,11 +50,6 @@ class Head:
     bias_gradient: Tensor | None
     tied: bool
 
-    def block(self, words: Tensor) -> Tensor:
-        """Return the gradient's rows (K, I + 1) of `words`; the bias is a last feature that is always 1."""
-        bias = self.weight.new_zeros(len(words)) if self.bias_gradient is None else self.bias_gradient[words].double()
-        return torch.cat([self.weight_gradient[words].double(), bias[:, None]], dim=1)
-
 
 @dataclass(frozen=True)
 class Counts:
@@ -110,12 +105,11 @@ def _normal_equations(tree: Tree, head: Head, end: int, equalise: bool) -> tuple
     unused[used] = False
     other_words = unused.nonzero()[:, 0]
     rows = torch.cat([used, other_words[:: max(1, len(other_words) // OTHERS)]])
-    gradient = head.block(rows)
-    features = tree.features
+    gradient, features = head.weight_gradient[rows].double(), tree.features
     if head.bias_gradient is not None:
+        # The bias is the weight of a last feature that is always 1.
+        gradient = torch.cat([gradient, head.bias_gradient[rows, None].double()], dim=1)
         features = torch.cat([features, features.new_ones(len(features), 1)], dim=1)
-    else:
-        gradient = gradient[:, :-1]
     logits = [tree.features @ part.double().T for part in head.weight.split(CLASSES)]
     predicted = (torch.cat(logits, dim=1) + head.bias).softmax(dim=1)[:, rows]
 

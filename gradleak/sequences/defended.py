@@ -20,8 +20,7 @@ from gradleak.errors import InputError
 from gradleak.leak import Leak
 from gradleak.models.recogniser import START
 from gradleak.sequences.observed import FIRST
-from gradleak.sequences.output import cell_after
-from gradleak.sequences.transcripts import Transcripts, _Decoder, first_layer
+from gradleak.sequences.transcripts import Decoder, Transcripts, first_layer
 
 # Largest span, and so the most steps, if the number of steps is unknown.
 MOST = 40
@@ -86,7 +85,7 @@ def read_defended(
     sizes = range(least, min(max(MOST, least), len(energies)) + 1)
     candidates: dict[tuple[int, ...], _Read] = {}
     for offset in range(0, len(sizes), TOGETHER):
-        decoders = [_Decoder(leak, directions[:, :size]) for size in sizes[offset : offset + TOGETHER]]
+        decoders = [Decoder(leak, directions[:, :size]) for size in sizes[offset : offset + TOGETHER]]
         for candidate in _chained(decoders, energies, directions, start):
             earlier = candidates.get(candidate.words)
             if steps in (None, len(candidate.words) + 1) and (earlier is None or candidate.fit > earlier.fit):
@@ -107,22 +106,20 @@ def read_defended(
     )
 
 
-def _chained(decoders: Sequence[_Decoder], energies: Tensor, directions: Tensor, start: int) -> list[_Read]:
+def _chained(decoders: Sequence[Decoder], energies: Tensor, directions: Tensor, start: int) -> list[_Read]:
     """Return the transcripts read in each of several spans, of every length from one step to the span's dimension.
 
     The squared singular values `energies` (K,) belong to the `directions` (K, K), in descending order.
     """
     first, spans = decoders[0], _Spans(decoders)
-    weights = [value.detach().double() for value in first.cell.parameters()]
-    state = cell = first.words.new_zeros(len(decoders), first.cell.hidden_size)
+    state = cell = first.words.new_zeros(len(decoders), first.hidden)
     words = torch.full((len(decoders),), start)
     context = first.words.new_zeros(len(decoders), len(first.context))
     vectors, chosen, misses = [], [], [spans.missed(words[:, None], state).expand(-1, 2)]
     for _ in range(max(decoder.rank for decoder in decoders)):
         inputs = torch.cat([first.words[words], context], dim=1)
         vectors.append(torch.cat([inputs, state, torch.ones_like(state[:, :1])], dim=1))
-        gates = inputs @ weights[0].T + weights[2] + state @ weights[1].T + weights[3]
-        state, cell = cell_after(gates, (state, cell))
+        state, cell = first.cells[0](inputs, (state, cell))
         near, missed = spans.nearest(state)
         words = near[:, 0]
         context = spans.contexts(words, state)
@@ -152,7 +149,7 @@ def _chained(decoders: Sequence[_Decoder], energies: Tensor, directions: Tensor,
 class _Spans:
     """The spans of several decoders, padded with zeros to the same dimension."""
 
-    def __init__(self, decoders: Sequence[_Decoder]) -> None:
+    def __init__(self, decoders: Sequence[Decoder]) -> None:
         first, rank = decoders[0], max(decoder.rank for decoder in decoders)
 
         def padded(parts: list[Tensor]) -> Tensor:

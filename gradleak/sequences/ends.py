@@ -12,8 +12,6 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from gradleak.sequences.output import cell_after
-
 # The sign of an error is determined if the error exceeds the rounding error of a zero by this factor.
 ROUNDED = 4.0
 
@@ -59,13 +57,9 @@ def ended_behind(gradient: Tensor, states: Tensor, end: int) -> bool:
 def top_states(cells: Iterable[nn.Module], states: Tensor, contexts: Tensor) -> Tensor:
     """Return the last layer's states (T, H), from the first layer's states (T, H) and the contexts (T, K)."""
     for cell in cells:
-        weights = [value.detach().double() for value in cell.parameters()]
-        zeros = states.new_zeros(weights[1].shape[1])
-        before = (zeros, zeros)
-        above = []
-        for below, context in zip(states, contexts, strict=True):
-            inputs = torch.cat([below, context])
-            before = cell_after(weights[0] @ inputs + weights[2] + weights[1] @ before[0] + weights[3], before)
+        before, above = None, []
+        for inputs in torch.cat([states, contexts], dim=1):
+            before = cell(inputs, before)
             above.append(before[0])
         states = torch.stack(above) if above else states
     return states

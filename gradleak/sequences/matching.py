@@ -28,8 +28,6 @@ from gradleak.spans import classes_span
 # matched, because its rows would show the words directly.
 MATCHED = ("weight_ih", "weight_hh", "bias_ih")
 LAST = ("weight", "bias")
-# Adam's betas and epsilon.
-MEANS, FINITE = (0.9, 0.999), 1e-8
 # Ratio of the final to the initial learning rate, as in the paper.
 FALLS = 0.1
 # Standard deviation of the initial logits of the labels.
@@ -132,18 +130,22 @@ def match_transcript(
         raise InputError(f"a search needs at least one start and one step; got {starts} and {search.steps}")
     if leak.batch_size * leak.local_steps != 1:
         raise InputError(f"matching takes one utterance; this gradient is of {leak.batch_size * leak.local_steps}")
-    chosen = rlg(leak.weight_gradient) if isinstance(bag, str) else bag
-    words = None if chosen is None else sorted(chosen)
+    revealed = rlg(leak.weight_gradient) if isinstance(bag, str) else bag
+    words = None if revealed is None else sorted(revealed)
     decoder = _Decoder(leak, start, words)
     contexts, labels = decoder.drawn(search, starts, torch.Generator().manual_seed(seed))
     variables = contexts[0].numel() + labels[0].numel()
-    adam = _Adam([contexts, labels])
-    for step in reporting.steps(range(search.steps), search.steps, "matching gradients"):
-        loss = _loss(decoder, search, adam.places)[0]
-        rate = search.rate * FALLS ** (step / search.steps)
-        adam.step(torch.autograd.grad(loss.sum(), adam.places), rate)
-    distances = _loss(decoder, search, adam.places)[1].detach()
-    attempts = [decoder.tokens(places) for places in adam.places[1].argmax(dim=2)]
+    places = [contexts.requires_grad_(), labels.requires_grad_()]
+    adam = torch.optim.Adam(places, search.rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: FALLS ** (step / search.steps))
+    for _ in reporting.steps(range(search.steps), search.steps, "matching gradients"):
+        loss = _loss(decoder, search, places)[0]
+        for place, gradient in zip(places, torch.autograd.grad(loss.sum(), places), strict=True):
+            place.grad = gradient
+        adam.step()
+        schedule.step()
+    distances = _loss(decoder, search, places)[1].detach()
+    attempts = [decoder.tokens(chosen) for chosen in labels.argmax(dim=2)]
     best = attempts[int(distances.nan_to_num(torch.inf).argmin())]
     text = None if vocabulary is None else vocabulary.decode(best)
     return Matched(best, text, attempts, distances / decoder.size, variables, words)
@@ -157,25 +159,6 @@ def _loss(decoder: _Decoder, search: Search, places: list[Tensor]) -> tuple[Tens
         return distance, distance
     distance = decoder.distance(contexts, labels)
     return distance + search.weight * (labels.abs().sum(dim=2) - 1).abs().sum(dim=1), distance
-
-
-class _Adam:
-    """Adam over several tensors (R, …) of R independent starts."""
-
-    def __init__(self, places: list[Tensor]) -> None:
-        self.places = [value.requires_grad_() for value in places]
-        self.means = [torch.zeros_like(value) for value in places]
-        self.squares = [torch.zeros_like(value) for value in places]
-        self.count = 0
-
-    def step(self, gradients: tuple[Tensor, ...], rate: float) -> None:
-        self.count += 1
-        first, second = (1 - share**self.count for share in MEANS)
-        for place, mean, square, gradient in zip(self.places, self.means, self.squares, gradients, strict=True):
-            mean.lerp_(gradient, 1 - MEANS[0])
-            square.lerp_(gradient.square(), 1 - MEANS[1])
-            with torch.no_grad():
-                place -= rate * mean / first / ((square / second).sqrt() + FINITE)
 
 
 class _Factors:

@@ -7,11 +7,13 @@ state lies in the span. With several layers s_t depends on c_t, and a solves as 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradleak.answers import Answer
 from gradleak.answers import ReadingStatus as Status
@@ -83,11 +85,9 @@ def read_output(leak: Leak, start: int = START, *, end: int = END, vocabulary: V
         >>> read_output(leak).tokens
         [7, 12, 9, 2]
     """
-    model = leak.model
-    if not isinstance(model, Recogniser):
-        raise InputError(f"transcripts are read from a Recogniser's last layer; got {type(model).__name__}")
+    embedding, cells = decoder_of(leak.model)
     span = inputs_span(leak.weight_gradient).vectors
-    steps, width = span.shape[1], model.query.in_features
+    steps, width = span.shape[1], cells[0].hidden_size
     if steps == 0:
         return _failed("the gradient is zero", vocabulary)
     if steps >= width:
@@ -95,7 +95,7 @@ def read_output(leak: Leak, start: int = START, *, end: int = END, vocabulary: V
     bag = torch.tensor(sorted(rlg(leak.weight_gradient)), dtype=torch.long)
     if len(bag) == 0:
         return _failed("RLG finds no word in the gradient", vocabulary, steps)
-    decoder = _Decoder(model, span)
+    decoder = _Decoder(embedding, cells, span)
     words, features, misses = decoder.chained(bag, start)
     if len(features) < steps:
         reason = f"{len(features)} of {steps} steps follow from one another"
@@ -140,9 +140,9 @@ class _Followed:
 class _Decoder:
     """A recogniser's decoder and the span (I, S) of its last layer's inputs, [top state; context]."""
 
-    def __init__(self, model: Recogniser, span: Tensor) -> None:
-        self.layers = [[value.detach().double() for value in cell.parameters()] for cell in model.cells]
-        self.embedding = model.embedding.weight.detach().double()
+    def __init__(self, embedding: Tensor, cells: Sequence[nn.LSTMCell], span: Tensor) -> None:
+        self.embedding, self.cells = embedding, cells
+        self.layers = [list(cell.parameters()) for cell in cells]
         width = self.layers[0][1].shape[1]
         self.span, self.tops, self.contexts = span, span[:width], span[width:]
         # The map from coordinates in the span to the contribution of the context to each higher layer's gates.
@@ -175,8 +175,7 @@ class _Decoder:
     def _following(self, words: Tensor, context: Tensor, before: Sequence[tuple[Tensor, Tensor]]) -> _Followed:
         """Return the steps that read each of the `words` (K,) after a context and states."""
         inputs = torch.cat([self.embedding[words], context.expand(len(words), -1)], dim=1)
-        weight, *rest = self.layers[0]
-        first = cell_after(inputs @ weight.T + _own(rest, before[0]), before[0])
+        first = self.cells[0](inputs, tuple(part.expand(len(words), -1) for part in before[0]))
         inside = self.tops.new_zeros(len(words), self.tops.shape[1])
         for _ in range(ROUNDS if self.heard else 1):
             states, slope = self._above(first, inside, before)
@@ -194,9 +193,9 @@ class _Decoder:
         width = len(self.tops)
         for (weight, *rest), heard, previous in zip(self.layers[1:], self.heard, before[1:], strict=True):
             from_below = weight[:, :width]
-            gates = states[-1][0] @ from_below.T + inside @ heard.T + _own(rest, previous)
-            gates = gates.requires_grad_()
-            after = cell_after(gates, previous)
+            own = previous[0] @ rest[0].T + rest[1] + rest[2]
+            gates = (states[-1][0] @ from_below.T + inside @ heard.T + own).requires_grad_()
+            after = _cell_after(gates, previous)
             # Each entry of a state depends only on its own four gates, so one backward pass gives all derivatives.
             by_gate = torch.autograd.grad(after[0].sum(), gates)[0].unflatten(1, (4, width))
             along = (from_below @ slope + heard) if len(states) > 1 else heard.expand(len(inside), -1, -1)
@@ -205,17 +204,19 @@ class _Decoder:
         return states, slope
 
 
-def _own(layer: Sequence[Tensor], before: tuple[Tensor, Tensor]) -> Tensor:
-    """Return the contribution of a layer's previous state and its biases to its gates."""
-    contribution: Tensor = before[0] @ layer[0].T + layer[1] + layer[2]
-    return contribution
-
-
-def cell_after(gates: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def _cell_after(gates: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Return the state and the cell (…, H), as nn.LSTMCell computes them from its gates (…, 4H)."""
     input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=-1)
     cell = forget_gate.sigmoid() * before[1] + input_gate.sigmoid() * candidate.tanh()
     return output_gate.sigmoid() * cell.tanh(), cell
+
+
+def decoder_of(model: nn.Module) -> tuple[Tensor, list[nn.LSTMCell]]:
+    """Return a recogniser's embedding (C, E) and its decoder's layers, in float64; refuse other models."""
+    if not isinstance(model, Recogniser):
+        raise InputError(f"transcripts are read from a Recogniser's decoder; got {type(model).__name__}")
+    cells = [copy.deepcopy(cell).double().requires_grad_(False) for cell in model.cells]
+    return model.embedding.weight.detach().double(), cast("list[nn.LSTMCell]", cells)
 
 
 def _explained(leak: Leak, features: Tensor) -> tuple[list[int], float]:

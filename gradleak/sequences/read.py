@@ -17,9 +17,8 @@ from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of
-from gradleak.sequences.counts import Counts, Head, count
+from gradleak.sequences.counts import Head, count
 from gradleak.sequences.recognised import Model, recognise, tokens_of
-from gradleak.sequences.tree import Tree
 
 # Most prefixes that are searched, because their counts are a linear system with as many unknowns.
 MOST = 4000
@@ -155,11 +154,19 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
     tree = grown.tree
     failed = replace(failed, prefixes=len(tree))
     # With rounding alone all rows have the same relative error and equal weight; with noise long rows are more precise.
-    head = _head(leak, model)
+    weight, bias = leak.model.get_parameter(model.head_weight).detach(), model.head_bias
+    head = Head(
+        weight,
+        weight.new_zeros(len(weight)) if bias is None else leak.model.get_parameter(bias).detach(),
+        leak.gradients[model.head_weight],
+        None if bias is None else leak.gradients[bias],
+        model.tied,
+    )
     counts = count(tree, head, end, equalise=True) or count(tree, head, end, equalise=False)
     if counts is None:
         return replace(failed, reason=f"no whole numbers of passes through {len(tree)} prefixes give the gradient")
-    ended = _ended(tree, counts)
+    # Of the passes through a prefix, those that do not go on end there.
+    ended = counts.passes.index_add(0, tree.parents[1:], counts.passes[1:], alpha=-1)
     if bool((ended < 0).any()):
         return replace(failed, reason="more sentences go on behind a prefix than reach it")
     nodes = (ended > 0).nonzero()[:, 0].tolist()
@@ -173,54 +180,32 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
     multiple = max(1, leak.batch_size // sum(times)) if leak.batch_size % sum(times) == 0 else 1
     multiple = multiple if abs(factor - 1) * (multiple * counts.total + 1) < 0.5 else 1
     times = [multiple * number for number in times]
-    result = replace(
+    if not misfit < 1:
+        return replace(failed, reason=f"the sentences' own gradient is another: it misses by {misfit:.1g} of its size")
+    reason = ""
+    if not misfit < SAME:
+        reason = f"the sentences' own gradient is the one seen but for {misfit:.1g} of its size"
+    elif sum(times) != leak.batch_size:
+        reason = (
+            f"the counts make {sum(times)} sentences of a batch of {leak.batch_size}: "
+            "each has a weight of its own, or others leave no trace"
+        )
+    elif not counts.known:
+        reason = "other counts of the same prefixes give the same gradient"
+    elif multiple > 1:
+        reason = (
+            f"a batch of {leak.batch_size // multiple} with the same shares of sentences has the same gradient: "
+            "only the batch size gives their number"
+        )
+    return replace(
         failed,
         tokens=tokens,
         counts=times,
         total=multiple * counts.total,
         factor=factor,
         misfit=misfit,
-        status="ambiguous",
-    )
-    if not misfit < 1:
-        return replace(failed, reason=f"the sentences' own gradient is another: it misses by {misfit:.1g} of its size")
-    if not misfit < SAME:
-        return replace(result, reason=f"the sentences' own gradient is the one seen but for {misfit:.1g} of its size")
-    if sum(times) != leak.batch_size:
-        reason = (
-            f"the counts make {sum(times)} sentences of a batch of {leak.batch_size}: "
-            "each has a weight of its own, or others leave no trace"
-        )
-        return replace(result, reason=reason)
-    if not counts.known:
-        return replace(result, reason="other counts of the same prefixes give the same gradient")
-    if not grown.sure:
-        return replace(result, reason=grown.reason)
-    if multiple > 1:
-        reason = (
-            f"a batch of {leak.batch_size // multiple} with the same shares of sentences has the same gradient: "
-            "only the batch size gives their number"
-        )
-        return replace(result, reason=reason)
-    return replace(result, status="unique", reason="no other prefixes and counts give this gradient")
-
-
-def _ended(tree: Tree, counts: Counts) -> Tensor:
-    """Return how many sentences end at each prefix (N,)."""
-    continuing = torch.zeros_like(counts.passes)
-    continuing.index_add_(0, tree.parents[1:], counts.passes[1:])
-    return counts.passes - continuing
-
-
-def _head(leak: Leak, model: Model) -> Head:
-    weight = leak.model.get_parameter(model.head_weight).detach()
-    bias = model.head_bias
-    return Head(
-        weight,
-        weight.new_zeros(len(weight)) if bias is None else leak.model.get_parameter(bias).detach(),
-        leak.gradients[model.head_weight],
-        None if bias is None else leak.gradients[bias],
-        model.tied,
+        status="ambiguous" if reason else "unique",
+        reason=reason or "no other prefixes and counts give this gradient",
     )
 
 

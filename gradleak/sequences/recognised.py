@@ -26,13 +26,11 @@ class Grown:
         tree: The prefixes; None if there are too many.
         rank: The rank of the first layer's gradient.
         reason: Why the search failed, "" if it did not.
-        sure: Whether all prefixes in the spans were found.
     """
 
     tree: Tree | None
     rank: int
-    reason: str
-    sure: bool
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -127,15 +125,15 @@ def _check_sent(gradients: Gradients, names: Sequence[str]) -> None:
 
 def _full(span: Span, whose: str) -> Grown:
     width = len(span.basis)
-    return Grown(None, span.rank, f"the {whose} gradient has full rank: {width} prefixes or more, or noise", False)
+    return Grown(None, span.rank, f"the {whose} gradient has full rank: {width} prefixes or more, or noise")
 
 
 def _grown(tree: Tree | None, first: Span, most: int) -> Grown:
     if tree is None:
-        return Grown(None, first.rank, f"more than {most} prefixes lie in the spans", False)
+        return Grown(None, first.rank, f"more than {most} prefixes lie in the spans")
     if len(tree) == 0:
-        return Grown(tree, first.rank, "not even the start mark lies in the spans", False)
-    return Grown(tree, first.rank, "", True)
+        return Grown(tree, first.rank, "not even the start mark lies in the spans")
+    return Grown(tree, first.rank)
 
 
 def recognise(model: nn.Module, head: str) -> Model:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak.answers import ReadingStatus as Status
 from gradleak.data.text import Vocabulary
-from gradleak.errors import InputError
 from gradleak.labels import recover_batch
 from gradleak.labels.hard.rlg import rlg
 from gradleak.leak import Leak
-from gradleak.models.recogniser import END, START, Recogniser
-from gradleak.sequences.output import Ordered, cell_after
+from gradleak.models.recogniser import END, START
+from gradleak.sequences.output import Ordered, decoder_of
 
 # A step fits if the relative distance of its recovered state from the decoder's state is below FITS. The choice is
 # certain if the next nearest step is APART times farther away.
@@ -33,9 +34,7 @@ def read_recovered(leak: Leak, start: int = START, *, end: int = END, vocabulary
         end: The token after a transcript.
         vocabulary: Turns tokens into texts.
     """
-    model = leak.model
-    if not isinstance(model, Recogniser):
-        raise InputError(f"transcripts are read from a Recogniser's last layer; got {type(model).__name__}")
+    embedding, cells = decoder_of(leak.model)
     bag = torch.tensor(sorted(rlg(leak.weight_gradient)), dtype=torch.long)
     if len(bag) == 0:
         return Ordered([], None if vocabulary is None else "", "failed", "the gradient is zero", 0, (1.0, 0.0))
@@ -46,7 +45,9 @@ def read_recovered(leak: Leak, start: int = START, *, end: int = END, vocabulary
         bias=leak.bias,
         bias_gradient=leak.bias_gradient,
     )
-    tokens, misses = _chained(model, batch.features[batch.found], batch.labels[batch.found].argmax(dim=1), start)
+    tokens, misses = _chained(
+        embedding, cells, batch.features[batch.found], batch.labels[batch.found].argmax(dim=1), start
+    )
     text = None if vocabulary is None else vocabulary.decode(tokens)
     status: Status = "unique"
     reason = ""
@@ -63,24 +64,24 @@ def read_recovered(leak: Leak, start: int = START, *, end: int = END, vocabulary
     return Ordered(tokens, text, status, reason, int(batch.found.sum()), misses)
 
 
-def _chained(model: Recogniser, features: Tensor, words: Tensor, start: int) -> tuple[list[int], tuple[float, float]]:
+def _chained(
+    embedding: Tensor, cells: Sequence[nn.LSTMCell], features: Tensor, words: Tensor, start: int
+) -> tuple[list[int], tuple[float, float]]:
     """Return the words of the steps with `features` (T, I) in the order in which they fit, and the misses."""
-    layers = [[value.detach().double() for value in cell.parameters()] for cell in model.cells]
-    embedding = model.embedding.weight.detach().double()
-    tops, contexts = features.split([model.cells[0].hidden_size, model.keys.in_features], dim=1)
-    zeros = tops.new_zeros(1, tops.shape[1])
-    states = [(zeros, zeros)] * len(layers)
+    width = cells[0].hidden_size
+    tops, contexts = features[:, :width], features[:, width:]
+    zeros = tops.new_zeros(1, width)
+    states = [(zeros, zeros)] * len(cells)
     word, context = embedding[start], contexts.new_zeros(contexts.shape[1])
     remaining = torch.arange(len(features))
     tokens: list[int] = []
     worst, nearest = 0.0, float("inf")
     while len(remaining):
-        first = _step(layers[0], torch.cat([word, context])[None], states[0])
-        following = [first]
+        following = [cells[0](torch.cat([word, context])[None], states[0])]
         # A higher layer reads the step's own context, so each remaining step gives a different state.
-        for layer, before in zip(layers[1:], states[1:], strict=True):
-            below = following[-1][0].expand(len(remaining), -1)
-            following.append(_step(layer, torch.cat([below, contexts[remaining]], dim=1), before))
+        for cell, before in zip(cells[1:], states[1:], strict=True):
+            below, *own = (part.expand(len(remaining), -1) for part in (following[-1][0], *before))
+            following.append(cell(torch.cat([below, contexts[remaining]], dim=1), own))
         miss = (following[-1][0] - tops[remaining]).norm(dim=1) / tops[remaining].norm(dim=1)
         place = int(miss.argmin())
         if not miss[place] < FITS:
@@ -95,9 +96,3 @@ def _chained(model: Recogniser, features: Tensor, words: Tensor, start: int) -> 
         word, context = embedding[tokens[-1]], contexts[remaining[place]]
         remaining = torch.cat([remaining[:place], remaining[place + 1 :]])
     return tokens, (worst, nearest)
-
-
-def _step(layer: list[Tensor], inputs: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the state and the cell (R, H) after inputs (R, K)."""
-    gates = inputs @ layer[0].T + before[0] @ layer[1].T + layer[2] + layer[3]
-    return cell_after(gates, before)

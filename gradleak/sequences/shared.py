@@ -19,8 +19,17 @@ from gradleak.data.text import Vocabulary
 from gradleak.leak import Leak
 from gradleak.models.recogniser import END, START
 from gradleak.sequences.ends import ended
-from gradleak.sequences.output import cell_after
-from gradleak.sequences.transcripts import APART, FITS, KNOWN, MOST, Transcripts, _Decoder, _outside, read_transcripts
+from gradleak.sequences.transcripts import (
+    APART,
+    FITS,
+    KNOWN,
+    MOST,
+    Decoder,
+    Node,
+    Transcripts,
+    outside,
+    read_transcripts,
+)
 
 # Multiples are searched on a grid of PLACES points from −FAR to FAR, with d scaled to length one.
 FAR, PLACES = 6.0, 97
@@ -30,25 +39,6 @@ NEAR, ROOT = 0.3, 1e-4
 ROUNDS, DIFFERENCE, MOVE = 12, 1e-5, 0.5
 # Roots that are closer than this are the same.
 SAME = 1e-4
-
-
-@dataclass(frozen=True)
-class _Prefix:
-    """A prefix of a transcript.
-
-    Attributes:
-        words: Its words.
-        read: The input of the step that reads the last word.
-        state: The state and cell after this step.
-        miss: The largest miss of a word of the prefix.
-        other: The smallest miss of any alternative word.
-    """
-
-    words: tuple[int, ...]
-    read: Tensor
-    state: tuple[Tensor, Tensor]
-    miss: float
-    other: float
 
 
 @checked_arguments()
@@ -78,7 +68,7 @@ def read_sharing(
     plain = read_transcripts(leak, start, end=end, vocabulary=vocabulary)
     if plain.inputs == 0 or all(status == "unique" for status in plain.status):
         return plain
-    decoder = _Decoder(leak)
+    decoder = Decoder(leak)
     _, sizes, right = torch.linalg.svd(decoder.known, full_matrices=False)
     if int((sizes <= KNOWN).sum()) != 1:
         return plain
@@ -98,7 +88,7 @@ def read_sharing(
     return Transcripts(tokens, texts, [status] * len(ends), [reason] * len(ends), decoder.rank, misses)
 
 
-def _both(decoder: _Decoder, going: Sequence[_Prefix], ends: Sequence[_Prefix]) -> bool:
+def _both(decoder: Decoder, going: Sequence[Node], ends: Sequence[Node]) -> bool:
     """Whether both steps that differ only in their contexts have been read.
 
     A step with no word after it is not found, and a false last word may then make up the expected number of steps.
@@ -109,10 +99,10 @@ def _both(decoder: _Decoder, going: Sequence[_Prefix], ends: Sequence[_Prefix]) 
     return len(reads.unique(dim=0)) == len(reads) - 1
 
 
-def _ended(decoder: _Decoder, going: Sequence[_Prefix], ends: Sequence[_Prefix], end: int) -> bool:
+def _ended(decoder: Decoder, going: Sequence[Node], ends: Sequence[Node], end: int) -> bool:
     """Whether the end mark was the target of all steps after which no word fits; False if this is unknown."""
     gradient = decoder.gradients.get("head.weight")
-    if gradient is None or len(decoder.model.cells) > 1 or decoder.passed_on is None:
+    if gradient is None or len(decoder.cells) > 1 or decoder.passed_on is None:
         return False
     states = torch.stack([prefix.state[0] for prefix in (*going, *ends)])
     return all(ended(gradient[:, : states.shape[1]], states, range(len(going), len(states)), end))
@@ -122,7 +112,7 @@ def _ended(decoder: _Decoder, going: Sequence[_Prefix], ends: Sequence[_Prefix],
 class _Step:
     """A step that reads a word after a prefix; its context is known up to a multiple of d."""
 
-    prefix: _Prefix
+    prefix: Node
     word: int
     context: Tensor
 
@@ -134,18 +124,14 @@ Outside = Callable[[Tensor], Tensor]
 class _Search:
     """A breadth-first search for prefixes, and for the multiples of d after which a word fits."""
 
-    def __init__(self, decoder: _Decoder, direction: Tensor) -> None:
+    def __init__(self, decoder: Decoder, direction: Tensor) -> None:
         self.decoder = decoder
         self.direction = direction / direction.norm()
-        self.weights = [value.detach().double() for value in decoder.cell.parameters()]
         self.multiples = torch.linspace(-FAR, FAR, PLACES, dtype=torch.float64)
 
-    def run(self, start: int) -> tuple[list[_Prefix], list[_Prefix]]:
+    def run(self, start: int) -> tuple[list[Node], list[Node]]:
         """Return the prefixes after which a word fits, the empty one first, and those after which none fits."""
-        zeros = self.decoder.words.new_zeros(self.decoder.cell.hidden_size)
-        no_context = self.decoder.words.new_zeros(len(self.decoder.context))
-        before = _Prefix((), no_context, (zeros, zeros), 0.0, float("inf"))
-        first = replace(self._made(_Step(before, start, no_context), no_context, 0.0), words=())
+        first = replace(self.decoder.start(start), miss=0.0)
         misses = self.decoder.missed(first.state[0], torch.arange(len(self.decoder.words)))
         queue = [(first, int(word)) for word in (misses < FITS[0]).nonzero()[:, 0]]
         going = [first]
@@ -160,27 +146,27 @@ class _Search:
                 ends.append(step)
         return going, [self._last(step) for step in self._without_false(going, ends)]
 
-    def _without_false(self, going: list[_Prefix], ends: list[_Step]) -> list[_Step]:
+    def _without_false(self, going: list[Node], ends: list[_Step]) -> list[_Step]:
         """Return the ends without those that are linear combinations of steps with successors.
 
         The context of an end is known only up to a multiple of d, so [0; d; 0; 0] is added to these steps.
         """
         if len(going) + len(ends) <= self.decoder.rank:
             return ends
-        width, rest = self.decoder.width, self.decoder.cell.hidden_size + 1
+        width, rest = self.decoder.width, self.decoder.hidden + 1
         difference = torch.nn.functional.pad(self.direction, (width, rest))
         reads = [*(node.read for node in going), difference]
         basis = torch.linalg.svd(torch.stack(reads).T, full_matrices=False)
         columns = basis.U[:, KNOWN * basis.S[0] < basis.S]
-        independent = [node for node in ends if _outside(self._made(node, node.context, 0.0).read, columns) > FITS[0]]
+        independent = [node for node in ends if outside(self._made(node, node.context, 0.0).read, columns) > FITS[0]]
         if len(going) + len(independent) <= self.decoder.rank:
             return independent
         # False ends that are combinations of other ends have states that the next layer has not read.
         return [node for node in independent if self._passed_on(node)]
 
-    def _following(self, step: _Step) -> list[tuple[_Prefix, list[int]]]:
+    def _following(self, step: _Step) -> list[tuple[Node, list[int]]]:
         """Return the prefixes after a step, one for each possible context, with the words that fit next."""
-        misses = self._misses(self._states(step, self.multiples)[0])
+        misses = self._misses(self._states(step, self.multiples))
         inner = misses[:, 1:-1]
         minima = (inner <= misses[:, :-2]) & (inner <= misses[:, 2:]) & (inner < NEAR)
         roots: list[tuple[float, float, list[int]]] = []
@@ -195,32 +181,25 @@ class _Search:
                 same[2].append(follower)
         return [self._longer(step, *root) for root in roots]
 
-    def _longer(self, step: _Step, multiple: float, miss: float, followers: list[int]) -> tuple[_Prefix, list[int]]:
+    def _longer(self, step: _Step, multiple: float, miss: float, followers: list[int]) -> tuple[Node, list[int]]:
         longer = self._made(step, step.context + multiple * self.direction, miss)
         other_misses = self.decoder.missed(longer.state[0], torch.arange(len(self.decoder.words)))
         other_misses[followers] = torch.inf
         return replace(longer, other=min(longer.other, float(other_misses.min()))), followers
 
-    def _made(self, step: _Step, context: Tensor, miss: float) -> _Prefix:
+    def _made(self, step: _Step, context: Tensor, miss: float) -> Node:
         """Return the prefix after a step with a context."""
-        before, word = step.prefix.state, self.decoder.words[step.word]
-        state, cell = self._after(step.word, context[None], before)
-        return _Prefix(
-            (*step.prefix.words, step.word),
-            torch.cat([word, context, before[0], word.new_ones(1)]),
-            (state[0], cell[0]),
-            max(step.prefix.miss, miss),
-            step.prefix.other,
-        )
+        before, words = step.prefix, (*step.prefix.words, step.word)
+        return self.decoder.node(words, step.word, context, before.state, max(before.miss, miss), before.other)
 
     def _root(self, step: _Step, outside: Outside, multiple: float) -> tuple[float, float]:
         """Return the multiple near a given one that minimises the norm of `outside`, and this norm."""
         for _ in range(ROUNDS):
-            here, there = outside(self._states(step, torch.tensor([multiple, multiple + DIFFERENCE]).double())[0])
+            here, there = outside(self._states(step, torch.tensor([multiple, multiple + DIFFERENCE]).double()))
             slope = (there - here) / DIFFERENCE
             move = float(here @ slope / slope.square().sum().clamp(min=torch.finfo(slope.dtype).tiny))
             multiple -= max(-MOVE, min(MOVE, move))
-        return multiple, float(outside(self._states(step, torch.tensor([multiple]).double())[0]).norm())
+        return multiple, float(outside(self._states(step, torch.tensor([multiple]).double())).norm())
 
     def _behind(self, word: int) -> Outside:
         """Return the function that gives the part of [word; state; 1] outside the span, for states (N, H)."""
@@ -239,7 +218,7 @@ class _Search:
         root = self._read_on(step)
         return root is None or root[1] < FITS[0]
 
-    def _last(self, step: _Step) -> _Prefix:
+    def _last(self, step: _Step) -> Node:
         """Return the prefix after a last word, with the multiple that the next layer has read if that is known."""
         root = self._read_on(step)
         return self._made(step, step.context if root is None else step.context + root[0] * self.direction, 0.0)
@@ -254,7 +233,7 @@ class _Search:
             states = states / states.norm(dim=1, keepdim=True)
             return states - (states @ span) @ span.T
 
-        best = int(outside(self._states(step, self.multiples)[0]).norm(dim=1).argmin())
+        best = int(outside(self._states(step, self.multiples)).norm(dim=1).argmin())
         return self._root(step, outside, float(self.multiples[best]))
 
     def _misses(self, states: Tensor) -> Tensor:
@@ -269,12 +248,11 @@ class _Search:
         missed: Tensor = (squares.clamp(min=0) / lengths).sqrt()
         return missed
 
-    def _states(self, step: _Step, multiples: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the states and cells (N, H) after a step with each multiple (N,)."""
+    def _states(self, step: _Step, multiples: Tensor) -> Tensor:
+        """Return the states (N, H) after a step with each multiple (N,)."""
         contexts = step.context + multiples[:, None] * self.direction
-        return self._after(step.word, contexts, step.prefix.state)
-
-    def _after(self, word: int, contexts: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        inputs = torch.cat([self.decoder.words[word].expand(len(contexts), -1), contexts], dim=1)
-        gates = inputs @ self.weights[0].T + self.weights[2] + self.weights[1] @ before[0] + self.weights[3]
-        return cell_after(gates, before)
+        word, *before = (
+            part.expand(len(multiples), -1) for part in (self.decoder.words[step.word], *step.prefix.state)
+        )
+        state: Tensor = self.decoder.cells[0](torch.cat([word, contexts], dim=1), before)[0]
+        return state

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import pairwise
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gradleak.answers import Answer
 from gradleak.answers import ReadingStatus as Status
@@ -16,10 +16,10 @@ from gradleak.arguments import checked_arguments
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.leak import Leak
-from gradleak.models.recogniser import END, START, Recogniser
+from gradleak.models.recogniser import END, START
 from gradleak.sequences.ends import ended, ended_behind, top_states
 from gradleak.sequences.observed import FIRST
-from gradleak.sequences.output import cell_after
+from gradleak.sequences.output import decoder_of
 from gradleak.spans import inputs_span, limit
 
 # A word fits if the relative distance of its vector from the span is below this tolerance. States accumulate the
@@ -101,7 +101,7 @@ def read_transcripts(
         >>> read_transcripts(observe_speech(recogniser("small", 40), [speech], [[7, 12, 9, END]])).tokens
         [[7, 12, 9]]
     """
-    decoder = _Decoder(leak)
+    decoder = Decoder(leak)
     if decoder.rank == 0:
         return Transcripts([], None if vocabulary is None else [], [], [], 0, [])
     if decoder.rank >= len(decoder.known):
@@ -126,7 +126,7 @@ def step_misses(leak: Leak, tokens: Sequence[int], start: int = START) -> list[T
 
     The last tensor is for the whole transcript, after which no word should fit.
     """
-    decoder = _Decoder(leak)
+    decoder = Decoder(leak)
     node = decoder.start(start)
     if node.miss > FITS[0]:
         raise InputError("the start token does not lie in the gradient's span")
@@ -140,7 +140,7 @@ def step_misses(leak: Leak, tokens: Sequence[int], start: int = START) -> list[T
 
 
 @dataclass(frozen=True)
-class _Node:
+class Node:
     """A prefix: its last step's input, the state and cell after it, the misses of its worst and the best other word."""
 
     words: tuple[int, ...]
@@ -150,21 +150,20 @@ class _Node:
     other: float
 
 
-class _Decoder:
+class Decoder:
     """The first layer of a decoder and the span (K, S) of its inputs, by default from its gradient; float64."""
 
     def __init__(self, leak: Leak, span: Tensor | None = None) -> None:
-        self.model, embedding, cell = _parts(leak.model)
+        embedding, self.cells = decoder_of(leak.model)
         self.gradients = leak.gradients
         self.utterances = leak.batch_size * leak.local_steps
         self.steps = leak.local_steps
-        self.words = embedding.weight.detach().double()
-        self.cell = cell
+        self.words, self.hidden = embedding, self.cells[0].hidden_size
         gradient = first_layer(leak)
         span = inputs_span(gradient).vectors if span is None else span
         self.rank = span.shape[1]
         word_width = self.words.shape[1]
-        context_width = cell.input_size - word_width
+        context_width = self.cells[0].input_size - word_width
         self.context = span[word_width : word_width + context_width]
         self.known = torch.cat([span[:word_width], span[word_width + context_width :]])
         # The known part of a step, [word; state; 1], determines the step if these singular values are not small.
@@ -178,10 +177,10 @@ class _Decoder:
     @cached_property
     def passed_on(self) -> Tensor | None:
         """The span (H, S) of the states that the next layer read; None if it is unknown or has too high a rank."""
-        name = "cells.1.weight_ih" if len(self.model.cells) > 1 else "head.weight"
+        name = "cells.1.weight_ih" if len(self.cells) > 1 else "head.weight"
         if name not in self.gradients:
             return None
-        states = inputs_span(self.gradients[name][:, : self.cell.hidden_size]).vectors
+        states = inputs_span(self.gradients[name][:, : self.hidden]).vectors
         return states if states.shape[1] < len(states) // 2 else None
 
     @cached_property
@@ -191,14 +190,14 @@ class _Decoder:
         outside: Tensor = self.words.square().sum(dim=1) - inside
         return outside.clamp(min=0)
 
-    def start(self, start: int) -> _Node:
+    def start(self, start: int) -> Node:
         """Return the node after the start token, before which state and context are zero."""
-        zeros = self.words.new_zeros(self.cell.hidden_size)
+        zeros = self.words.new_zeros(self.hidden)
         miss = float(self.missed(zeros, torch.tensor([start]))[0])
         context = self.words.new_zeros(len(self.context))
         return self.node((), start, context, (zeros, zeros), miss, float("inf"))
 
-    def following(self, node: _Node, most: float) -> tuple[list[_Node], float]:
+    def following(self, node: Node, most: float) -> tuple[list[Node], float]:
         """Return the nodes of the words that fit after a node, and the miss of the nearest other word."""
         state = node.state[0]
         near, misses = self.nearest(state, self.rank + 4)
@@ -248,15 +247,14 @@ class _Decoder:
         state: tuple[Tensor, Tensor],
         miss: float,
         other: float,
-    ) -> _Node:
+    ) -> Node:
         """Return the prefix after a step that reads a word and a context."""
-        weights = [value.detach().double() for value in self.cell.parameters()]
         inputs = torch.cat([self.words[word], context])
-        gates = weights[0] @ inputs + weights[2] + weights[1] @ state[0] + weights[3]
-        return _Node(words, torch.cat([inputs, state[0], inputs.new_ones(1)]), cell_after(gates, state), miss, other)
+        read = torch.cat([inputs, state[0], inputs.new_ones(1)])
+        return Node(words, read, self.cells[0](inputs, state), miss, other)
 
 
-def _searched(decoder: _Decoder, first: _Node, fits: float) -> tuple[list[_Node], bool]:
+def _searched(decoder: Decoder, first: Node, fits: float) -> tuple[list[Node], bool]:
     """Return all prefixes whose words fit one after another, and whether the search was completed."""
     nodes, place = [first], 0
     while place < len(nodes) <= MOST * decoder.rank:
@@ -264,14 +262,14 @@ def _searched(decoder: _Decoder, first: _Node, fits: float) -> tuple[list[_Node]
         nodes[place] = replace(nodes[place], other=min(nodes[place].other, other))
         if len(following) > 1 and decoder.passed_on is not None:
             # Words that fit by chance give states that the next layer has not read.
-            following = [node for node in following if _outside(node.state[0], decoder.passed_on) < FITS[0]]
+            following = [node for node in following if outside(node.state[0], decoder.passed_on) < FITS[0]]
         nodes += following
         place += 1
     completed = place == len(nodes)
     return _without_false(nodes, decoder), completed
 
 
-def _without_false(nodes: list[_Node], decoder: _Decoder) -> list[_Node]:
+def _without_false(nodes: list[Node], decoder: Decoder) -> list[Node]:
     """Return the prefixes without the false last words that are linear combinations of other steps.
 
     With words a, b after states p, q of two utterances, the combination (a, p) − (b, p) + (b, q) = (a, q) lies in the
@@ -284,15 +282,15 @@ def _without_false(nodes: list[_Node], decoder: _Decoder) -> list[_Node]:
     sure = [node for node in nodes if node.words in goes_on or not node.words]
     last = [node for node in nodes if not (node.words in goes_on or not node.words)]
     basis = torch.linalg.svd(torch.stack([node.read for node in sure]).T, full_matrices=False)[0]
-    return sure + [node for node in last if _outside(node.read, basis) > FITS[0]]
+    return sure + [node for node in last if outside(node.read, basis) > FITS[0]]
 
 
-def _outside(vector: Tensor, basis: Tensor) -> float:
+def outside(vector: Tensor, basis: Tensor) -> float:
     """Return the relative distance of a vector from the span of orthonormal columns."""
     return float((vector - basis @ (basis.T @ vector)).norm() / vector.norm())
 
 
-def _told(nodes: list[_Node], whole: bool, decoder: _Decoder, end: int, vocabulary: Vocabulary | None) -> Transcripts:
+def _told(nodes: list[Node], whole: bool, decoder: Decoder, end: int, vocabulary: Vocabulary | None) -> Transcripts:
     """Return the transcripts that were read, with their statuses and reasons."""
     goes_on = {node.words[:-1] for node in nodes[1:]}
     ends = sorted((leaf for leaf in nodes if leaf.words not in goes_on), key=lambda leaf: leaf.words)
@@ -322,24 +320,24 @@ def _told(nodes: list[_Node], whole: bool, decoder: _Decoder, end: int, vocabula
     )
 
 
-def _open(nodes: list[_Node], ends: list[_Node], decoder: _Decoder, end: int) -> list[str]:
+def _open(nodes: list[Node], ends: list[Node], decoder: Decoder, end: int) -> list[str]:
     """Return, for each last word, why more words may follow it, "" if none does."""
     gradient = decoder.gradients.get("head.weight")
     if gradient is None:
         return ["the last layer, which tells whether more words follow, is not sent"] * len(ends)
-    gradient = gradient[:, : decoder.cell.hidden_size]
-    if len(decoder.model.cells) == 1:
+    gradient = gradient[:, : decoder.hidden]
+    if len(decoder.cells) == 1:
         places = {node.words: place for place, node in enumerate(nodes)}
         states = torch.stack([node.state[0] for node in nodes])
         are_last = ended(gradient, states, [places[last.words] for last in ends], end)
     elif len(ends) == 1:
         # A single utterance has its steps in order. No step reads the context after the last word.
         context = slice(decoder.width, decoder.width + len(decoder.context))
-        states = decoder.words.new_zeros(len(nodes) - 1, decoder.cell.hidden_size)
+        states = decoder.words.new_zeros(len(nodes) - 1, decoder.hidden)
         contexts = decoder.words.new_zeros(len(nodes) - 1, len(decoder.context))
         for place, (node, following) in enumerate(pairwise(nodes)):
             states[place], contexts[place] = node.state[0], following.read[context]
-        are_last = [ended_behind(gradient, top_states(list(decoder.model.cells)[1:], states, contexts), end)]
+        are_last = [ended_behind(gradient, top_states(decoder.cells[1:], states, contexts), end)]
     else:
         return ["there are several utterances and layers: whether another word follows is not told"] * len(ends)
     return ["" if last else "words may follow of which the recogniser is sure" for last in are_last]
@@ -352,12 +350,3 @@ def _nothing(reason: str, inputs: int, vocabulary: Vocabulary | None) -> Transcr
 def first_layer(leak: Leak) -> Tensor:
     """Return the gradient (4H, K) of a decoder's first layer: its weights, and its bias as a last column."""
     return torch.cat([leak.gradient(name).reshape(len(leak.gradients[name]), -1) for name in FIRST], dim=1)
-
-
-def _parts(model: nn.Module) -> tuple[Recogniser, nn.Embedding, nn.LSTMCell]:
-    """Return a recogniser, its embedding and the first layer of its decoder."""
-    if not isinstance(model, Recogniser):
-        raise InputError(f"transcripts are read from a Recogniser's decoder; got {type(model).__name__}")
-    cell = model.cells[0]
-    assert isinstance(cell, nn.LSTMCell)
-    return model, model.embedding, cell

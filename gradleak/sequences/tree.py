@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 
@@ -24,20 +23,6 @@ class Tree:
 
     def __len__(self) -> int:
         return len(self.parents)
-
-    def kept(self, keep: Tensor) -> Tree:
-        """Return the tree of the prefixes in the mask `keep` (N,), which must include all their ancestors."""
-        place = keep.cumsum(0) - 1
-        parents = self.parents[keep]
-        return Tree(torch.where(parents < 0, parents, place[parents]), self.words[keep], self.features[keep])
-
-    def above(self, keep: Tensor) -> Tensor:
-        """Return the mask of the prefixes in the mask `keep` (N,) and all their ancestors."""
-        keep = keep.clone()
-        for node in range(len(self) - 1, 0, -1):
-            if keep[node]:
-                keep[self.parents[node]] = True
-        return keep
 
     def path(self, node: int) -> list[int]:
         """Return the words of the prefix `node`, without the start mark."""

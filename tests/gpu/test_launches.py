@@ -15,7 +15,7 @@ from gradleak.images import LBFGS, Adam, match, peel
 from gradleak.images.matching import engine
 from gradleak.images.matching.objective import MANY, ImagePrior
 from gradleak.labels import recover_batch, recover_soft_labels
-from gradleak.labels.soft import intervals, path, problem
+from gradleak.labels.soft import intervals, problem
 from gradleak.labels.soft.batch import rounds
 from gradleak.leak import observe
 from tests.gpu.rows import different
@@ -106,8 +106,9 @@ def test_peeling_launches_a_quarter_of_a_loop_over_channels() -> None:
 
 
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, entries in ((intervals, 2000), (path, 2000), (problem, 2000), (rounds, 500)):
+    for module, entries in ((intervals, 2000), (problem, 2000), (rounds, 500)):
         monkeypatch.setattr(module, "CHUNK_ELEMENTS", entries)
+    monkeypatch.setattr(problem, "GRADIENT_ELEMENTS", 2000)
 
 
 def _batch(device: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -101,17 +102,21 @@ def test_the_nearest_start_is_taken() -> None:
     assert torch.equal(found.distances, again.distances)
 
 
-def test_what_cannot_be_matched() -> None:
-    model = recogniser("small", CLASSES, seed=1)
-    two = observe_speech(model, [SOUND, SOUND], [SAID, SAID[1:]])
-    with pytest.raises(InputError, match="matching takes one utterance; this gradient is of 2"):
-        match_transcript(two)
-    leak = leaked(model, SAID)
-    with pytest.raises(InputError, match="at least one start and one step; got 0"):
-        match_transcript(leak, starts=0)
-    with pytest.raises(InputError, match="at least one start and one step; got 1 and 0"):
-        match_transcript(leak, replace(OURS, steps=0))
-    with pytest.raises(InputError, match="the bag is empty"):
-        match_transcript(leak, bag=[])
-    with pytest.raises(InputError, match="Recogniser's decoder; got Linear"):
-        match_transcript(replace(leak, model=nn.Linear(3, 4), head="", gradients={"weight": torch.ones(4, 3)}))
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({"batch_size": 2}, {}, "matching takes one utterance; this gradient is of 2"),
+        ({}, {"starts": 0}, "at least one start and one step; got 0"),
+        ({}, {"search": replace(OURS, steps=0)}, "at least one start and one step; got 1 and 0"),
+        ({}, {"bag": []}, "the bag is empty"),
+        (
+            {"model": nn.Linear(3, 4), "head": "", "gradients": {"weight": torch.ones(4, 3)}},
+            {},
+            "Recogniser's decoder; got Linear",
+        ),
+    ],
+)
+def test_what_cannot_be_matched(changes: dict[str, Any], options: dict[str, Any], message: str) -> None:
+    leak = leaked(recogniser("small", CLASSES, seed=1), SAID)
+    with pytest.raises(InputError, match=message):
+        match_transcript(replace(leak, **changes), **options)

@@ -46,16 +46,6 @@ def test_texts_of_all_lengths_and_words_again_and_again(size: str) -> None:
         assert found.inputs == len(said) + 1
 
 
-def test_all_embedded_sentences(model: Recogniser) -> None:
-    words = text.vocabulary("sentences")
-    model = recogniser("small", len(words), seed=3)
-    for said in text.texts("sentences", "test")[::8]:
-        tokens = [*words.encode(said), words.end]
-        found = read_transcripts(observe_speech(model, [pseudo_speech(said)], [tokens]), vocabulary=words)
-        assert found.texts == [said]
-        assert found.status == ["unique"]
-
-
 def test_words_outside_the_vocabulary_and_another_start() -> None:
     words = text.vocabulary("sentences")
     model = recogniser("small", len(words), seed=3)
@@ -154,13 +144,14 @@ def test_what_it_is_not_made_for_is_refused(model: Recogniser) -> None:
     nothing = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
     assert read_transcripts(Leak(model, nothing, "head", 1)).tokens == []
     assert read_transcripts(leaked(model, [[5, 6, 2]]), start=9).status == ["failed"]
-    for tokens, message in (([], "each needs its own"), ([[]], "each needs its own")):
+    for tokens, options, message in (
+        ([], {}, "each needs its own"),
+        ([[]], {}, "each needs its own"),
+        ([[5]], {"local_steps": 2}, "local steps"),
+        ([[5]], {"only": ["tail"]}, "no parameter 'tail'"),
+    ):
         with pytest.raises(InputError, match=message):
-            observe_speech(model, [torch.zeros(8, 80)], tokens)
-    with pytest.raises(InputError, match="local steps"):
-        observe_speech(model, [torch.zeros(8, 80)], [[5]], local_steps=2)
-    with pytest.raises(InputError, match="no parameter 'tail'"):
-        observe_speech(model, [torch.zeros(8, 80)], [[5]], only=["tail"])
+            observe_speech(model, [torch.zeros(8, 80)], tokens, **options)  # type: ignore[arg-type]
 
 
 def test_the_figures_misses_are_those_that_were_read_by(model: Recogniser) -> None:

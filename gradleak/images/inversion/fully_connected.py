@@ -24,10 +24,9 @@ from gradleak.errors import GradleakWarning, InputError, unknown
 from gradleak.images.inversion import chain
 from gradleak.images.inversion.again import TINY, observed_again, size_of
 from gradleak.images.inversion.chain import Layer
-from gradleak.labels.priors import LabelPrior
+from gradleak.labels.priors import LabelPrior, check_noise
 from gradleak.labels.soft.batch.recover import recover_batch
 from gradleak.labels.soft.single import Solver, recover_soft_labels
-from gradleak.labels.verdict import check_noise
 from gradleak.leak import Leak
 from gradleak.precision import Precision, rounding_unit
 

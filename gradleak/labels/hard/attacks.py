@@ -29,8 +29,10 @@ DECOMPOSED = 16
 DUMMIES = ("random", "zeros", "ones")
 # Random dummy inputs; more of them hardly change the means.
 RANDOM = 100
-# Methods that infer a class from the sign of its row's sum.
-BY_SIGN = ("idlg", "row sums", "llg", "llg*", "llg+")
+# Methods that infer a class from the sign of its row's sum, that read the bias's gradient, that take the gradient of a
+# single step, and that need samples of the same kind as the private ones.
+BY_SUMS, BY_BIAS = ("idlg", "row sums", "llg", "llg*", "llg+"), ("ilrg", "posterior")
+ONE_STEP, WITH_SAMPLES = ("ilrg", "posterior", "shadow"), ("llg+", "posterior", "shadow")
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,8 @@ class Knowledge:
     @cached_property
     def others(self) -> tuple[Tensor, Tensor, Tensor]:
         """Last-layer inputs (M, I), logits (M, C) and classes (M,) of the auxiliary samples."""
-        if self.model is None or self.auxiliary is None:
-            raise InputError("this attack needs samples of the same kind: auxiliary=(inputs, classes)")
+        assert self.model is not None
+        assert self.auxiliary is not None
         features, scores = head_inputs(self.model, self.auxiliary[0], chunk=self.chunk)
         return features, scores, check_auxiliary(self.auxiliary, scores.shape[1]).to(features.device)
 
@@ -116,34 +118,27 @@ def _llg(heads: HeadLeaks, known: Knowledge, estimate: Estimate | None = None) -
     return llg(heads.weight_gradients, heads.batch_size, estimate, local_steps=known.local_steps)
 
 
-def _white_llg(heads: HeadLeaks, known: Knowledge) -> Tensor:
-    return _estimated(heads, known, *known.dummies, None)
-
-
-def _auxiliary_llg(heads: HeadLeaks, known: Knowledge) -> Tensor:
-    return _estimated(heads, known, *known.others)
-
-
-def _estimated(heads: HeadLeaks, known: Knowledge, features: Tensor, scores: Tensor, labels: Tensor | None) -> Tensor:
+def _estimated(
+    heads: HeadLeaks, known: Knowledge, features: Tensor, scores: Tensor, labels: Tensor | None = None
+) -> Tensor:
+    """Return LLG's counts with an estimate from samples with these last-layer inputs, logits and classes."""
     _check_classes(heads, scores)
     size = heads.batch_size
     return _llg(heads, known, llg_estimate(scores, features, labels, size, loss=known.loss, epsilon=known.epsilon))
 
 
 def _shadow(heads: HeadLeaks, known: Knowledge) -> Tensor:
-    _one_step(known, "the shadow attack")
-    if known.model is None or known.auxiliary is None:
-        raise InputError("the shadow attack needs samples of the same kind: auxiliary=(inputs, classes)")
     features, scores, labels = known.others
+    assert known.model is not None
+    assert known.auxiliary is not None
     _check_classes(heads, scores)
     samples = known.auxiliary[0], labels
     return shadow(heads, known.model, samples, (features, scores), defense=known.defense, seed=known.seed)
 
 
 def _ilrg(heads: HeadLeaks, known: Knowledge) -> Tensor:
-    if heads.bias is None or heads.bias_gradients is None:
-        raise InputError("iLRG divides the gradient by the bias's: the last layer must have a bias")
-    _one_step(known, "iLRG")
+    assert heads.bias is not None
+    assert heads.bias_gradients is not None
     return ilrg(
         heads.weight_gradients, heads.bias_gradients, heads.weight, heads.bias, heads.batch_size,
         loss=known.loss, epsilon=known.epsilon,
@@ -151,9 +146,7 @@ def _ilrg(heads: HeadLeaks, known: Knowledge) -> Tensor:
 
 
 def _posterior(heads: HeadLeaks, known: Knowledge) -> Tensor:
-    if heads.bias_gradients is None:
-        raise InputError("the posterior attack reads the bias's gradient: the last layer must have a bias")
-    _one_step(known, "the posterior attack")
+    assert heads.bias_gradients is not None
     _, scores, labels = known.others
     _check_classes(heads, scores)
     estimate = posteriors(scores, labels, known.loss)
@@ -167,11 +160,6 @@ def _check_classes(heads: HeadLeaks, scores: Tensor) -> None:
         raise InputError(
             f"the gradient is of a layer with {len(heads.weight)} outputs, but the model has {scores.shape[1]} logits"
         )
-
-
-def _one_step(known: Knowledge, name: str) -> None:
-    if known.local_steps != 1:
-        raise InputError(f"{name} reads one gradient, and this is the sum of {known.local_steps} along a path")
 
 
 def _rlg(heads: HeadLeaks, known: Knowledge) -> Tensor:
@@ -214,9 +202,11 @@ METHODS: dict[str, Method] = {
     ),
     "llg": Method("gradients only", "features of one sign; predictions close to uniform", _llg),
     "llg*": Method(
-        "white box", "as LLG; dummy inputs give similar features and predictions as real inputs", _white_llg
+        "white box",
+        "as LLG; dummy inputs give similar features and predictions as real inputs",
+        lambda heads, known: _estimated(heads, known, *known.dummies),
     ),
-    "llg+": Method("auxiliary data", "as LLG", _auxiliary_llg),
+    "llg+": Method("auxiliary data", "as LLG", lambda heads, known: _estimated(heads, known, *known.others)),
     "ilrg": Method("white box", "the last layer has a bias; samples of a class have similar features", _ilrg),
     "rlg": Method(
         "gradients only", "fewer samples than features and than classes; says which classes occur, not how often", _rlg
@@ -290,14 +280,21 @@ def count_heads(
     """
     if method not in METHODS:
         raise unknown("method", method, METHODS)
-    if method in BY_SIGN and not whatever_holds:
+    known = known or Knowledge()
+    if method in BY_BIAS and (heads.bias is None or heads.bias_gradients is None):
+        raise InputError(f"{method} reads the bias's gradient: the last layer must have a bias")
+    if method in ONE_STEP and known.local_steps != 1:
+        raise InputError(f"{method} reads one gradient, and this is the sum of {known.local_steps} along a path")
+    if method in WITH_SAMPLES and (known.model is None or known.auxiliary is None):
+        raise InputError(f"{method} needs samples of the same kind: auxiliary=(inputs, classes)")
+    if method in BY_SUMS and not whatever_holds:
         unsuitable = ~(heads.weight_gradients.sum(dim=2) < 0).any(dim=1)
         if unsuitable.any():
             subject = (
                 "the gradient" if len(unsuitable) == 1 else f"{int(unsuitable.sum())} of {len(unsuitable)} gradients"
             )
             raise InputError(f"no row of {subject} sums to less than 0, as {method} assumes: features change sign")
-    return METHODS[method].count(heads, known or Knowledge())
+    return METHODS[method].count(heads, known)
 
 
 @checked_arguments(weight_gradient="C I")

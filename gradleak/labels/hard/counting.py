@@ -13,16 +13,12 @@ from gradleak import defenses
 from gradleak.answers import Answer, Expected
 from gradleak.cases import LABELS, Attack, Case, Standins, made_up
 from gradleak.errors import GradleakError, InputError, first_line
-from gradleak.labels.hard.attacks import count_labels, reveal_labels
+from gradleak.labels.hard.attacks import BY_BIAS, BY_SUMS, ONE_STEP, WITH_SAMPLES, count_labels, reveal_labels
 from gradleak.labels.hard.expected import expected_share, standins_of
 
 # Samples that are made up for simulated batches, at least and at most, and the numbers that they may produce in the
 # network.
 LEAST, MOST, NUMBERS = 32, 256, 2**28
-BY_BIAS = ("ilrg", "posterior")
-ONE_GRADIENT = ("ilrg", "posterior", "shadow")
-WITH_SAMPLES = ("llg+", "posterior", "shadow")
-BY_SIGNS = ("gradinversion", "llg", "llg*", "llg+")
 
 
 def counting(name: str, page: str, method: str, needs: str) -> Attack:
@@ -51,11 +47,11 @@ def _why_not(method: str) -> Callable[[Case], str]:
             return "it reads the bias's gradient, and the last layer has none"
         if method in BY_BIAS and (reason := case.leak.withheld("bias")):
             return reason
-        if method in ONE_GRADIENT and case.leak.local_steps > 1:
+        if method in ONE_STEP and case.leak.local_steps > 1:
             return "it reads one gradient, and this is the sum of several"
         if method in WITH_SAMPLES and case.auxiliary is None:
             return "it needs samples of the same kind: auxiliary=(inputs, classes)"
-        if method in BY_SIGNS and not case.subject.rectified:
+        if method in ("gradinversion", *BY_SUMS) and not case.subject.rectified:
             return "it reads signs of features that are never negative; these have both"
         if method == "llg*" and case.subject.kind == "tokens":
             return "its made-up inputs are numbers, not tokens"

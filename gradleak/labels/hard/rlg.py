@@ -57,7 +57,7 @@ def rlg(weight_gradient: Tensor, rank: int | None = None, seconds: float = SECON
     present = np.flatnonzero(sizes > np.finfo(np.float64).eps * sizes.max())
     q = q[present] / sizes[present, None]
     margin = MARGIN.get(weight_gradient.dtype, 1e-2)
-    possible = _candidates(q, _largest_rows(weight_gradient, present), until)
+    possible = _candidates(q, weight_gradient, present, until)
     return {int(present[row]) for row in possible if _distance_from_cone(q, int(row), until) > margin}
 
 
@@ -82,25 +82,18 @@ def leading(gradient: Tensor, rank: int, *, rounds: int) -> tuple[Tensor, Tensor
     return vectors[:, :rank].to(torch.float64), singular
 
 
-def _largest_rows(gradient: Tensor, there: NDArray[np.intp]) -> NDArray[np.intp] | None:
-    """Return the positions of a large gradient's largest rows among the rows `there`, and None for a small gradient.
+def _candidates(q: Array, gradient: Tensor, present: NDArray[np.intp], until: float) -> NDArray[np.intp]:
+    """Return the rows of q that may be separable from all others; `present` are their rows of the gradient.
 
-    These are the rows that dang2021's screening examines.
+    For a large gradient the largest rows are examined first, as in dang2021's screening.
     """
-    if gradient.numel() <= LARGE:
-        return None
-    sizes = np.concatenate([rows.abs().amax(dim=1).cpu().numpy() for rows in gradient.split(256)])[there]
-    order: NDArray[np.intp] = np.argsort(-sizes, kind="stable")[:SOME]
-    return order
-
-
-def _candidates(q: Array, some: NDArray[np.intp] | None, until: float) -> NDArray[np.intp]:
-    """Return the rows that may be separable from all others; examine the rows `some` first."""
-    if some is not None and len(some) < len(q):
-        chosen = candidates(q[some], until)
+    if gradient.numel() > LARGE and len(q) > SOME:
+        sizes = np.concatenate([rows.abs().amax(dim=1).cpu().numpy() for rows in gradient.split(256)])[present]
+        largest = np.argsort(-sizes, kind="stable")[:SOME]
+        chosen = candidates(q[largest], until)
         # `candidates` returns all rows if it finds no few rows whose cone is the whole space.
-        if len(chosen) < len(some):
-            return np.sort(some[chosen])
+        if len(chosen) < len(largest):
+            return np.sort(largest[chosen])
     return candidates(q, until)
 
 

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from gradleak.labels.priors import LabelPrior, Score
-from gradleak.labels.soft.path import golden
-from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, Problem
+from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, Problem, golden
 
 # The second diagonal entry of R (QR decomposition) is at least RANK_TOLERANCE times its column's length. Lengths below
 # LEAST would underflow when squared.

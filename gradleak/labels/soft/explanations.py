@@ -12,11 +12,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gradleak.labels.priors import LabelPrior, Score
+from gradleak.labels.priors import KNOWN, LabelPrior, Score
 from gradleak.labels.soft.equations import Fit, conditions, entries, explains, possible, shared, valid, weighted_mean
-from gradleak.labels.soft.path import padded
-from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, TRUE, Problem
-from gradleak.labels.verdict import KNOWN
+from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, TRUE, Problem, padded
 
 # The accepted range of a scalar ends at this many times the scalar.
 FARTHEST = 1e8

@@ -17,8 +17,7 @@ from torch import Tensor
 from gradleak.devices import entries_at_once
 from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.explanations import KNOWN_LENGTH
-from gradleak.labels.soft.path import COPIES
-from gradleak.labels.soft.problem import ACCEPT, LARGEST, NEGATIVE, Problem
+from gradleak.labels.soft.problem import ACCEPT, COPIES, LARGEST, NEGATIVE, Problem
 
 # Classes that are examined in a range; those with the largest errors c exclude nearly all that can be excluded.
 TELLING = 16
@@ -174,16 +173,12 @@ def proved(problem: Problem, scalars: Tensor, accepted: Tensor, prior: LabelPrio
     edges = torch.cat([torch.minimum(least * comb, end), around, torch.where(some[:, None], inner, begin)], dim=1)
     edges = edges.sort(dim=1).values
     results = []
-    for rows in torch.arange(len(problem), device=scalars.device).split(_chunk(problem, edges.shape[1])):
+    chunk = entries_at_once(problem.ratios.device, CHUNK_ELEMENTS, 8 * COPIES) // (edges.shape[1] * problem.classes)
+    for rows in torch.arange(len(problem), device=scalars.device).split(max(1, chunk)):
         part, own = problem[rows], inner[rows]
         closed = _labels_agree(part, own, some[rows], prior.tolerance)
         results.append(closed & _excluded_outside(part, edges[rows], own, some[rows], prior))
     return torch.cat(results)
-
-
-def _chunk(problem: Problem, points: int) -> int:
-    entries = entries_at_once(problem.ratios.device, CHUNK_ELEMENTS, 8 * COPIES)
-    return max(1, entries // (points * problem.classes))
 
 
 def _allowed_change(problem: Problem, first: Tensor, last: Tensor, tolerance: float) -> Tensor:

@@ -15,8 +15,10 @@ factor ACCEPT. Rounding errors have one and enter it with the factor WORST.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any, Self
 
 import torch
 from scipy.special import gammaincinv
@@ -24,12 +26,14 @@ from torch import Tensor
 
 from gradleak.devices import entries_at_once
 from gradleak.errors import InputError
-from gradleak.labels.soft.path import ScalarPath, joined
 
-# Entries of the gradients that are converted to float64 at a time on a CPU.
-CHUNK_ELEMENTS = 2**20
-# Copies of a chunk that are held at once, in float64.
-COPIES = 4
+# On a CPU a chunk and its temporaries fit the second-level cache, which halves the time.
+CHUNK_ELEMENTS = 2**18
+# Temporaries of a chunk's size that are held at once, in float64.
+COPIES = 16
+GOLDEN = (math.sqrt(5) - 1) / 2
+# The same for gradients that are converted to float64.
+GRADIENT_ELEMENTS, GRADIENT_COPIES = 2**20, 4
 # Gradients are scaled to a largest entry of 1, so only zero gradients have shorter vectors than this.
 LEAST = 1e-12
 # The probability that an upper bound on unknown noise is too low.
@@ -75,7 +79,7 @@ def reduce_gradients(weight_gradients: Tensor, weight: Tensor) -> RankOne:
             f"weight gradients must be (C, I) or (N, C, I) with weight's (C, I) = {tuple(weight.shape)}; "
             f"got {tuple(weight_gradients.shape)}"
         )
-    entries = entries_at_once(weight_gradients.device, CHUNK_ELEMENTS, 8 * COPIES)
+    entries = entries_at_once(weight_gradients.device, GRADIENT_ELEMENTS, 8 * GRADIENT_COPIES)
     chunk = max(1, entries // weight.numel())
     parts = [_reduce(part) for part in weight_gradients.split(chunk)]
     direction, errors, size, misfit = (joined(list(values)) for values in zip(*parts, strict=True))
@@ -114,6 +118,57 @@ def noise_bound(residual: Tensor, entries: int) -> Tensor:
     if entries < 1:
         raise InputError("noise cannot be estimated where a fit of the gradient leaves nothing: state the noise")
     return residual / math.sqrt(2 * float(gammaincinv(entries / 2, UNLIKELY)))
+
+
+class ScalarPath:
+    """The label of each of N samples as a function of its unknown scalar s.
+
+    Attributes:
+        logits: W d (N, C).
+        ratios: r (N, C), the gradient's rows in units of d.
+        bias: b (C,) or None.
+    """
+
+    logits: Tensor
+    ratios: Tensor
+    bias: Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.ratios)
+
+    def __getitem__(self, which: slice | Tensor) -> Self:
+        """Return the paths of some samples; all tensors but the bias have one row for each sample."""
+        own: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
+        rows = {name: value[which] for name, value in own.items() if torch.is_tensor(value) and name != "bias"}
+        return type(self)(**own | rows)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes C."""
+        return self.ratios.shape[1]
+
+    def probabilities(self, scalars: Tensor) -> Tensor:
+        """Return p(s) = softmax(s W d + b) (N, K, C) for s (N, K)."""
+        scores = scalars.unsqueeze(-1) * self.logits.unsqueeze(1)
+        if self.bias is not None:
+            scores = scores + self.bias
+        return scores.softmax(dim=-1)
+
+    def pulls(self, scalars: Tensor) -> Tensor:
+        """Return r / s (N, K, C), which is p − y, for s (N, K)."""
+        return self.ratios.unsqueeze(1) / scalars.unsqueeze(-1)
+
+    def labels(self, scalars: Tensor) -> Tensor:
+        """Return ŷ(s) = p(s) − r / s (N, K, C) for s (N, K), by Eqn. 4."""
+        return self.probabilities(scalars) - self.pulls(scalars)
+
+    def parts(self, points: int) -> list[Self]:
+        """Split the samples so that the labels of each part, at `points` scalars, fit one chunk."""
+        entries = entries_at_once(self.ratios.device, CHUNK_ELEMENTS, 8 * COPIES)
+        size = max(1, entries // (points * self.classes))
+        if size >= len(self):
+            return [self]
+        return [self[start : start + size] for start in range(0, len(self), size)]
 
 
 @dataclass(frozen=True)
@@ -240,3 +295,25 @@ class Problem(ScalarPath):
         # Exponentials that underflow take five times as long as others.
         scores.clamp_(min=-700).exp_()
         return scores.mul_(scores.sum(dim=1, keepdim=True).reciprocal_())
+
+
+def joined(parts: list[Tensor]) -> Tensor:
+    """Concatenate the parts; return a single part without a copy."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def padded(values: Tensor, columns: int) -> Tensor:
+    """Return values (…, K) with the first one of each row repeated, to be K = `columns` in all."""
+    if values.shape[-1] == columns:
+        return values
+    return torch.cat([values, values[..., :1].expand(*values.shape[:-1], columns - values.shape[-1])], dim=-1)
+
+
+def golden(loss: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor, steps: int = 60) -> Tensor:
+    """Narrow brackets (N, K) around one minimum each by golden-section search, which needs no derivatives."""
+    for _ in range(steps):
+        width = upper - lower
+        left, right = upper - GOLDEN * width, lower + GOLDEN * width
+        first = loss(left) < loss(right)
+        lower, upper = torch.where(first, lower, left), torch.where(first, right, upper)
+    return (lower + upper) / 2

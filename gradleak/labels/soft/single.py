@@ -15,13 +15,12 @@ from gradleak.answers import LabelStatus as Status
 from gradleak.arguments import checked_arguments
 from gradleak.cases import NOISE, Attack, Case
 from gradleak.errors import InputError, unknown
-from gradleak.labels.priors import LabelPrior, Score, resolve
+from gradleak.labels.priors import LabelPrior, Score, check_noise, check_scale, resolve
 from gradleak.labels.soft import exact, intervals, search
 from gradleak.labels.soft.equations import conditions
-from gradleak.labels.soft.explanations import Candidates, Explanation, checked, explanations, merged, reason_of, shaped
+from gradleak.labels.soft.explanations import Explanation, checked, explanations, merged, reason_of, shaped
 from gradleak.labels.soft.path import label_path
 from gradleak.labels.soft.problem import ACCEPT, Problem, RankOne, noise_bound, reduce_gradients
-from gradleak.labels.verdict import Verdict, check_noise, check_scale
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit, shown_rounding
 
 Solver = Literal["exact", "lbfgs", "pso"]
@@ -112,14 +111,6 @@ class SoftLabels:
             for n, (status, reason, claimed, scale) in enumerate(facts)
         )
 
-    @property
-    def verdicts(self) -> list[Verdict]:
-        """The verdict on each sample."""
-        return [
-            Verdict(*facts)
-            for facts in zip(self.status, self.residuals.tolist(), self.open.tolist(), self.reasons, strict=True)
-        ]
-
 
 @checked_arguments(weight_gradient="C I | N C I", weight="C I", bias="C", bias_gradient="C | N C")
 def recover_soft_labels(
@@ -177,197 +168,172 @@ def recover_soft_labels(
     (('unique',), 0.91)
     """
     gradients = weight_gradient.unsqueeze(0) if weight_gradient.ndim == 2 else weight_gradient
-    _check(gradients, weight, bias, bias_gradient, noise, scale)
-    _check_solver(solver, bias_gradient, nonnegative, noise, scale)
-    _check_certify(certify, solver, prior, scale)
-    rounding = _rounding(precision, gradients.dtype, solver)
-    # Inference mode saves a sixth of the time, as there are many small steps. The caller gets ordinary tensors.
-    with torch.inference_mode():
-        if prior is None and (bias_gradient is None or scale is None):
-            raise InputError("without a prior any label fits, but where a bias gradient and the scale are known")
-        wanted = None if prior is None else resolve(prior, weight.shape[0])
-        if bias is not None and bias_gradient is not None:
-            rows = bias_gradient.unsqueeze(0) if bias_gradient.ndim == 1 else bias_gradient
-            found = _with_bias(gradients, weight, bias, rows, wanted, noise, scale, rounding)
-        elif solver == "exact":
-            assert wanted is not None
-            found = _exact(gradients, weight, bias, wanted, nonnegative, noise, scale, certify, rounding)
-        else:
-            assert wanted is not None
-            found = _published(gradients, weight, bias, wanted, solver)
-    return found.cloned()
-
-
-@dataclass(frozen=True)
-class _Rounding:
-    """How the client rounds its numbers.
-
-    Attributes:
-        unit: Bound on the relative error.
-        least: The smallest number that is distinguished from zero.
-        coarse: Whether this is known to be coarser than the gradient's type.
-        allowed: Rounding units by which a single sample's gradient may miss rank one.
-    """
-
-    unit: float
-    least: float
-    coarse: bool
-    allowed: float
-
-
-def _rounding(precision: str | Precision | None, dtype: torch.dtype, solver: Solver) -> _Rounding:
-    facts = torch.finfo(dtype)
-    unit = rounding_unit(precision, dtype)
-    # Entries below the least number of the type are wrong by up to that number.
-    least = facts.smallest_normal * facts.eps
-    if precision is None or not coarser(precision, dtype):
-        return _Rounding(unit, least, False, RANK_ONE)
-    if solver != "exact":
-        raise InputError(f"the published search '{solver}' takes no precision; the solver 'exact' does")
-    return _Rounding(unit, max(least, precision_of(precision).least), True, RANK_ONE_COARSE)
-
-
-def _check_solver(
-    solver: Solver, bias_gradient: Tensor | None, nonnegative: bool, noise: float | None, scale: float | None
-) -> None:
-    if solver not in SOLVERS:
-        raise unknown("solver", solver, SOLVERS)
-    if solver == "exact":
-        return
-    taken = {
-        "bias_gradient": bias_gradient is None,
-        "nonnegative=False": nonnegative,
-        "noise": noise == 0,
-        "scale": scale == 1,
-    }
-    for name, fits in taken.items():
-        if not fits:
-            raise InputError(f"the published search '{solver}' takes no {name}; the solver 'exact' does")
-
-
-def _check_certify(certify: Certify, solver: Solver, prior: object, scale: float | None) -> None:
-    if certify == "search":
-        return
-    if certify != "proof":
-        raise unknown("certify", certify, ("search", "proof"))
-    if solver != "exact" or scale is None or (callable(prior) and not isinstance(prior, LabelPrior)):
-        raise InputError('certify="proof" is for the solver "exact", a known scale, and a prior by its name or shape')
-
-
-def _check(
-    gradients: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    bias_gradient: Tensor | None,
-    noise: float | None,
-    scale: float | None,
-) -> None:
     if weight.shape[0] < 2:
         raise InputError(f"weight must be (C, I) with at least two classes; got {tuple(weight.shape)}")
     if bias_gradient is not None and (bias is None or bias_gradient.numel() != len(gradients) * weight.shape[0]):
         raise InputError("a bias gradient needs the bias as well, and one row of C entries a sample")
     check_noise(noise)
     check_scale(scale)
+    if solver not in SOLVERS:
+        raise unknown("solver", solver, SOLVERS)
+    coarse = precision is not None and coarser(precision, gradients.dtype)
+    taken = {
+        "bias_gradient": bias_gradient is None,
+        "nonnegative=False": nonnegative,
+        "noise": noise == 0,
+        "scale": scale == 1,
+        "precision": not coarse,
+    }
+    if solver != "exact" and not all(taken.values()):
+        name = next(name for name, fits in taken.items() if not fits)
+        raise InputError(f"the published search '{solver}' takes no {name}; the solver 'exact' does")
+    if certify not in ("search", "proof"):
+        raise unknown("certify", certify, ("search", "proof"))
+    if certify == "proof" and (solver != "exact" or scale is None or not isinstance(prior, str | LabelPrior | None)):
+        raise InputError('certify="proof" is for the solver "exact", a known scale, and a prior by its name or shape')
+    if prior is None and (bias_gradient is None or scale is None):
+        raise InputError("without a prior any label fits, but where a bias gradient and the scale are known")
+    # Inference mode saves a sixth of the time, as there are many small steps. The caller gets ordinary tensors.
+    with torch.inference_mode():
+        wanted = None if prior is None else resolve(prior, weight.shape[0])
+        clients = Clients(gradients, weight, bias, wanted, noise, scale, precision if coarse else None)
+        if bias_gradient is not None:
+            found = _with_bias(clients, bias_gradient.reshape(len(gradients), -1))
+        elif solver == "exact":
+            found = _exact(clients, nonnegative, certify)
+        else:
+            found = _published(clients, solver)
+    return found.cloned()
 
 
-def _exact(
-    gradients: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    prior: LabelPrior | Score,
-    nonnegative: bool,
-    noise: float | None,
-    scale: float | None,
-    certify: Certify,
-    rounding: _Rounding,
-) -> SoftLabels:
+@dataclass(frozen=True)
+class Clients:
+    """What the server has of N clients, and what it knows of them.
+
+    Attributes:
+        gradients: The gradients (N, C, I).
+        weight: (C, I).
+        bias: (C,) or None.
+        prior: The shape of the labels, None if any label is possible.
+        noise: The standard deviation of the noise, None if it is unknown.
+        scale: The factor on the gradients, None if it is unknown.
+        precision: The precision of the clients' numbers if it is known to be coarser than the gradients' type.
+    """
+
+    gradients: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    prior: LabelPrior | Score | None
+    noise: float | None = 0.0
+    scale: float | None = 1.0
+    precision: str | Precision | None = None
+
+    @property
+    def least(self) -> float:
+        """The smallest number that is distinguished from zero; entries below it are wrong by up to this number."""
+        facts = torch.finfo(self.gradients.dtype)
+        least = facts.smallest_normal * facts.eps
+        return least if self.precision is None else max(least, precision_of(self.precision).least)
+
+    @property
+    def floor(self) -> float:
+        """The smallest positive number that can be relied on.
+
+        Many implementations of exp flush subnormal numbers to zero, so only half precision, which needs them, counts on
+        them.
+        """
+        facts = torch.finfo(self.gradients.dtype)
+        floor = facts.smallest_normal * (facts.eps if facts.bits < 32 else 1)
+        return floor if self.precision is None else max(floor, self.least)
+
+    @property
+    def faintest(self) -> float:
+        """The size below which a gradient can be explained by rounding to the smallest numbers, with any label."""
+        return ACCEPT * self.floor * math.sqrt(self.gradients.shape[1])
+
+    def rank_one(self, reduced: RankOne) -> Tensor:
+        """Return which gradients (N,) have rank one up to rounding; with noise, all that are not too small."""
+        there = reduced.size > self.faintest
+        if self.noise != 0:
+            return there
+        allowed = RANK_ONE if self.precision is None else RANK_ONE_COARSE
+        unit = rounding_unit(self.precision, self.gradients.dtype)
+        missed = reduced.misfit * reduced.size - allowed * unit * reduced.size
+        return there & (missed <= allowed * self.least * math.sqrt(math.prod(self.gradients.shape[1:])))
+
+    def deviation(self, reduced: RankOne, entries: int) -> Tensor:
+        """Return the standard deviation of the noise (N,), or an upper bound if a fit leaves this number of entries."""
+        if self.noise is None:
+            return noise_bound(reduced.misfit * reduced.size, entries)
+        return torch.full_like(reduced.size, self.noise)
+
+    def problem(self, reduced: RankOne, noise: Tensor) -> Problem:
+        """Return the equations for the scalars, after division of the gradients by their scale; `noise` (N,)."""
+        size, weight, scale = reduced.size, self.weight.double(), self.scale or 1.0
+        rows, sway = norm(weight, dim=1).amax(), noise
+        if noise.any():
+            apart = SPREAD * norm(weight - weight.mean(dim=0), dim=1).amax()
+            sway = noise * apart / norm(reduced.errors, dim=1).clamp_(min=torch.finfo(torch.float64).tiny)
+        return Problem(
+            logits=reduced.logits,
+            ratios=reduced.errors / scale,
+            bias=None if self.bias is None else self.bias.double(),
+            unit=torch.full_like(size, rounding_unit(self.precision, self.gradients.dtype)),
+            floor=torch.full_like(size, self.floor / min(scale, 1.0)),
+            scale=rows.expand_as(size),
+            noise=noise / scale,
+            sway=sway,
+        )
+
+
+def _exact(clients: Clients, nonnegative: bool, certify: Certify) -> SoftLabels:
     """Solve with the solver "exact", and also for the scale if it is unknown."""
-    reduced = reduce_gradients(gradients, weight)
-    fitted = _rank_one(reduced, gradients, noise, rounding)
+    gradients, prior = clients.gradients, clients.prior
+    assert prior is not None
+    reduced = reduce_gradients(gradients, clients.weight)
+    fitted = clients.rank_one(reduced)
     both = fitted & ~reduced.same_sign if nonnegative else fitted
     # A sample whose scalar may have either sign is solved twice, and one whose gradient is not of rank one is not
     # solved.
-    plus, minus = fitted.nonzero()[:, 0], both.nonzero()[:, 0]
-    disturbed = _noise(reduced, (len(weight) - 1) * (weight.shape[1] - 1), noise)
-    problem = _rounded(problem_of(reduced, weight, bias, gradients.dtype, disturbed, scale or 1.0), rounding)
-    signed = [(rows, sign) for rows, sign in ((plus, 1), (minus, -1)) if len(rows)]
-    solve = exact.solve_with_scale if scale is None else exact.solve
+    signed = [(rows, sign) for rows, sign in ((fitted.nonzero()[:, 0], 1), (both.nonzero()[:, 0], -1)) if len(rows)]
+    classes, width = clients.weight.shape
+    disturbed = clients.deviation(reduced, (classes - 1) * (width - 1))
+    problem = clients.problem(reduced, disturbed)
+    solve = exact.solve_with_scale if clients.scale is None else exact.solve
     parts = [(rows, sign, solve(problem.side(rows, sign), prior)) for rows, sign in signed]
     found = explanations(problem, prior, merged(problem, parts))
-    if noise != 0:
+    if clients.noise != 0:
         share = disturbed / norm(reduced.errors, dim=1).clamp(min=LEAST)
-        found = _with_noise(found, share, share * (math.sqrt(weight.shape[1]) + ACCEPT))
+        found = _with_noise(found, share, share * (math.sqrt(width) + ACCEPT))
     if certify == "proof":
+        assert isinstance(prior, LabelPrior)
         # The largest feature that the gradient's type can hold.
-        largest = torch.finfo(gradients.dtype).max * math.sqrt(weight.shape[1])
-        found = replace(found, proved=_proved(problem, prior, parts, largest))
-    return _as_labels(reduced, problem, gradients, fitted, found, scale, prior, rounding)
+        largest = torch.finfo(gradients.dtype).max * math.sqrt(width)
+        proved = torch.ones_like(fitted)
+        for rows, sign, side in parts:
+            proved[rows] &= intervals.proved(problem.side(rows, sign), side.scalars, side.accepted, prior, largest)
+        found = replace(found, proved=tuple(proved.tolist()))
+    return _as_labels(clients, reduced, problem, fitted, found)
 
 
-def _proved(
-    problem: Problem, prior: LabelPrior | Score, parts: list[tuple[Tensor, int, Candidates]], largest: float
-) -> tuple[bool, ...]:
-    """Return for which samples it is proved, for both signs of the scalar, that nothing else explains them."""
-    assert isinstance(prior, LabelPrior)
-    proved = torch.ones(len(problem), dtype=torch.bool, device=problem.ratios.device)
-    for rows, sign, found in parts:
-        proved[rows] &= intervals.proved(problem.side(rows, sign), found.scalars, found.accepted, prior, largest)
-    return tuple(proved.tolist())
-
-
-def _rank_one(reduced: RankOne, gradients: Tensor, noise: float | None, rounding: _Rounding) -> Tensor:
-    """Return which gradients (N,) have rank one up to rounding; with noise, all that are not too small."""
-    there = reduced.size > _faintest_size(gradients, rounding)
-    if noise != 0:
-        return there
-    least = rounding.least * math.sqrt(math.prod(gradients.shape[1:]))
-    missed, allowed = reduced.misfit * reduced.size, rounding.allowed
-    return there & (missed.sub_(reduced.size, alpha=allowed * rounding.unit) <= allowed * least)
-
-
-def _faintest_size(gradients: Tensor, rounding: _Rounding) -> float:
-    """Return the size below which a gradient can be explained by rounding to the smallest numbers, with any label."""
-    floor = max(_least_number(gradients.dtype), rounding.least if rounding.coarse else 0.0)
-    return ACCEPT * floor * math.sqrt(gradients.shape[1])
-
-
-def _least_number(dtype: torch.dtype) -> float:
-    """Return the smallest positive number of a type that can be relied on.
-
-    Many implementations of exp flush subnormal numbers to zero, so only half precision, which needs them, counts on
-    them.
-    """
-    facts = torch.finfo(dtype)
-    return facts.smallest_normal * (facts.eps if facts.bits < 32 else 1)
-
-
-def _as_labels(
-    reduced: RankOne,
-    problem: Problem,
-    gradients: Tensor,
-    fitted: Tensor,
-    found: Explanation,
-    scale: float | None,
-    prior: LabelPrior | Score | None,
-    rounding: _Rounding,
-) -> SoftLabels:
+def _as_labels(clients: Clients, reduced: RankOne, problem: Problem, fitted: Tensor, found: Explanation) -> SoftLabels:
     """Express explanations in terms of the gradients, and assign each a status and a reason."""
     # Without an explanation the scalar is NaN, and so are all results computed from it.
     at, weights = found.scalars[:, None], found.weights[:, None]
     probability, error = problem.certainty(at, weights, found.labels)
-    opened = _open(error.nan_to_num_(nan=math.inf), found.open, prior)
+    opened = _open(error.nan_to_num_(nan=math.inf), found.open, clients.prior)
     # Label and feature give the gradient t κ (p − y) along the direction, and t κ = 1 / w.
     missed = torch.addcdiv(problem.ratios, probability - found.labels, weights, value=-1)
     residuals = norm(missed, dim=1).div_(norm(problem.ratios, dim=1).clamp_(min=LEAST)).hypot_(reduced.misfit)
-    faintest = _faintest_size(gradients, rounding)
+    faintest = clients.faintest
     facts = torch.stack([reduced.size, fitted, reduced.misfit, opened, found.loose, found.checked]).tolist()
     proved = found.proved or (None,) * len(found.candidates)
     reasons = tuple(reason_of(faintest, *own) for own in zip(*facts, found.candidates, proved, strict=True))
-    sums = gradients.sum(dim=2).abs()
+    sums = clients.gradients.sum(dim=2).abs()
     row = sums.argmax(dim=1, keepdim=True)
     labels, opened, loose = found.labels, torch.maximum(opened, found.spread), found.loose + found.length
-    if not rounding.coarse and not all(reasons):
-        shown = _shown_by_digits(gradients, sums)
+    if clients.precision is None and not all(reasons):
+        shown = _shown_by_digits(clients.gradients, sums)
         # Until the precision is given, the error of such a label has no bound.
         opened.masked_fill_(shown > 0, math.inf)
         reasons = tuple(
@@ -377,6 +343,7 @@ def _as_labels(
         lost = found.scalars.isnan()
         labels = labels.masked_fill(lost[:, None], math.nan)
         opened, loose = opened.masked_fill_(lost, math.inf), loose.masked_fill_(lost, math.inf)
+    scale = clients.scale
     return SoftLabels(
         labels=labels,
         features=at * reduced.direction,
@@ -437,52 +404,10 @@ def _reason_with_rounding(unit: float) -> str:
     return f"the gradient's digits show that the client rounded to {unit:.0e}: tell the precision" if unit else ""
 
 
-def _noise(reduced: RankOne, entries: int, noise: float | None) -> Tensor:
-    """Return the standard deviation of the noise (N,), or an upper bound if a fit leaves this number of entries."""
-    if noise is not None:
-        return torch.full_like(reduced.size, noise)
-    return noise_bound(reduced.misfit * reduced.size, entries)
-
-
-def problem_of(
-    reduced: RankOne,
-    weight: Tensor,
-    bias: Tensor | None,
-    dtype: torch.dtype,
-    noise: Tensor,
-    scale: float = 1.0,
-) -> Problem:
-    """Return the equations for these gradients' scalars, after division of the gradients by their `scale`."""
-    size, facts = reduced.size, torch.finfo(dtype)
-    weight = weight.double()
-    rows, sway = norm(weight, dim=1).amax(), noise
-    if noise.any():
-        apart = SPREAD * norm(weight - weight.mean(dim=0), dim=1).amax()
-        sway = noise * apart / norm(reduced.errors, dim=1).clamp_(min=torch.finfo(torch.float64).tiny)
-    return Problem(
-        logits=reduced.logits,
-        ratios=reduced.errors / scale,
-        bias=None if bias is None else bias.double(),
-        unit=torch.full_like(size, facts.eps / 2),
-        floor=torch.full_like(size, _least_number(dtype) / min(scale, 1.0)),
-        scale=rows.expand_as(size),
-        noise=noise / scale,
-        sway=sway,
-    )
-
-
-def _rounded(problem: Problem, rounding: _Rounding) -> Problem:
-    """Return the equations for a client that is known to round more coarsely than the gradient's type does."""
-    if not rounding.coarse:
-        return problem
-    floor = problem.floor.clamp(min=rounding.least)
-    return replace(problem, unit=torch.full_like(problem.unit, rounding.unit), floor=floor)
-
-
-def _published(
-    gradients: Tensor, weight: Tensor, bias: Tensor | None, prior: LabelPrior | Score, solver: Solver
-) -> SoftLabels:
+def _published(clients: Clients, solver: Solver) -> SoftLabels:
     """Run the published search sample by sample, as its code does: in the gradient's precision, on one column."""
+    gradients, weight, bias, prior = clients.gradients, clients.weight, clients.bias, clients.prior
+    assert prior is not None
     size = gradients.flatten(1).double().norm(dim=1)
     leaks = size > 0
     path = label_path(gradients.where(leaks[:, None, None], 1), weight, bias=bias, columns="one", dtype=None)
@@ -517,21 +442,13 @@ def _published(
     )
 
 
-def _with_bias(
-    gradients: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    bias_gradients: Tensor,
-    prior: LabelPrior | Score | None,
-    noise: float | None,
-    scale: float | None,
-    rounding: _Rounding,
-) -> SoftLabels:
+def _with_bias(clients: Clients, bias_gradients: Tensor) -> SoftLabels:
     """Recover labels from the bias gradient in closed form; search for the scale alone if it is unknown.
 
     With g_b = κ (p − y) and G = g_b xᵀ, the feature is x = Gᵀ g_b / ‖g_b‖² and the label y = softmax(W x + b) − g_b /
     κ.
     """
+    gradients, weight, prior, noise = clients.gradients, clients.weight, clients.prior, clients.noise
     reduced = reduce_gradients(gradients, weight)
     errors = bias_gradients.double()
     strength = errors.norm(dim=1).clamp(min=LEAST)
@@ -548,9 +465,9 @@ def _with_bias(
         size=torch.where((errors != 0).any(dim=1), whole, 0),
         misfit=missed / whole,
     )
-    fitted = _rank_one(reduced, gradients, noise, rounding)
-    disturbed = _noise(reduced, (len(weight) - 1) * weight.shape[1], noise)
-    problem = problem_of(reduced, weight, bias, gradients.dtype, disturbed, scale or 1.0)
+    fitted = clients.rank_one(reduced)
+    disturbed = clients.deviation(reduced, (len(weight) - 1) * weight.shape[1])
+    problem = clients.problem(reduced, disturbed)
     share = loose = torch.zeros_like(size)
     if noise != 0:
         share = disturbed / strength
@@ -559,13 +476,12 @@ def _with_bias(
         sway = problem.sway.hypot(longer * _usual_gap(problem, size[:, None]))
         problem = replace(problem, noise=problem.noise * size, sway=sway)
         loose = share * (math.sqrt(weight.shape[1]) + ACCEPT) / size + ACCEPT * longer
-    problem = _rounded(problem, rounding)
-    if scale is None:
+    if clients.scale is None:
         assert prior is not None
         rows = fitted.nonzero()[:, 0]
         sides = [(rows, 1, exact.solve_with_scale(problem[rows], prior, size[rows, None]))] if len(rows) else []
         found = _with_noise(explanations(problem, prior, merged(problem, sides)), share, loose)
-        return _as_labels(reduced, problem, gradients, fitted, found, None, prior, rounding)
+        return _as_labels(clients, reduced, problem, fitted, found)
     label, fits = checked(problem, size[:, None], prior)
     fits &= fitted
     label = shaped(label, prior) if isinstance(prior, LabelPrior) else label
@@ -574,7 +490,7 @@ def _with_bias(
     length = ACCEPT * problem.unit
     found = Explanation(size.where(fits, math.nan), 1 / size, label, none, none, length, none, none == 0, candidates)
     found = _with_noise(found, share, loose) if noise != 0 else found
-    answer = _as_labels(reduced, problem, gradients, fitted, found, scale, prior, rounding)
+    answer = _as_labels(clients, reduced, problem, fitted, found)
     if isinstance(prior, LabelPrior):
         return answer
     if prior is None:

@@ -24,8 +24,8 @@ from gradleak import claims, data, defenses, metrics, models, studies
 from gradleak.errors import InputError
 from gradleak.images import bias_attack, trace_fully_connected
 from gradleak.labels import BatchLabels, recover_batch, recover_jointly
+from gradleak.labels.priors import KNOWN
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
-from gradleak.labels.verdict import KNOWN
 from gradleak.leak import Leak, observe, observe_heads
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole

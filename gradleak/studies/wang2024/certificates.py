@@ -27,7 +27,7 @@ from gradleak.hunting.running import block, pairs
 from gradleak.images import trace_convolutional, trace_fully_connected
 from gradleak.images.inversion.again import observed_again
 from gradleak.labels import PRIORS, SoftLabels, recover_batch, recover_soft_labels
-from gradleak.labels.verdict import KNOWN
+from gradleak.labels.priors import KNOWN
 from gradleak.leak import HeadLeaks, observe
 from gradleak.models.language import batch_of, build_language_model
 from gradleak.runs.fitting import Sees

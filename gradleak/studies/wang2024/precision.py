@@ -23,7 +23,7 @@ from gradleak.images import LBFGS, match, peel
 from gradleak.images.inversion.convolutional import trace_convolutional
 from gradleak.images.inversion.fully_connected import trace_fully_connected
 from gradleak.labels import count_labels, recover_batch, recover_soft_labels
-from gradleak.labels.verdict import KNOWN
+from gradleak.labels.priors import KNOWN
 from gradleak.leak import Leak, observe
 from gradleak.models import training
 from gradleak.models.language_training import LanguageRecipe

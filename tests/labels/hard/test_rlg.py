@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -63,6 +60,10 @@ def test_rlg_tells_one_label_from_none_and_refuses_full_rank() -> None:
     gradient, truth = synthetic(10, 12, 1, 0, torch.float64, relu=True)
     assert rlg(gradient) == truth
     assert rlg(torch.zeros(5, 4)) == set()
+    # scipy's solver crashes if there are no other rows.
+    one_row = torch.zeros(6, 8)
+    one_row[2] = torch.linspace(1, 2, 8)
+    assert rlg(one_row) == {2}
     with pytest.raises(InputError, match="than classes less one"):
         rlg(synthetic(6, 12, 30, 0, torch.float64, relu=True)[0])
     with pytest.raises(InputError, match="one gradient"):
@@ -71,36 +72,12 @@ def test_rlg_tells_one_label_from_none_and_refuses_full_rank() -> None:
         reveal_labels(gradient, "glr")
 
 
-def test_rlg_takes_thousands_of_classes() -> None:
-    gradient, truth = synthetic(4000, 64, 20, 0, torch.float32, relu=False)
-    assert rlg(gradient) == truth
-
-
 def test_rlg_gives_up_in_time_and_guesses_nothing() -> None:
     generator = torch.Generator().manual_seed(0)
     # Nothing but signs: every program is as hard as one of its size can be.
     gradient = torch.randn(3000, 128, generator=generator).sign()
     with pytest.raises(InputError, match=r"3000 classes in 100 dimensions in the time it is given"):
         rlg(gradient, rank=100, seconds=0.01)
-
-
-def test_a_linear_program_gets_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits: list[float] = []
-
-    def unsolved(*_: Any, options: dict[str, float], **__: Any) -> SimpleNamespace:
-        limits.append(options["time_limit"])
-        return SimpleNamespace(status=1)
-
-    monkeypatch.setattr("gradleak.labels.hard.rlg.linprog", unsolved)
-    monkeypatch.setattr("gradleak.labels.hard.rlg.time", SimpleNamespace(monotonic=lambda: 7.0))
-    assert len(candidates(np.eye(3), until=10.0)) == 3
-    assert limits == [3.0]
-
-
-def test_a_gradient_of_one_row_ends_no_process() -> None:
-    gradient = torch.zeros(6, 8)
-    gradient[2] = torch.linspace(1, 2, 8)
-    assert reveal_labels(gradient) == {2}
 
 
 def test_rounding_is_not_taken_for_more_classes_than_there_are_samples() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +16,10 @@ from torch.nn import functional as F
 from gradleak import augment, metrics
 from gradleak.errors import InputError
 from gradleak.labels import BatchLabels, Prior, recover_batch
+from gradleak.labels.priors import KNOWN
 from gradleak.labels.soft.batch import recover as recovery
 from gradleak.labels.soft.batch.rounds import Search
 from gradleak.labels.soft.batch.whole import Whole
-from gradleak.labels.verdict import KNOWN
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -195,28 +196,22 @@ def test_features_of_any_sign() -> None:
     assert errors_of(found, made)[0].max() < 1e-10
 
 
-def test_what_no_algorithm_could_tell_is_refused() -> None:
-    made = batch(10, 6)
-    found = recover_batch(made["gradient"], made["weight"], batch_size=6)
+@pytest.mark.parametrize(
+    ("size", "noise", "options", "reason"),
+    [
+        (6, 0.0, {}, "too few to look for them one by one"),
+        (3, 0.0, {"prior": "onehot", "rounds": 6}, "none of the 3 samples was found in 6 rounds"),
+        (2, 0.0, {"prior": "mixup", "rounds": 6}, "found"),
+        (2, 1e-4, {}, "has rank 10"),
+        (0, 0.0, {}, "the gradient is zero: nothing is known of the samples"),
+    ],
+)
+def test_what_no_search_can_find_has_a_reason(size: int, noise: float, options: dict[str, Any], reason: str) -> None:
+    made = batch(10, max(size, 1), dtype="float32")
+    draws = noise * torch.randn(made["gradient"].shape, generator=torch.Generator().manual_seed(0))
+    found = recover_batch(bool(size) * made["gradient"] + draws, made["weight"], batch_size=size or None, **options)
     assert found.status == "failed"
-    assert "too few to look for them one by one" in found.reason
-    nothing = recover_batch(torch.zeros(10, 256), made["weight"].float())
-    assert nothing.reason == "the gradient is zero: nothing is known of the samples"
-
-
-@pytest.mark.parametrize("prior", ["onehot", "mixup"])
-def test_a_wrong_prior_finds_nothing(prior: str) -> None:
-    made = batch(20, 5)
-    found = recover_batch(made["gradient"], made["weight"], prior=prior, rounds=6)
-    assert found.status == "failed"
-
-
-def test_noise_is_not_taken_for_samples() -> None:
-    made = batch(60, 6, dtype="float32")
-    noise = 1e-4 * torch.randn(made["gradient"].shape, generator=torch.Generator().manual_seed(0))
-    found = recover_batch(made["gradient"] + noise, made["weight"], batch_size=6)
-    assert found.status == "failed"
-    assert "has rank 60" in found.reason
+    assert reason in found.reason
 
 
 def test_what_is_asked_wrongly_is_one_line() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,33 +13,15 @@ from torch import Tensor
 
 from gradleak.errors import InputError, UnknownName
 from gradleak.labels import LabelPath, find_minima, label_loss, label_path, nonnegative_intervals
+from tests.labels.soft.test_single import sent
 
 
 def leaks(
     count: int, classes: int, features: int, spread: float, labels: str, seed: int, *, bias: bool = False
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
-    """Gradients (N, C, I), weight, bias, true labels and p − y of single samples, in float64."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    weight, hidden = (
-        normal(classes, features) * spread / math.sqrt(features),
-        normal(count, features).relu() + 0.01,
-    )
-    offset = normal(classes) if bias else None
-    one_hot = torch.eye(classes, dtype=torch.float64)
-    first = torch.randint(classes, (count,), generator=generator)
-    share = torch.rand(count, 1, generator=generator, dtype=torch.float64) * 0.45 + 0.05
-    if labels == "smoothing":
-        label = (1 - share) * one_hot[first] + share / classes
-    elif labels == "mixup":
-        label = (1 - share) * one_hot[first] + share * one_hot[(first + 1) % classes]
-    else:
-        label = one_hot[first]
-    error = (hidden @ weight.T + (0 if offset is None else offset)).softmax(dim=1) - label
-    return error.unsqueeze(2) * hidden.unsqueeze(1), weight, offset, label, error
+    """Return gradients (N, C, I), weight, bias, true labels and p − y of single samples, in float64."""
+    made = sent(classes, features, spread, labels, "float64", seed, count, bias=bias)
+    return made["gradients"], made["weight"], made.get("bias"), made["label"], made["delta"]
 
 
 def truth_of(path: LabelPath, error: Tensor) -> Tensor:
@@ -161,27 +144,17 @@ def test_losses_by_hand() -> None:
     assert float(label_loss(label, kind="negative")) == pytest.approx(0.0)
 
 
-def test_a_side_without_minimum() -> None:
-    gradients, weight, _, _, _ = leaks(1, 5, 10, 0.1, "smoothing", 0)
-    (own,) = find_minima(label_path(gradients, weight), start=1e3, span=1.01e3)
-    assert math.isnan(own.best)
-
-
 def test_bad_input_is_said_clearly() -> None:
     gradients, weight, _, _, _ = leaks(2, 5, 10, 1.0, "smoothing", 0)
-    with pytest.raises(InputError, match=r"\(C, I\) = \(5, 9\) or .* got \(2, 5, 10\)"):
-        label_path(gradients, weight[:, :9])
-    with pytest.raises(InputError, match="NaN or infinite"):
-        label_path(gradients * math.nan, weight)
-    with pytest.raises(InputError, match="1 of 2 gradients are zero"):
-        label_path(torch.stack([gradients[0], gradients[1] * 0]), weight)
     labels = torch.full((3,), 1 / 3)
-    with pytest.raises(UnknownName, match="unknown prior 'smooth': did you mean 'smoothing'"):
-        label_loss(labels, "smooth")
-    with pytest.raises(UnknownName, match="unknown label loss 'variances'"):
-        label_loss(labels, kind="variances")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="at least 4 classes"):
-        label_loss(labels, "mixup")
-    single = label_path(gradients[0], weight)
-    assert len(single) == 1
-    assert single.classes == 5
+    calls: dict[str, Callable[[], object]] = {
+        r"\(C, I\) = \(5, 9\) or .* got \(2, 5, 10\)": lambda: label_path(gradients, weight[:, :9]),
+        "1 of 2 gradients are zero": lambda: label_path(torch.stack([gradients[0], gradients[1] * 0]), weight),
+        "unknown prior 'smooth': did you mean 'smoothing'": lambda: label_loss(labels, "smooth"),
+        "unknown label loss 'variances'": lambda: label_loss(labels, kind="variances"),  # type: ignore[arg-type]
+        "at least 4 classes": lambda: label_loss(labels, "mixup"),
+        "with 0 < start < span": lambda: find_minima(label_path(gradients, weight), start=2.0, span=1.0),
+    }
+    for message, call in calls.items():
+        with pytest.raises((InputError, UnknownName), match=message):
+            call()

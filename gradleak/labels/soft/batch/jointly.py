@@ -24,9 +24,9 @@ from gradleak.answers import LabelStatus as Status
 from gradleak.arguments import checked_arguments
 from gradleak.cases import NOISE, Attack, Case
 from gradleak.errors import InputError, check_count, unknown
-from gradleak.labels.priors import PRIORS
-from gradleak.labels.soft.batch.recover import BatchLabels
-from gradleak.labels.verdict import KNOWN
+from gradleak.labels.priors import KNOWN, PRIORS
+from gradleak.labels.soft.batch.normal import derivatives, projected, squared
+from gradleak.labels.soft.batch.recover import BatchLabels, not_recovered
 
 # A start explains the gradient if it misses by fewer rounding errors than this.
 EXPLAINS = 64.0
@@ -104,14 +104,7 @@ def recover_jointly(
         known = classes if batch_size is None else None
         size = len(known) if known is not None else _rank(gradient, unit) if batch_size is None else batch_size
         count = len(gradient)
-        empty = BatchLabels(
-            gradient.new_full((size, count), math.nan),
-            gradient.new_full((size, gradient.shape[1]), math.nan),
-            gradient.new_full((size,), math.inf),
-            gradient.new_full((size,), math.inf),
-            math.inf,
-            "failed",
-        )
+        empty = not_recovered(gradient, size, gradient.shape[1])
         if not 1 <= size <= min(count - 2, gradient.shape[1]):
             limit = min(count - 2, gradient.shape[1])
             return replace(empty, reason=f"{size} samples are not told of one another: {limit} at most are")
@@ -285,7 +278,8 @@ class _Problem:
         p, errors, rest = missed(places, shares)
         cost = rest.square().sum(dim=(1, 2))
         for _ in range(ROUND):
-            square, slope = self._equations(places, p, errors, rest, lift)
+            slopes = derivatives(self.rows, self.logits, p, lift if self.shared else None)
+            square, slope = squared(slopes, places, errors), projected(slopes, places, errors, rest)
             square.diagonal(dim1=1, dim2=2).clamp_(min=TINY).mul_(1 + damping[:, None])
             factor, broken = torch.linalg.cholesky_ex(square)
             change = torch.cholesky_solve(slope.unsqueeze(2), factor).nan_to_num(0, 0, 0)
@@ -309,29 +303,6 @@ class _Problem:
             if ended.all():
                 break
         return places, shares, cost
-
-    def _equations(
-        self, places: Tensor, p: Tensor, errors: Tensor, rest: Tensor, lift: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return JᵀJ (S, U, U) and Jᵀ times the residual `rest` (S, U) for the U unknowns, without their Jacobian J.
-
-        Unknown j of sample b changes Σ d qᵀ by T_bj q_bᵀ + d_b e_jᵀ, and its share does so by −R lift_b q_bᵀ. Products
-        of two such matrices need only those of their factors, a B-th of the work.
-        """
-        count, size = places.shape[:2]
-        derivatives = (self.rows * p).unsqueeze(3) * (self.logits - (p @ self.logits).unsqueeze(2))
-        if self.shared:
-            derivatives = torch.cat([derivatives, (-self.rows * lift).unsqueeze(3)], dim=3)
-        slope = (derivatives.mT @ (rest.unsqueeze(1) @ places.unsqueeze(3)))[:, :, :, 0]
-        slope[:, :, :size] += errors @ rest
-        flat = derivatives.permute(0, 2, 1, 3).flatten(2)
-        square = (flat.mT @ flat).reshape(count, size, -1, size, size + self.shared)
-        square *= (places @ places.mT)[:, :, None, :, None]
-        crossed = (flat.mT @ errors.mT).reshape(count, size, -1, size, 1) * places[:, :, None, None, :]
-        square[..., :size] += crossed
-        square[:, :, :size] += crossed.permute(0, 3, 4, 1, 2)
-        square[:, :, :size, :, :size].diagonal(dim1=2, dim2=4).add_((errors @ errors.mT).unsqueeze(3))
-        return square.flatten(3).flatten(1, 2), slope.flatten(1)
 
 
 def _summarised(problem: _Problem, answers: list[tuple[Tensor, ...]], starts: int, empty: BatchLabels) -> BatchLabels:

@@ -14,6 +14,7 @@ Rows of G are first divided by their length, because a gradient's rounding error
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 
@@ -25,7 +26,7 @@ from gradleak.answers import LabelStatus as Status
 from gradleak.arguments import checked_arguments
 from gradleak.cases import NOISE, Attack, Case
 from gradleak.errors import InputError, check_count
-from gradleak.labels.priors import LabelPrior
+from gradleak.labels.priors import KNOWN, LabelPrior, check_noise, check_probabilities, check_scale
 from gradleak.labels.soft.batch.families import families_of
 from gradleak.labels.soft.batch.rounds import Search
 from gradleak.labels.soft.batch.span import TINY, Span
@@ -33,7 +34,6 @@ from gradleak.labels.soft.batch.whole import Whole, fitted
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.labels.soft.problem import ACCEPT, LARGEST, WORST, noise_bound
 from gradleak.labels.soft.single import SPREAD, recover_soft_labels
-from gradleak.labels.verdict import KNOWN, Verdict, check_noise, check_probabilities, check_scale
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit
 from gradleak.wording import counted
 
@@ -96,11 +96,6 @@ class BatchLabels:
         )
 
     @property
-    def verdict(self) -> Verdict:
-        """The verdict on the batch."""
-        return Verdict(self.status, self.residual, float(self.open.max()), self.reason)
-
-    @property
     def found(self) -> Tensor:
         """Which samples were found, (B,)."""
         return ~self.labels[:, 0].isnan()
@@ -125,20 +120,6 @@ class Sent:
     unit: float
     grain: float
     coarse: bool = False
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The attacker's assumptions and the length of the search: the options of `recover_batch`."""
-
-    batch_size: int | None
-    prior: str | LabelPrior
-    labels: Tensor | None
-    nonnegative: bool
-    noise: float | None
-    rounds: int
-    seed: int
-    scale: float | None
 
 
 @checked_arguments(weight_gradient="C I", weight="C I", labels="B C", bias="C", bias_gradient="C")
@@ -195,7 +176,7 @@ def recover_batch(
         check_probabilities(labels)
     sent = _sent(weight_gradient, weight, bias, bias_gradient, precision)
     with torch.no_grad():
-        result = _recover(sent, Settings(batch_size, prior, labels, nonnegative, noise, rounds, seed, scale))
+        result = _recover(sent, batch_size, prior, labels, nonnegative, noise, rounds, seed, scale)
     if len(result) > 1 or result.status != "unique" or labels is not None:
         return result
     # For a single sample all explanations can be listed.
@@ -237,10 +218,20 @@ def _sent(
     return Sent(gradient, matrix, weight.shape[1], unit, grain, coarse)
 
 
-def _recover(sent: Sent, settings: Settings) -> BatchLabels:
+def _recover(
+    sent: Sent,
+    batch_size: int | None,
+    prior: str | LabelPrior,
+    labels: Tensor | None,
+    nonnegative: bool,
+    noise: float | None,
+    rounds: int,
+    seed: int,
+    scale: float | None,
+) -> BatchLabels:
     gradient, unit = sent.gradient, sent.unit
     classes, features = gradient.shape
-    noise = _tail(gradient, settings.batch_size) if settings.noise is None else settings.noise
+    noise = _tail(gradient, batch_size) if noise is None else noise
     sizes = gradient.norm(dim=1)
     # Weight the rows so that an entry's error is about one unit, whether by rounding or by noise.
     sizes = (sizes.square() + (math.hypot(noise, sent.grain) / unit) ** 2 * features).sqrt()
@@ -249,37 +240,37 @@ def _recover(sent: Sent, settings: Settings) -> BatchLabels:
     # The largest singular value of noise alone after the rows are weighted, in rounding units.
     loudest = 1 + math.sqrt(classes / features) if noise else 0.0
     rank = int((values > unit * max(RANK * float(values[0]), 2 * loudest)).sum())
-    count = rank if settings.batch_size is None else settings.batch_size
-    not_recovered = _NotRecovered(max(count, 1), classes, sent.features, gradient)
+    count = rank if batch_size is None else batch_size
+    failed = functools.partial(not_recovered, gradient, max(count, 1), sent.features)
     if count < 1:
-        return not_recovered("the gradient is zero: nothing is known of the samples")
+        return failed("the gradient is zero: nothing is known of the samples")
     if float((sent.weight - sent.weight[0])[:, : sent.features].norm()) < FLAT:
-        return not_recovered("the rows of the last layer's weight are equal: predictions do not depend on features")
+        return failed("the rows of the last layer's weight are equal: predictions do not depend on features")
     if rank < count or (rank > count and not noise):
-        return not_recovered(
+        return failed(
             f"the gradient has rank {rank}, but {counted(count, 'sample')} with independent features and errors would "
             f"give rank {count}"
         )
-    families = families_of(settings.prior, settings.labels, classes, gradient.device)
+    families = families_of(prior, labels, classes, gradient.device)
     spare = classes - 1 - count - (count + families.free)
     if spare < 0:
-        return not_recovered(
+        return failed(
             f"{count} samples in {classes} classes have {count + families.free} unknowns each and "
             f"{max(0, classes - 1 - count)} equations each: too few to look for them one by one"
         )
     basis = right[:count].T
     span = Span(left[:, :count], sent.weight @ basis, basis.sum(dim=0), rows)
-    generator = torch.Generator().manual_seed(settings.seed)
-    search = Search(span, gradient @ basis, families, unit, loudest, generator, settings.nonnegative, settings.scale)
-    search.run(settings.rounds, further=spare < MANY_SPARE)
+    generator = torch.Generator().manual_seed(seed)
+    search = Search(span, gradient @ basis, families, unit, loudest, generator, nonnegative, scale)
+    search.run(rounds, further=spare < MANY_SPARE)
     if len(search.found.shares) == 0:
         which = "the sample was not" if count == 1 else f"none of the {count} samples was"
-        return not_recovered(f"{which} found in {settings.rounds} rounds of the search")
-    return _certified(search, sent, basis, values[:count], not_recovered)
+        return failed(f"{which} found in {rounds} rounds of the search")
+    return _certified(search, sent, basis, values[:count], failed(""))
 
 
-def _certified(search: Search, sent: Sent, basis: Tensor, values: Tensor, lost: _NotRecovered) -> BatchLabels:
-    """Recompute the gradient from the samples found, and assign a status."""
+def _certified(search: Search, sent: Sent, basis: Tensor, values: Tensor, result: BatchLabels) -> BatchLabels:
+    """Recompute the gradient from the samples found, fill them into the empty `result`, and assign a status."""
     whole, count, found_count = fitted(search), search.span.rank, len(search.found.shares)
     hidden = whole.places @ basis.T
     logits = hidden @ sent.weight.T
@@ -315,12 +306,11 @@ def _certified(search: Search, sent: Sent, basis: Tensor, values: Tensor, lost: 
     order = sorted(
         range(found_count), key=lambda index: (int(whole.labels[index].argmax()), -float(whole.labels[index].max()))
     )[:count]
-    result = lost(reason)
     # Leave out the feature of the bias, the last one, which is always 1.
     filled = (whole.labels, hidden, whole.open, whole.loose)
     for empty, value in zip((result.labels, result.features, result.open, result.loose), filled, strict=True):
         empty[: len(order)] = value[order][..., : empty.shape[-1]] if empty.ndim > 1 else value[order]
-    return replace(result, residual=residual, status=status, scale=whole.scale)
+    return replace(result, residual=residual, status=status, reason=reason, scale=whole.scale)
 
 
 def _no_bias(sent: Sent, hidden: Tensor) -> str:
@@ -384,17 +374,11 @@ def _tail(gradient: Tensor, batch_size: int | None) -> float:
     return float(noise_bound(values.norm(), entries))
 
 
-class _NotRecovered:
-    """Build the result for a batch that was not recovered."""
-
-    def __init__(self, count: int, classes: int, features: int, like: Tensor) -> None:
-        self.shape, self.like = (count, classes, features), like
-
-    def __call__(self, reason: str) -> BatchLabels:
-        count, classes, features = self.shape
-        labels, hidden = (self.like.new_full((count, size), math.nan) for size in (classes, features))
-        bounds = self.like.new_full((2, count), math.inf)
-        return BatchLabels(labels, hidden, bounds[0], bounds[1], math.inf, "failed", reason)
+def not_recovered(gradient: Tensor, count: int, features: int, reason: str = "") -> BatchLabels:
+    """Return the result for a batch of `count` samples that was not recovered from a gradient (C, ·)."""
+    labels, hidden = (gradient.new_full((count, size), math.nan) for size in (len(gradient), features))
+    bounds = gradient.new_full((2, count), math.inf)
+    return BatchLabels(labels, hidden, bounds[0], bounds[1], math.inf, "failed", reason)
 
 
 def _why_not(case: Case) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gradleak.devices import entries_at_once, least_squares
+from gradleak.labels.priors import KNOWN
 from gradleak.labels.soft.batch.families import Families
 from gradleak.labels.soft.batch.span import TINY, Span, descended
-from gradleak.labels.verdict import KNOWN
 
 # On a CPU, entries of the Jacobians of problems that are solved together.
 CHUNK_ELEMENTS = 2**23
@@ -36,8 +36,7 @@ SAME, ALIKE = 1e-2, 0.1
 SMALLEST = 1e-100
 
 
-@dataclass
-class Found:
+class Found(NamedTuple):
     """Explanations of n samples: coordinates q of features in `places` (n, B), `shares` s (n,) and `family` (n,)."""
 
     places: Tensor
@@ -143,16 +142,11 @@ class Search:
 
         def descend(which: Tensor, places: Tensor, shares: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
             parts = [
-                descended(span, *self.families.parts(chunk), places[part], shares[part], self.families.free, steps)
-                for part, chunk in (
-                    (slice(start, start + size), which[start : start + size]) for start in range(0, len(which), size)
-                )
+                descended(span, *self.families.parts(chunk), q, s, self.families.free, steps)
+                for chunk, q, s in zip(which.split(size), places.split(size), shares.split(size), strict=True)
             ]
-            return (
-                torch.cat([result[0] for result in parts]),
-                torch.cat([result[1] for result in parts]),
-                torch.cat([result[2] for result in parts]),
-            )
+            places, shares, cost = map(torch.cat, zip(*parts, strict=True))
+            return places, shares, cost
 
         places, shares, cost = descend(all_families, places, shares, FIRST_STEPS)
         best = cost.argsort()[: max(4 * missing, len(all_families) // 8)]
@@ -223,11 +217,7 @@ class Search:
         order = order[good[order]]
         added = Found(places[order], shares[order], family[order])
         known = len(self.found.shares)
-        self.found = Found(
-            torch.cat([self.found.places, added.places]),
-            torch.cat([self.found.shares, added.shares]),
-            torch.cat([self.found.family, added.family]),
-        )
+        self.found = Found(*map(torch.cat, zip(self.found, added, strict=True)))
         # Compare all pairs on the device, read the result once, then choose explanations in order.
         labels = self._labels(self.found)
         mode = "donot_use_mm_for_euclid_dist"
@@ -239,7 +229,7 @@ class Search:
         for index, differs in enumerate(distinct.tolist(), start=known):
             if all(differs[earlier] for earlier in kept):
                 kept.append(index)
-        self.found = Found(self.found.places[kept], self.found.shares[kept], self.found.family[kept])
+        self.found = Found(*(values[kept] for values in self.found))
 
     def _rounding(self, places: Tensor, errors: Tensor) -> Tensor:
         """Return how far rounding of the span may move a true error out of it, relative to the error's length (P,)."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradleak.labels.priors import KNOWN
+from gradleak.labels.soft.batch.normal import derivatives, projected, squared
 from gradleak.labels.soft.batch.rounds import Search
 from gradleak.labels.soft.batch.span import TINY
-from gradleak.labels.verdict import KNOWN
 
 STEPS = 10
 # A fit whose misfit exceeds FAR rounding errors gets up to PATIENT more steps, with more damping.
@@ -86,32 +87,29 @@ def fitted(search: Search) -> Whole:
     apart = variance[:, -1].sqrt() * step.abs().sum(dim=1) if search.families.free else torch.zeros_like(shares)
     scatter = variance[:, : search.span.rank].sum(dim=1).sqrt()
     deviation = best.misfit / math.sqrt(max(1, search.reduced.numel() - len(best.slope)))
-    hidden, loose = _undetermined_by(search, places, shares, base, step, scale, best)
+    hidden, loose = _undetermined_by(search, places, step, scale, best)
     labels = base + shares[:, None] * step
     return Whole(labels, places, hidden.where(hidden > KNOWN, 0), loose, scale, deviation, apart, scatter)
 
 
-def _undetermined_by(
-    search: Search, places: Tensor, shares: Tensor, base: Tensor, step: Tensor, scale: float, fit: _Fit
-) -> tuple[Tensor, Tensor]:
+def _undetermined_by(search: Search, places: Tensor, step: Tensor, scale: float, fit: _Fit) -> tuple[Tensor, Tensor]:
     """Return how far labels (n,), in L1, and features (n,), relative to their length, can move within rounding.
 
     The normal equations have lost the directions that move the gradient least, so these are computed from the samples.
     """
-    count, rank = len(shares), search.span.rank
+    count, rank = places.shape
     norms = fit.square.diagonal().sqrt()
     if not (fit.square.isfinite().all() and (norms > LEAST).all()):
-        return torch.full_like(shares, 2.0), torch.full_like(shares, math.inf)
+        return places.new_full((count,), 2.0), places.new_full((count,), math.inf)
     values, directions = torch.linalg.eigh(fit.square / norms / norms[:, None])
     weak = values < WEAK * values[-1]
-    zeros = torch.zeros_like(shares)
+    zeros = places.new_zeros(count)
     if not weak.any():
         return zeros, zeros
     moves = (directions[:, weak] / norms[:, None]).T
     sample_moves = moves[:, : len(norms) - (search.scale is None)].reshape(len(moves), count, -1)
-    errors, slopes, extended = _parts(search, places, shares, base, step)
-    effects = torch.einsum("cbj,wbj->wcb", slopes, sample_moves) @ extended[:, :rank]
-    effects = effects + torch.einsum("bc,wbj->wcj", errors, sample_moves[:, :, :rank])
+    effects = torch.einsum("bcj,wbj->wcb", fit.slopes, sample_moves) @ places
+    effects = effects + torch.einsum("bc,wbj->wcj", fit.errors, sample_moves[:, :, :rank])
     if search.scale is None:
         effects = effects + moves[:, -1, None, None] * (search.span.rows[:, None] * search.reduced * rank / scale)
     left, singular, _ = torch.linalg.svd(effects.flatten(1), full_matrices=False)
@@ -128,54 +126,31 @@ def _undetermined_by(
 
 @dataclass(frozen=True)
 class _Fit:
-    """The normal equations of all samples' unknowns at once: JᵀJ, Jᵀr, ‖r‖ with r = R (G V − Σ d qᵀ / B)."""
+    """The samples' derivatives T (n, C, J) and weighted errors d (n, C), and the normal equations of all unknowns.
 
+    These are JᵀJ, Jᵀr and ‖r‖ with r = R (G V − Σ d qᵀ / B).
+    """
+
+    slopes: Tensor
+    errors: Tensor
     square: Tensor
     slope: Tensor
     misfit: float
 
 
-def _parts(search: Search, places: Tensor, shares: Tensor, base: Tensor, step: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the samples' weighted errors (n, C), their derivatives (C, n, J), and q with a 0 appended for s (n, J)."""
+def _normal(search: Search, places: Tensor, shares: Tensor, base: Tensor, step: Tensor, scale: float) -> _Fit:
+    """Return the normal equations for samples at q (n, B) and s (n,), and for log κ if the scale is unknown."""
     span = search.span
     p = (places @ span.logits.T).softmax(dim=1)
     errors = span.rows * (p - base - shares[:, None] * step)
-    slopes = (span.rows * p).unsqueeze(2) * (span.logits - (p @ span.logits).unsqueeze(1))
-    extended = places
-    if search.families.free:
-        slopes = torch.cat([slopes, (-span.rows * step).unsqueeze(2)], dim=2)
-        extended = torch.cat([places, torch.zeros_like(shares)[:, None]], dim=1)
-    return errors, slopes.transpose(0, 1), extended
-
-
-def _normal(search: Search, places: Tensor, shares: Tensor, base: Tensor, step: Tensor, scale: float) -> _Fit:
-    """Return the normal equations for samples at q (n, B) and s (n,), and for log κ if the scale is unknown.
-
-    Sample b contributes d_b q_bᵀ. Its unknown j changes this by T_bj q_bᵀ + d_b e_jᵀ, where T_b is the derivative of
-    d_b and e_j is zero for s. Inner products of such matrices are computed from those of their factors.
-    """
-    span, count = search.span, len(shares)
-    errors, slopes, extended = _parts(search, places, shares, base, step)
-    size = slopes.shape[2]
-    flat = slopes.reshape(slopes.shape[0], -1)
-    selector = torch.diag((torch.arange(size) < span.rank).to(places))
-    inner = (flat.T @ flat).reshape(count, size, count, size) * (places @ places.T)[:, None, :, None]
-    cross = (flat.T @ errors.T).reshape(count, size, count)[:, :, :, None] * extended[:, None, None, :]
-    inner = inner + cross + cross.permute(2, 3, 0, 1)
-    inner = inner + (errors @ errors.T)[:, None, :, None] * selector[None, :, None, :]
+    slopes = derivatives(span.rows, span.logits, p[None], step[None] if search.families.free else None)
+    every = slopes, places[None], errors[None]
     observed = span.rows[:, None] * search.reduced * span.rank / scale
     rest = observed - errors.T @ places
-
-    def along(matrix: Tensor) -> Tensor:
-        product = torch.einsum("cbj,ck,bk->bj", slopes, matrix, places)
-        product[:, : span.rank] += errors @ matrix
-        return product.reshape(-1)
-
-    total = count * size
-    square, slope = inner.reshape(total, total), -along(rest)
+    square, slope = squared(*every)[0], -projected(*every, rest[None])[0]
     if search.scale is None:
-        scale_column = along(observed)[:, None]
-        corner = observed.square().sum().reshape(1, 1)
-        square = torch.cat([torch.cat([square, scale_column], dim=1), torch.cat([scale_column.T, corner], dim=1)])
+        column = projected(*every, observed[None]).T
+        square = torch.cat([square, column], dim=1)
+        square = torch.cat([square, torch.cat([column.T, observed.square().sum().reshape(1, 1)], dim=1)])
         slope = torch.cat([slope, -(observed * rest).sum().reshape(1)])
-    return _Fit(square, slope, float(rest.norm()))
+    return _Fit(slopes[0], errors, square, slope, float(rest.norm()))
