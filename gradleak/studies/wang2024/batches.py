@@ -543,7 +543,7 @@ def figure_certificate(record: Record) -> Figure:
 def noise_in_words(record: Record) -> str:
     """Return in a sentence how many batches are recovered from gradients with noise of known strength."""
     noisy = select(record.rows(OneByOne), attacker="aware").groupby("noise")["whole"].mean()
-    shares = ", ".join(f"{share:.0%} ({noise:g})" for noise, share in noisy.items())
+    shares = ", ".join(f"{share:.0%} ({noise:g})" for noise, share in noisy.items()) or "not run"
     return f"Batches recovered if the attacker knows the standard deviation of the noise, in brackets: {shares}."
 
 
