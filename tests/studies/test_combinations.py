@@ -18,6 +18,8 @@ def replaced(value: Any, known: tuple[str, ...], name: str) -> Any:
     if isinstance(value, list):
         found = [replaced(one, known, name) for one in value]
         return list(dict.fromkeys(found)) if all(isinstance(one, str) for one in found) else found
+    if isinstance(value, dict):
+        return {key: replaced(one, known, name) for key, one in value.items()}
     if not isinstance(value, str):
         return value
     return "/".join(name if part in known else part for part in value.split("/"))

@@ -40,8 +40,6 @@ WRONG = [
         '[{"loss": "hinge", "temperature": 1, "epsilon": 0}]',
         "its 'loss', input should be 'ce' or 'focal'",
     ),
-    ("batches", "cells", "resnet18/20/3/equal/onehot", "its drawn, input should be 'distinct' or 'repeated'"),
-    ("batches", "networks", "photos/lenet5/trained/3", "no training recipe for 'photos/lenet5'"),
     (
         "label-accuracy",
         "rows",
@@ -59,6 +57,18 @@ WRONG = [
         "second_order_starts",
         '[{"stage": "trained", "start": "grey", "images": 1}]',
         "'closed form'",
+    ),
+    (
+        "batches",
+        "cells",
+        '[{"network": "lenet", "size": 3, "labels": "hard"}]',
+        "its 'labels', input should be",
+    ),
+    (
+        "batches",
+        "joint_cells",
+        '[{"network": "layer", "size": 4, "classes": 8, "labels": "mixup", "known": false}]',
+        "mixed labels need the two classes of every sample",
     ),
     ("batches", "shown", "5", "'shown' must be one of the sizes; got 5"),
     ("llg-attack", "sizes", "0", "greater than 0"),

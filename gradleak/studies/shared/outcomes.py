@@ -14,23 +14,24 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import binomtest, quantile_test, t
+from scipy.stats import quantile_test, t
 
 from gradleak import data, defenses
 from gradleak.errors import InputError, unknown
 from gradleak.metrics import SCALE
 from gradleak.runs.records import Record
 from gradleak.show.leaks import NAMES
+from gradleak.studies.shared.proportions import wilson
 
 Kind = Literal["labels", "soft labels", "features", "images", "text"]
 Numbers = NDArray[np.float64]
 Axis = str | int | pd.Series | Sequence[str | int]
-KINDS: tuple[Kind, ...] = ("labels", "soft labels", "features", "images", "text")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 # What distinguishes outcomes, and its value where a page does not state it.
 AXES: dict[str, str | int] = {
     "attack": "",
@@ -267,19 +268,13 @@ def _of_share(mean: float, spread: float, count: int) -> Value:
         half = _student(count) * spread / math.sqrt(count)
         low, high = max(0.0, mean - half), min(1.0, mean + half)
     else:
-        low, high = _wilson(round(mean * count), count)
+        low, high = wilson(round(mean * count), count)
     return Value(100 * mean, 100 * min(low, mean), 100 * max(high, mean), count)
 
 
 @functools.cache
 def _student(count: int) -> float:
     return float(t.ppf(0.975, count - 1))
-
-
-@functools.cache
-def _wilson(successes: int, count: int) -> tuple[float, float]:
-    found = binomtest(successes, count).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)
 
 
 PSNR = median_of("psnr", "PSNR", "images")
@@ -335,10 +330,7 @@ def collected(
                 detail=", ".join(filter(None, (variant, setting, str(key["detail"])))),
                 measure=measure.name,
                 unit=measure.unit,
-                value=summary.value,
-                low=summary.low,
-                high=summary.high,
-                count=summary.count,
+                **vars(summary),
                 cases=measure.cases,
                 chance=float(chances[places].mean()),
                 cosine=float(np.median(cosines[places])),

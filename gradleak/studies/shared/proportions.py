@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pandas as pd
@@ -17,5 +18,11 @@ def successes(column: str) -> Measure:
 
 def wilson_interval(values: pd.Series[Any]) -> tuple[float, float]:
     """Return the 95 % confidence interval (Wilson) of the success probability."""
-    found = binomtest(int(values.sum()), len(values)).proportion_ci(method="wilson")
+    return wilson(int(values.sum()), len(values))
+
+
+@functools.cache
+def wilson(successes: int, count: int) -> tuple[float, float]:
+    """Return the 95 % confidence interval (Wilson) of a probability after so many successes in `count` trials."""
+    found = binomtest(successes, count).proportion_ci(method="wilson")
     return float(found.low), float(found.high)

@@ -23,9 +23,8 @@ from gradleak.leak import Leak
 from gradleak.runs.fitting import Fixed, Sees
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-from gradleak.show.drawn import crossed, drawn, scattered
+from gradleak.show.drawn import crossed, drawn, lines, places, scattered
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import NOTHING, cells, count, mean, median, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.federation import SIZE, Federation, digit_network
 from gradleak.studies.shared.outcomes import Kind, Measure, Outcome, collected, median_of, share_of
@@ -153,15 +152,10 @@ class AuditedFederation(Experiment):
             sent = federation.round()
             if number not in self.rounds:
                 continue
-            accuracy = federation.accuracy()
+            about: Columns = {"part": self.part, "precision": self.precision, "round": number}
+            about["test_accuracy"] = federation.accuracy()
             for client, update in enumerate(sent):
-                yield leaked(update.leak, update.inputs, update.targets, self.seed) | {
-                    "part": self.part,
-                    "precision": self.precision,
-                    "round": number,
-                    "client": client,
-                    "test_accuracy": accuracy,
-                }
+                yield about | {"client": client} | leaked(update.leak, update.inputs, update.targets, self.seed)
 
 
 class AuditedPrivateClients(Experiment):
@@ -186,13 +180,9 @@ class AuditedPrivateClients(Experiment):
         inputs, targets = own.images[:PRIVATE].to(self.device), own.labels[:PRIVATE].to(self.device)
         for draw in range(self.draws):
             update = private_update(
-                digit_network(self.seed).to(self.device),
-                inputs,
-                targets,
-                batch_size=self.batch_size,
-                noise_multiplier=self.noise,
-                seed=self.seed + draw,
-            )
+                digit_network(self.seed).to(self.device), inputs, targets,
+                batch_size=self.batch_size, noise_multiplier=self.noise, seed=self.seed + draw,
+            )  # fmt: skip
             drawn = update.drawn.to(self.device)
             yield leaked(update.leak, inputs[drawn], targets[drawn], self.seed, update.defense) | {
                 "part": self.part,
@@ -252,47 +242,6 @@ def headline(record: Record) -> Headline:
     )
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return the best attack's success as a table.
-
-    Rows: networks, batch sizes and defences. Columns: the cosine of the sent gradient with the undefended gradient, the
-    shares of labels, features and inputs found, and PSNR and SSIM of the best image.
-    """
-    keys = {"network": "network", "batch size": "batch_size", "defence": "defence"}
-    return summary(worst(record), keys, cells(COLUMNS, "cosine", *MEASURES)).replace(["nan", "nan%"], NOTHING)
-
-
-def updates_table(record: Record) -> pd.DataFrame:
-    """Return what the updates of a federation's clients and of DP-SGD's clients reveal.
-
-    Rows: clients, with the precision and the round, or the noise multiplier; and batch sizes. Columns: the number of
-    updates, the median privacy loss ε, the mean shares of labels, features and inputs found, of labels that guessing
-    finds, and of updates whose labels are certified, and the median PSNR.
-    """
-    rows = record.frame()
-    rows = rows[rows["part"] != AuditedBatch.part]
-    clients = [
-        f"{row['precision']}, round {row['round']:,.0f}"
-        if row["part"] == AuditedFederation.part
-        else f"DP-SGD, noise {row['noise']:g}"
-        for row in rows.to_dict("records")
-    ]
-    return summary(
-        rows.assign(
-            client=clients,
-            batch_size=rows["batch_size"].fillna(SIZE).astype(int),
-            epsilon=rows["epsilon"].astype(float).fillna(math.inf) if "epsilon" in rows else math.inf,
-        ).astype({"image-psnr": float}),
-        {"client": "client", "batch size": "batch_size"},
-        {
-            "updates": count(),
-            **cells(COLUMNS, "epsilon", by=median),
-            **cells(COLUMNS, "labels_found", "chance", "labels_certified", "features_found", "inputs", by=mean),
-            **cells(COLUMNS, "image-psnr", by=median, head="median {}"),
-        },
-    ).replace(["nan", "nan%"], NOTHING)
-
-
 def figure_frontier(record: Record) -> Figure:
     """Plot the best attack's success against the cosine of the sent gradient with the undefended gradient.
 
@@ -302,18 +251,23 @@ def figure_frontier(record: Record) -> Figure:
     shown = {"labels_found": "share of labels found", "image-ssim": "SSIM of the best image"}
     rows = worst(record).rename(columns=shown)
     rows["batch"] = rows["batch_size"].map(lambda size: counted(size, "sample"))
-    names, batches = (rows[column].unique() for column in ("defence", "batch"))
-    looks = crossed(names, batches)
-    for look, (number, _) in zip(looks.values(), product(range(len(names)), batches), strict=True):
-        # Hollow markers of different sizes show points in the same place.
-        look["markersize"] = max(4.0, 12 - 2.4 * number)
-    points = scattered(
-        "cosine", "success", by=["defence", "batch"], order=list(looks), looks=looks,
-        fillstyle="none", markeredgewidth=1.6,
-    )  # fmt: skip
+    names = list(rows["defence"].unique())
+    # Hollow markers of different sizes show points in the same place.
+    looks = {
+        name: look | {"markersize": max(4.0, 12 - 2.4 * names.index(name.rpartition(", ")[0]))}
+        for name, look in crossed(names, rows["batch"].unique()).items()
+    }
     return drawn(
         rows.melt(["network", "defence", "batch", "cosine"], list(shown.values()), "measure", "success"),
-        points,
+        scattered(
+            "cosine",
+            "success",
+            by=["defence", "batch"],
+            order=list(looks),
+            looks=looks,
+            fillstyle="none",
+            markeredgewidth=1.6,
+        ),
         panels=["measure", "network"],
         title=lambda _, network: network,
         across=rows["network"].nunique(),
@@ -323,6 +277,34 @@ def figure_frontier(record: Record) -> Figure:
         ylabel=lambda measure, _: measure,
         ylim=(-0.08, 1.12),
         xlim=(-0.05, 1.08),
+    )
+
+
+def figure_updates(record: Record) -> Figure:
+    """Plot what one update reveals: the mean shares (%) of labels, features and inputs found.
+
+    Clients of a federation, against the training round, for both precisions; clients of DP-SGD, against the noise
+    multiplier, for each batch size.
+    """
+    heads = {name: COLUMNS[name].head for name in ("labels_found", "chance", "features_found", "inputs")}
+    rows = record.frame().reindex(columns=["part", "precision", "batch_size", "round", "noise", *heads])
+    rows = rows[rows["part"] != AuditedBatch.part].rename(columns=heads)
+    private = rows["batch_size"].map("DP-SGD, batches of {:.0f}".format)
+    rows["client"] = ("federation, " + rows["precision"].astype("str")).fillna(private)
+    rows["strength"] = rows["round"].fillna(rows["noise"])
+    shares = rows.melt(["client", "strength"], list(heads.values()), "found", "share")
+    return drawn(
+        shares.assign(percent=100 * shares["share"].astype(float)),
+        lines("strength", "percent", by="found", aside=0.05),
+        places("strength", "{:g}".format),
+        panels="client",
+        title=str,
+        across=2,
+        height=2.6,
+        legend=4,
+        xlabel="training round, or noise multiplier",
+        ylabel="found (mean, %)",
+        ylim=(-4, 104),
     )
 
 

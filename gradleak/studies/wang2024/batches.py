@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import product
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field, model_validator
 from torch import Generator, Tensor, nn
@@ -28,31 +29,19 @@ from gradleak.labels.priors import KNOWN
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.leak import Leak, observe, observe_heads
 from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Form, Whole
+from gradleak.runs.forms import Group
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
-from gradleak.show.drawn import Mark, Panel, arranged, bound, crossed, drawn, lines, look_of, panel, scattered
+from gradleak.show.drawn import bound, crossed, drawn, lines, look_of, scattered
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import (
-    NOTHING,
-    Measure,
-    among,
-    cells,
-    count,
-    greatest,
-    least,
-    mean,
-    median,
-    select,
-    summary,
-    total,
-)
+from gradleak.show.leaks import Leaks
+from gradleak.show.summaries import select
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import AttackedNetwork, built
-from gradleak.studies.shared.defended import BehindDefence, Defence, sent_behind, with_defence_cells
+from gradleak.studies.shared.behind import draw_defended
+from gradleak.studies.shared.defended import WORDS, BehindDefence, Defence, sent_behind
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, share_of, written
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
@@ -61,8 +50,7 @@ from gradleak.wording import counted
 
 PLACE = "Beyond sections 3 and 4.2"
 Labels = Literal["smoothing", "mixup", "onehot"]
-Drawn = Literal["distinct", "repeated"]
-DRAWN: tuple[Drawn, ...] = get_args(Drawn)
+Found = TypeVar("Found")
 # The name of random layers in place of a network's, and the number of their features.
 LAYER, FEATURES = "layer", 256
 # The largest label error (L1) and relative feature error of a batch that counts as recovered: where each sample is
@@ -76,6 +64,8 @@ ALONE, TOGETHER = "one by one", "together"
 CLOSED_FORM, BIAS_ATTACK = "closed form", "bias attack"
 # The side of the images that are restored (pixels).
 SIDE = 64
+# The batches whose numbers the book's first table states.
+STATED: dict[str, Any] = {"network": "resnet18", "classes": 1000, "size": 32, "repeated": False}
 DEFENSES: dict[str, tuple[float, ...]] = {
     "gaussian": (1e-9, 1e-8, 1e-7, 1e-6, 1e-5),
     "clip": (0.5,),
@@ -84,32 +74,42 @@ DEFENSES: dict[str, tuple[float, ...]] = {
 }
 
 
-class Cell(Form):
-    """An untrained network, or `LAYER`, and its batches, whose samples get random classes."""
+class Cell(Group):
+    """A network, or `LAYER` for random layers, and its batches.
+
+    Attributes:
+        classes: The number of classes, which samples get at random; 0 if they have those of the dataset.
+        repeated: Whether samples share classes.
+    """
 
     network: str
-    classes: Whole = Field(ge=2)
-    size: Whole = Field(ge=1)
-    drawn: Drawn
-    labels: Labels
+    size: int = Field(ge=1)
+    classes: int = Field(0, ge=0)
+    repeated: bool = False
+    labels: Labels = "smoothing"
+    stage: attacked_networks.Stage = "untrained"
+
+    def check(self) -> None:
+        """Raise an error if there are fewer classes than samples."""
+        if (self.classes or self.network == LAYER) and self.classes < self.size:
+            raise InputError(f"{self.size} samples need as many classes; got {self.classes}")
 
 
 class JointCell(Cell):
     """A network and its batches, and whether the attacker knows how often each class occurs."""
 
-    classes: Whole = Field(ge=4)
-    known: Literal["known", "unknown"] = "known"
+    known: bool = True
 
     def check(self) -> None:
         """Raise an error if labels are mixed and the attacker does not know the classes."""
-        if self.labels == "mixup" and self.known == "unknown":
-            raise InputError("mixed labels need the two classes of every sample: write known, not unknown")
+        super().check()
+        if self.labels == "mixup" and not self.known:
+            raise InputError("mixed labels need the two classes of every sample, so 'known' must be true")
 
 
-class Network(AttackedNetwork):
-    """A network, its private images with their own classes, and the size of its batches."""
-
-    size: Whole = Field(ge=1)
+def _cells(network: str, classes: int, sizes: Iterable[int], **others: Any) -> list[Columns]:
+    """Return the settings of one network for several batch sizes."""
+    return [{"network": network, "size": size, "classes": classes, **others} for size in sizes]
 
 
 class Parameters(studies.Parameters):
@@ -120,43 +120,42 @@ class Parameters(studies.Parameters):
     repeats_alone: int = setting(paper=50, ge=1, le=10_000)
     cells: list[Cell] = setting(
         paper=[
-            *(f"resnet18/100/{size}/distinct/smoothing" for size in (2, 4, 8, 16, 24, 32, 40, 44, 48)),
-            *(f"lenet/100/{size}/distinct/smoothing" for size in (2, 4, 8, 16, 24, 32)),
-            *(f"{network}/100/16/repeated/smoothing" for network in ("resnet18", "lenet")),
-            "resnet18/1000/32/distinct/smoothing",
-            "resnet18/1000/32/repeated/smoothing",
-            *(f"resnet18/100/16/repeated/{labels}" for labels in ("onehot", "mixup")),
+            *_cells("resnet18", 100, (2, 4, 8, 16, 24, 32, 40, 44, 48)),
+            *_cells("lenet", 100, (2, 4, 8, 16, 24, 32)),
+            *_cells("resnet18", 100, (16,), repeated=True),
+            *_cells("lenet", 100, (16,), repeated=True),
+            *_cells("resnet18", 1000, (32,)),
+            *_cells("resnet18", 1000, (32,), repeated=True),
+            *_cells("resnet18", 100, (16,), repeated=True, labels="onehot"),
+            *_cells("resnet18", 100, (16,), repeated=True, labels="mixup"),
+            *_cells("lenet", 0, (2, 3), stage="trained"),
+            *_cells("resnet20", 0, (2, 3), stage="trained"),
         ],
         min_length=1,
-        validate_default=True,
-    )
-    networks: list[Network] = setting(
-        paper=[f"cifar10/{network}/trained/{size}" for network in ("lenet", "resnet20") for size in (2, 3)]
     )
     noises: list[float] = setting(paper=[1e-8, 1e-7, 1e-6, 1e-5, 1e-4])
     repeats: int = setting(paper=10, ge=1, le=1000)
     starts: int = setting(paper=200, ge=1, le=100_000)
     joint_cells: list[JointCell] = setting(
         paper=[
-            *(f"layer/10/{size}/distinct/smoothing/known" for size in (2, 4, 5, 6, 7, 8)),
-            *(f"layer/{sizes}/repeated/smoothing/known" for sizes in ("10/4", "10/6", "10/7", "20/14")),
-            *(f"layer/10/{size}/{drawn}/smoothing/unknown" for size, drawn in product((4, 5, 6, 7), DRAWN)),
-            *(f"layer/20/{size}/distinct/smoothing/known" for size in (9, 14, 17)),
-            *(f"layer/{sizes}/distinct/smoothing/known" for sizes in ("50/30", "50/36", "50/44", "100/50", "100/60")),
-            *(f"layer/{sizes}/distinct/mixup/known" for sizes in ("10/4", "10/6", "10/7", "20/14")),
-            *(f"layer/{sizes}/distinct/smoothing/known" for sizes in ("5/3", "6/4")),
+            *_cells(LAYER, 10, (2, 4, 5, 6, 7, 8)),
+            *_cells(LAYER, 10, (4, 6, 7), repeated=True),
+            *_cells(LAYER, 20, (14,), repeated=True),
+            *_cells(LAYER, 10, (4, 5, 6, 7), known=False),
+            *_cells(LAYER, 10, (4, 5, 6, 7), known=False, repeated=True),
+            *_cells(LAYER, 20, (9, 14, 17)),
+            *_cells(LAYER, 50, (30, 36, 44)),
+            *_cells(LAYER, 100, (50, 60)),
+            *_cells(LAYER, 10, (4, 6, 7), labels="mixup"),
+            *_cells(LAYER, 20, (14,), labels="mixup"),
+            *_cells(LAYER, 5, (3,)),
+            *_cells(LAYER, 6, (4,)),
+            *_cells("lenet", 0, (4, 6, 7)),
+            *_cells("resnet18", 0, (4, 6, 7)),
+            *_cells("lenet", 0, (6,), stage="trained"),
         ],
-        smallest=["layer/8/5/distinct/smoothing/known", "layer/8/6/distinct/smoothing/known"],
+        smallest=_cells(LAYER, 8, (5, 6)),
         min_length=1,
-        validate_default=True,
-    )
-    joint_networks: list[Network] = setting(
-        paper=[
-            *(f"cifar10/{network}/untrained/{size}" for network in ("lenet", "resnet18") for size in (4, 6, 7)),
-            "cifar10/lenet/trained/6",
-        ],
-        smallest=[],
-        validate_default=True,
     )
     sizes: list[int] = setting(paper=[1, 2, 4, 8, 16, 24, 32, 40, 44, 48])
     classes: int = setting(paper=100, ge=4, le=10_000)
@@ -166,9 +165,9 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they see."""
-        random = [Sees(one.network, self.dataset) for one in (*self.cells, *self.joint_cells) if one.network != LAYER]
-        own = [one.sees for one in (*self.networks, *self.joint_networks)]
-        return [*random, *own, Sees("fcn4", self.image_dataset, size=SIDE, channels=3)]
+        networks = [one for one in (*self.cells, *self.joint_cells) if one.network != LAYER]
+        seen = [AttackedNetwork.of(f"{self.dataset}/{one.network}/{one.stage}").sees for one in networks]
+        return [*seen, Sees("fcn4", self.image_dataset, size=SIDE, channels=3)]
 
     @model_validator(mode="after")
     def _shown_is_one_of_the_sizes(self) -> Self:
@@ -178,18 +177,19 @@ class Parameters(studies.Parameters):
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield the batches searched one by one, the first of these with noise, those searched together, and images."""
-        alone: list[Cell | Network] = [*self.cells, *self.networks]
-        clean = [
-            OneByOne.on(self, one, dtype=dtype, noise=0.0, batches=self.repeats_alone)
-            for one, dtype in product(alone, self.precisions)
+        alone = [
+            OneByOne.of(self, **self._batches_of(cell), dtype=dtype, noise=0.0, batches=self.repeats_alone)
+            for cell, dtype in product(self.cells, self.precisions)
         ]
-        yield from clean
-        for noise, first in product(self.noises, clean[:1]):
+        yield from alone
+        for noise, first in product(self.noises, alone[:1]):
             yield first.model_copy(update={"noise": noise})
         for cell, dtype in product(self.joint_cells, self.precisions):
-            yield Together.on(self, cell, dtype=dtype, known=cell.known == "known", **self._effort(cell.size))
-        for network in self.joint_networks:
-            yield Together.on(self, network, dtype="float32", known=True, **self._effort(network.size))
+            # The gradients of networks are attacked in float32 only.
+            if cell.network == LAYER or dtype == "float32":
+                batches = self.repeats if cell.size <= MANY else min(self.repeats, FEW)
+                starts = max(FEWEST, round(self.starts * min(1.0, (LARGEST / cell.size) ** 3)))
+                yield Together.of(self, **self._batches_of(cell), dtype=dtype, batches=batches, starts=starts)
         for size, dtype in product(self.sizes, self.precisions):
             yield Inverted.of(self, size=size, dtype=dtype, shown=size == self.shown, dataset=self.image_dataset)
         for defense in self.defenses:
@@ -197,28 +197,14 @@ class Parameters(studies.Parameters):
                 behind = {"defense": defense, "level": level}
                 yield DefendedBatch.of(self, size=self.shown, dataset=self.image_dataset, **behind)
 
-    def _effort(self, size: int) -> dict[str, int]:
-        """Return the numbers of batches and of random starts of a search for so many samples together."""
-        return {
-            "batches": self.repeats if size <= MANY else min(self.repeats, FEW),
-            "starts": max(FEWEST, round(self.starts * min(1.0, (LARGEST / size) ** 3))),
-        }
+    def _batches_of(self, cell: Cell) -> Columns:
+        """Return the inputs of an experiment on the batches of a network or of random layers."""
+        return dict(cell) | {"dataset": "" if cell.network == LAYER else self.dataset}
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
         names = ", ".join(data.title(name) for name in (self.dataset, self.image_dataset))
         return f"{counted(self.repeats_alone, 'batch')} per setting one by one, {self.repeats} otherwise; {names}"
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A batch: the client's gradient, the true labels and features, and the generator for later draws."""
-
-    gradient: Tensor
-    weight: Tensor
-    features: Tensor
-    labels: Tensor
-    generator: Generator
 
 
 class Batches(Experiment):
@@ -239,18 +225,6 @@ class Batches(Experiment):
     dtype: str
     batches: int
 
-    @classmethod
-    def on(cls, parameters: Parameters, one: Cell | Network, **inputs: Any) -> Self:
-        """Return the experiment on the batches of a cell or a network."""
-        about: dict[str, Any] = {"network": one.network, "size": one.size}
-        if isinstance(one, Network):
-            about |= {"classes": 0, "labels": "smoothing", "repeated": False}
-            about |= {"stage": one.stage, "dataset": one.dataset}
-        else:
-            about |= {"classes": one.classes, "labels": one.labels, "repeated": one.drawn == "repeated"}
-            about |= {"stage": "untrained", "dataset": "" if one.network == LAYER else parameters.dataset}
-        return cls.of(parameters, **about | inputs)
-
     @property
     def _attacked(self) -> AttackedNetwork:
         return AttackedNetwork.of(f"{self.dataset}/{self.network}/{self.stage}")
@@ -260,9 +234,21 @@ class Batches(Experiment):
         training = self._attacked.training if self.stage == "trained" else ""
         return [name for name in (self.dataset, training) if name]
 
-    def sent(self) -> Iterator[Sent]:
-        """Yield the batches."""
-        for generator, model, inputs, first in self._layers() if self.network == LAYER else self._networks():
+    def sent(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Generator]]:
+        """Yield a batch's gradient (C, I), weight (C, I), features (B, I) and labels (B, C), and its generator."""
+        private = data.load(self.dataset, "test") if self.dataset else None
+        network = self._network(private) if private else None
+        for number in range(self.batches):
+            generator = Generator().manual_seed(self.seed + number)
+            if private is None or network is None:
+                model, inputs, own = *self._layer(generator), None
+            else:
+                chosen = torch.randperm(len(private), generator=generator)[: self.size]
+                model, inputs, own = network, data.normalise(private.images[chosen]), private.labels[chosen]
+            first = own
+            if first is None or self.classes:
+                # An untrained network does not relate images to classes.
+                first = torch.randperm(self.classes, generator=generator)[: self.size]
             if self.repeated:
                 few = first[: max(1, self.size // 2)]
                 first = few[torch.randint(len(few), (self.size,), generator=generator)]
@@ -271,39 +257,30 @@ class Batches(Experiment):
             labels = soft_labels(self.labels, first, len(model.get_parameter("head.weight")), generator).to(inputs)
             leaks = observe_heads(model, inputs, labels, batch_size=self.size)
             (features,) = inputs_of([model.get_submodule("head")], model, inputs)
-            yield Sent(leaks.weight_gradients[0], leaks.weight, features, labels, generator)
+            yield leaks.weight_gradients[0], leaks.weight, features, labels, generator
 
-    def _generators(self) -> Iterator[Generator]:
-        return (Generator().manual_seed(self.seed + number) for number in range(self.batches))
+    def _layer(self, generator: Generator) -> tuple[nn.Module, Tensor]:
+        """Return a random layer and the features of a batch."""
+        weight, features = (
+            torch.randn(count, FEATURES, generator=generator, dtype=torch.float64)
+            for count in (self.classes, self.size)
+        )
+        weight, features = weight / math.sqrt(FEATURES), features.relu()
+        head = nn.Linear(FEATURES, self.classes, bias=False)
+        head.weight = nn.Parameter(weight)
+        return nn.Sequential(OrderedDict(head=head)), features / (features @ weight.T).std()
 
-    def _layers(self) -> Iterator[tuple[Generator, nn.Module, Tensor, Tensor]]:
-        """Yield generator, random layer, features and first classes of each batch."""
-        for generator in self._generators():
-            weight, features = (
-                torch.randn(count, FEATURES, generator=generator, dtype=torch.float64)
-                for count in (self.classes, self.size)
-            )
-            weight, features = weight / math.sqrt(FEATURES), features.relu()
-            head = nn.Linear(FEATURES, self.classes, bias=False)
-            head.weight = nn.Parameter(weight)
-            first = torch.randperm(self.classes, generator=generator)[: self.size]
-            model = nn.Sequential(OrderedDict(head=head))
-            yield generator, model, features / (features @ weight.T).std(), first
-
-    def _networks(self) -> Iterator[tuple[Generator, nn.Module, Tensor, Tensor]]:
-        """Yield generator, network, images and first classes of each batch."""
-        private = data.load(self.dataset, "test")
+    def _network(self, private: data.Dataset) -> nn.Module:
         if self.classes:
-            model = built(self.network, private, self.seed, self.device, classes=self.classes, bias=False)
-        else:
-            model, _ = attacked_networks.network(self._attacked, self.labels, private, self.seed, self.device)
-        for generator in self._generators():
-            chosen = torch.randperm(len(private), generator=generator)[: self.size]
-            first = private.labels[chosen]
-            if self.classes:
-                # An untrained network does not relate images to classes.
-                first = torch.randperm(self.classes, generator=generator)[: self.size]
-            yield generator, model, data.normalise(private.images[chosen]), first
+            return built(self.network, private, self.seed, self.device, classes=self.classes, bias=False)
+        return attacked_networks.network(self._attacked, self.labels, private, self.seed, self.device)[0]
+
+
+def _timed(attack: Callable[..., Found], *inputs: Any, **settings: Any) -> tuple[Found, float]:
+    """Return the result of an attack, and the elapsed time (s)."""
+    started = time.perf_counter()
+    found = attack(*inputs, **settings)
+    return found, time.perf_counter() - started
 
 
 class OneByOne(Batches):
@@ -314,20 +291,17 @@ class OneByOne(Batches):
 
     def run(self) -> Iterator[Columns]:
         """Recover the labels and features of every batch."""
-        for number, sent in enumerate(self.sent()):
-            gradient, utility, attackers = sent.gradient, 1.0, {"unaware": 0.0}
+        for number, (clean, weight, features, labels, generator) in enumerate(self.sent()):
+            gradient, utility, attackers = clean, 1.0, {"unaware": 0.0}
             if self.noise:
                 attackers |= {"aware": self.noise}
-                gradient = defenses.gaussian(self.noise, sent.generator)({"head": gradient})["head"]
-                utility = defenses.utility({"head": sent.gradient}, {"head": gradient})
+                gradient = defenses.gaussian(self.noise, generator)({"head": clean})["head"]
+                utility = defenses.utility({"head": clean}, {"head": gradient})
+            settings: dict[str, Any] = {"batch_size": self.size, "prior": self.labels, "seed": self.seed + number}
             for attacker, noise in attackers.items():
-                started = time.perf_counter()
-                found = recover_batch(
-                    gradient, sent.weight, batch_size=self.size, prior=self.labels, noise=noise, seed=self.seed + number
-                )
-                seconds = time.perf_counter() - started
+                found, seconds = _timed(recover_batch, gradient, weight, noise=noise, **settings)
                 about: Columns = {"batch": number, "attacker": attacker, "seconds": seconds, "utility": utility}
-                yield about | judge(found, sent.features, sent.labels)
+                yield about | judge(found, features, labels)
 
 
 class Together(Batches):
@@ -339,16 +313,12 @@ class Together(Batches):
 
     def run(self) -> Iterator[Columns]:
         """Recover the labels and features of every batch."""
-        for sent in self.sent():
-            mixed = self.labels == "mixup"
-            classes = sent.labels.topk(2, dim=1).indices if mixed else sent.labels.argmax(dim=1)
-            started = time.perf_counter()
-            known: dict[str, Any] = {"classes": classes} if self.known else {"batch_size": self.size}
-            found = recover_jointly(
-                sent.gradient, sent.weight, prior=self.labels, starts=self.starts, seed=self.seed, **known
-            )
-            seconds = time.perf_counter() - started
-            errors = largest_errors(found, sent.features, sent.labels)
+        for gradient, weight, features, labels, _ in self.sent():
+            classes = labels.topk(2, dim=1).indices if self.labels == "mixup" else labels.argmax(dim=1)
+            settings: dict[str, Any] = {"classes": classes} if self.known else {"batch_size": self.size}
+            settings |= {"prior": self.labels, "starts": self.starts, "seed": self.seed}
+            found, seconds = _timed(recover_jointly, gradient, weight, **settings)
+            errors = largest_errors(found, features, labels)
             right = _within(errors, *NEAR_TOGETHER)
             wrong = found.status == "found" and not right
             yield {"seconds": seconds, "status": found.status, "right": right, "wrong": wrong, **errors}
@@ -419,18 +389,13 @@ class Inverted(OnImages):
         model, biased = self.client(self.dtype), self.client(self.dtype, bias=True)
         for number in range(self.repeats):
             images, labels = self.batch(number)
-            leak = _leak(model, images, labels)
-            started = time.perf_counter()
-            found = trace_fully_connected(leak)
-            seconds = time.perf_counter() - started
+            found, seconds = _timed(trace_fully_connected, _leak(model, images, labels))
             restored = _pixels(found.inputs, images)
             about: Columns = {"batch": number, "attack": CLOSED_FORM, "seconds": seconds, "status": found.status}
             about |= {"reason": found.reason, "certified": found.status == "exact"}
             yield nearness(restored, images) | about
-            started = time.perf_counter()
-            best = nearest(bias_attack(_leak(biased, images, labels)), data.normalise(images).flatten(1))
-            seconds = time.perf_counter() - started
-            units = _pixels(best, images)
+            found_by_units, seconds = _timed(bias_attack, _leak(biased, images, labels))
+            units = _pixels(nearest(found_by_units, data.normalise(images).flatten(1)), images)
             about = {"batch": number, "attack": BIAS_ATTACK, "seconds": seconds, "status": "best unit"}
             yield nearness(units, images) | about
             if self.shown and number == 0 and self.dtype == "float32":
@@ -518,31 +483,6 @@ def headline(record: Record) -> Headline:
     )
 
 
-def labels_table(record: Record) -> pd.DataFrame:
-    """Return how many batches are recovered, without noise and by an attacker who knows the noise."""
-    rows = searched(record)
-    rows = rows[rows["noise"].eq(0) | rows["attacker"].eq("aware")]
-    kinds = rows["repeated"].map({True: "repeated", False: "distinct"}).where(rows["classes"] > 0, "of the images")
-    rows = rows.assign(
-        network=rows["stage"].map({"trained": "trained ", "untrained": ""})
-        + rows["network"].replace(LAYER, "random layer"),
-        classes=rows["classes"].map(lambda classes: classes or "–"),
-        kind=rows["labels"] + ", " + kinds + rows["known"].map({False: ", unknown"}).fillna(""),
-        noise=rows["noise"].map("{:g}".format),
-    )
-    precisions = list(rows["dtype"].unique())
-    measures: dict[str, Measure] = {"batches": among(count(), dtype=precisions[0])}
-    for dtype in precisions:
-        exact = cells(COLUMNS, "whole", by=mean) | cells(COLUMNS, "largest_error", by=greatest)
-        measures |= {f"{head}, {dtype}": among(measure, dtype=dtype) for head, measure in exact.items()}
-    return summary(
-        rows,
-        {"search": "search", "network": "network", "C": "classes", "B": "size", "labels, classes": "kind"}
-        | {"noise": "noise"},
-        measures | {"median time (s)": median("seconds")},
-    )
-
-
 def figure_limits(record: Record) -> Figure:
     """Plot the share of batches recovered against the batch size, for smoothed labels and distinct classes.
 
@@ -552,36 +492,35 @@ def figure_limits(record: Record) -> Figure:
     rows = select(searched(record), stage="untrained", labels="smoothing", repeated=False, noise=0.0)
     rows = rows[rows["classes"] > 0].assign(percent=100.0 * rows["whole"].astype(float))
     alone, together = select(rows, search=ALONE), select(rows, search=TOGETHER, network=LAYER)
-    alone = alone.assign(network=alone["network"] + alone["classes"].map(", C = {}".format))
     # The number of classes with the most batch sizes.
     many = max(together["classes"], key=list(together["classes"]).count, default=0)
-    knowledge = {True: "classes known", False: "classes unknown"}
-    in_colours = crossed(alone["network"].unique(), alone["dtype"].unique())
-    others = {name: look_of(number) for number, name in enumerate(knowledge.values(), start=3)}
+    networks = alone["network"] + alone["classes"].map(", C = {}".format)
+    alone = alone.assign(line=networks + ", " + alone["dtype"])
+    together = select(together, classes=many)
+    together = together.assign(line=together["known"].map({True: "classes known", False: "classes unknown"}))
+    looks = crossed(networks.unique(), alone["dtype"].unique())
+    looks |= {name: look_of(number) for number, name in enumerate(together["line"].unique(), start=3)}
 
-    def share_by_size(rows: pd.DataFrame, curves: Mark, limits: Mapping[float, str], title: str) -> Panel:
-        bounds = [bound(at, words, 106, ha="right") for at, words in limits.items() if at <= 1.6 * rows["size"].max()]
-        style = {"xlabel": "batch size B (samples)", "ylabel": "batches recovered (%)", "xlim": (0, None)}
-        return panel(rows, curves, *bounds, title=title, ylim=(-4, 114), **style)
+    def ends(axis: Axes, rows: pd.DataFrame) -> None:
+        for classes in sorted(set(rows["classes"])):
+            for at, words in (((classes - 2) / 2, "(C − 2) / 2"), (classes - 2, "C − 2")):
+                if at <= 1.6 * rows["size"].max():
+                    bound(at, f"{words}, C = {classes} ", 106, ha="right")(axis, rows)
 
-    return arranged(
-        [
-            share_by_size(
-                alone,
-                lines("size", "percent", by=["network", "dtype"], looks=in_colours),
-                {(classes - 2) / 2: f"(C − 2) / 2, C = {classes} " for classes in sorted(set(alone["classes"]))},
-                "one by one, untrained networks",
-            ),
-            share_by_size(
-                select(together, classes=many),
-                lines("size", "percent", by="known", label=knowledge.__getitem__, looks=others),
-                {(many - 2) / 2: "(C − 2) / 2 ", many - 2: "C − 2 "},
-                f"together, random layers, C = {many}",
-            ),
-        ],
+    titles = {ALONE: "one by one, untrained networks", TOGETHER: f"together, random layers, C = {many}"}
+    return drawn(
+        pd.concat([alone, together]),
+        lines("size", "percent", by="line", looks=looks),
+        ends,
+        panels="search",
+        title=titles.__getitem__,
         across=2,
         height=3.4,
         legend=3,
+        xlabel="batch size B (samples)",
+        ylabel="batches recovered (%)",
+        xlim=(0, None),
+        ylim=(-4, 114),
     )
 
 
@@ -601,28 +540,21 @@ def figure_certificate(record: Record) -> Figure:
     )
 
 
-def images_table(record: Record) -> pd.DataFrame:
-    """Return the results of the closed form, on clean gradients and behind defences, and of the bias attack."""
-    behind = with_defence_cells(select(record.rows(DefendedBatch), attacker="aware"))
-    behind = behind.assign(attack=CLOSED_FORM, dtype="float32", certified=behind["status"] == "exact")
-    measures = {
-        "batches": count(),
-        **cells(COLUMNS, "certified", by=total),
-        **cells(COLUMNS, "psnr", by=mean, head="mean {}"),
-        **cells(COLUMNS, "lowest_psnr", by=least),
-        **cells(COLUMNS, "seconds", by=median, head="median {}"),
-    }
-    return summary(
-        pd.concat([inverted(record).assign(defence="none", strength=NOTHING), behind]),
-        {"B": "size", "precision": "dtype", "defence": "defence", "strength": "strength"},
-        {head: among(measure, attack=CLOSED_FORM) for head, measure in measures.items()}
-        | {"bias attack: images above 40 dB": among(_indistinguishable, attack=BIAS_ATTACK)},
-    ).replace("nan", NOTHING)
+def noise_in_words(record: Record) -> str:
+    """Return in a sentence how many batches are recovered from gradients with noise of known strength."""
+    noisy = select(record.rows(OneByOne), attacker="aware").groupby("noise")["whole"].mean()
+    shares = ", ".join(f"{share:.0%} ({noise:g})" for noise, share in noisy.items()) or "not run"
+    return f"Batches recovered if the attacker knows the standard deviation of the noise, in brackets: {shares}."
 
 
-def _indistinguishable(rows: pd.DataFrame) -> str:
-    """Measure how many images are indistinguishable from the private ones, and of how many."""
-    return f"{round((rows['over_40'] * rows['images']).sum() / 100):,} of {rows['images'].sum():,.0f}"
+def figure_defended(record: Record) -> Figure:
+    """Plot the mean PSNR (dB) of a batch behind each defence, one mark for each attacker."""
+    rows = record.rows(DefendedBatch)
+    return draw_defended(rows.assign(defence=[*map(defenses.shown, _defenses(rows))]), "psnr", height=2.8)
+
+
+def _defenses(rows: pd.DataFrame) -> list[str]:
+    return written(rows["defense"], rows["level"], WORDS)
 
 
 def figure_batch(record: Record) -> Figure:
@@ -648,26 +580,35 @@ def figure_images(record: Record) -> Figure:
         height=3.4,
         legend=4,
         xlabel="batch size B (images)",
-        ylabel="mean PSNR (dB)",
+        ylabel=f"mean {COLUMNS['psnr'].head}",
         ylim=(0, None),
     )
 
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    own = line(labels_table(record), ALONE, "resnet18", "1000", "32", "smoothing, distinct")
-    images = line(images_table(record), own["B"], "float32", "none")
+    labels = select(record.rows(OneByOne), noise=0, dtype="float32", **STATED)
+    images = select(inverted(record), attack=CLOSED_FORM, dtype="float32", size=STATED["size"])
     return Leaks(
         "all soft labels and features; images in closed form",
-        f"batches of {own['B']}; untrained ResNet18, {own['C']} classes; images: fully connected, no biases",
-        f"{own['recovered exactly, float32']} of {own['batches']} batches exact, label error (L1) at most "
-        f"{own['largest L_r, float32']}; images: {images['batches certified']} of {images['batches']} batches "
-        f"certified, mean PSNR {images['mean PSNR (dB)']} dB",
-        f"{own['median time (s)']} s elapsed, images {images['median time (s)']} s",
+        f"batches of {STATED['size']}; untrained ResNet18, {STATED['classes']} classes; images: fully connected, no "
+        "biases",
+        f"{labels['whole'].mean():.0%} of {len(labels)} batches exact, label error (L1) at most "
+        f"{labels['largest_error'].max():.1e}; images: {images['certified'].sum():.0f} of {len(images)} batches "
+        f"certified, mean PSNR {images['psnr'].mean():.1f} dB",
+        f"{labels['seconds'].median():.3g} s elapsed, images {images['seconds'].median():.3g} s",
         kind="soft labels",
         attack="batch solver",
-        batch=int(own["B"]),
+        batch=STATED["size"],
     )
+
+
+def in_words(record: Record) -> str:
+    """Return the numbers of this row in sentences."""
+    if select(record.rows(OneByOne), **STATED).empty:
+        return "Batches of the size that the first page of this book states were not run with these parameters."
+    row = leaks(record)
+    return f"Float32, {row.source}: {row.exactness}. Median time of a batch: {row.time}."
 
 
 def outcomes(record: Record) -> list[Outcome]:
@@ -700,5 +641,5 @@ def outcomes(record: Record) -> list[Outcome]:
     return found + collected(
         record, behind, "images", mean, cosine=behind["utility"],
         attack="closed form, " + behind["attacker"].map(KNOWLEDGE), network="fcn4", data=behind["dataset"],
-        batch=behind["size"], defense=written(behind["defense"], behind["level"], {"clip": "clip-share"}),
+        batch=behind["size"], defense=_defenses(behind),
     )  # fmt: skip

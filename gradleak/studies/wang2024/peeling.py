@@ -7,7 +7,6 @@ find the limits of this: trained networks, larger batches, sure samples, other n
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
@@ -30,7 +29,7 @@ from gradleak.images.peeling.network import Network
 from gradleak.leak import Leak, head_inputs, observe
 from gradleak.models import training
 from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Form, Whole
+from gradleak.runs.forms import Group
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show import figures
@@ -39,10 +38,12 @@ from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, line
 from gradleak.show.summaries import NOTHING, cells, count, least, median, select, summary, total
 from gradleak.studies import Experiment, setting
+from gradleak.studies.shared.behind import draw_defended
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, network_in_words
 from gradleak.studies.shared.peeled import FACTOR, batch_row, batches, image_psnr, in_order, layer_rows, similarity
 from gradleak.studies.shared.samples import DTYPES
+from gradleak.studies.shared.transcript_errors import timed
 from gradleak.studies.wang2024.columns import COLUMNS
 
 PLACE = "Beyond section 4.2"
@@ -75,27 +76,20 @@ PARTS = {
 }
 
 
-class Stage(Form):
-    """A trained network and its batches.
+class Stage(Group):
+    """A trained network by the side of its images (pixels) and its training epochs, and its batches."""
 
-    Attributes:
-        side: The side of the images (pixels).
-        epochs: The number of training epochs.
-        size: The batch size.
-        batches: The number of batches.
-    """
-
-    side: Whole = Field(ge=8)
-    epochs: Whole = Field(ge=1)
-    size: Whole = Field(ge=1)
-    batches: Whole = Field(1, ge=1)
+    side: int = Field(ge=8)
+    epochs: int = Field(ge=1)
+    size: int = Field(ge=1)
+    batches: int = Field(1, ge=1)
 
 
-class Race(Form):
+class Race(Group):
     """The size of a batch that other attacks are run on too, and their number of steps."""
 
-    size: Whole = Field(ge=1)
-    steps: Whole = Field(ge=1)
+    size: int = Field(ge=1)
+    steps: int = Field(ge=1)
 
 
 class Parameters(studies.Parameters):
@@ -108,8 +102,14 @@ class Parameters(studies.Parameters):
     classes: int = setting(ge=4, le=10_000)
     side: int = setting(paper=32, ge=8, le=64)
     trained: list[Stage] = setting(
-        paper=[*(f"16/{epochs}/{form}" for epochs in (1, 5, 20) for form in ("1/3", "4/1")), "32/5/1/1"],
-        validate_default=True,
+        paper=[
+            *(
+                {"side": FEW, "epochs": epochs, "size": size, "batches": count}
+                for epochs in (1, 5, 20)
+                for size, count in ((1, 3), (4, 1))
+            ),
+            {"side": 32, "epochs": 5, "size": 1},
+        ]
     )
     large: list[int] = setting(paper=[8])
     confident: list[float] = setting(paper=[1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8, 1e-10])
@@ -118,7 +118,7 @@ class Parameters(studies.Parameters):
     defended: int = setting(ge=1, le=1000)
     networks: list[str] = setting(paper=NETWORKS)
     network_sizes: list[int] = setting(paper=[1, 2, 4, 8])
-    rivals: list[Race] = setting(paper=["4/100", "1/1000"], validate_default=True)
+    rivals: list[Race] = setting(paper=[{"size": 4, "steps": 100}, {"size": 1, "steps": 1000}])
     steps: int = setting(paper=1200, ge=1, le=100_000)
     dataset: str = setting(paper="cifar10")
 
@@ -136,7 +136,7 @@ class Parameters(studies.Parameters):
             yield Matching.of(self, size=size, steps=self.matching)
         for stage in self.trained:
             for batch in range(stage.batches):
-                yield TrainedNetwork.of(self, stage=str(stage), batch=batch)
+                yield TrainedNetwork.of(self, stage="/".join(map(str, dict(stage).values())), batch=batch)
         for size in self.large:
             yield LargeBatch.of(self, size=size)
         for dtype, rest in product(self.precisions, self.confident):
@@ -147,7 +147,7 @@ class Parameters(studies.Parameters):
         for network, size in product(self.networks, self.network_sizes):
             yield Reach.of(self, network=network, size=size)
         for race in self.rivals:
-            yield Rivals.of(self, size=race.size, steps=race.steps)
+            yield Rivals.of(self, **dict(race))
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
@@ -232,12 +232,11 @@ class Matching(OnBatch):
     def run(self) -> list[Columns]:
         """Match the batch's gradient."""
         images, leak = self.private(self.size, 0)
-        _, row = _restored(lambda: _matched(leak, self.steps, self.seed), images)
-        return [row | {"what": "batch"}]
+        return [_restored(images, _matched, leak, self.steps, self.seed) | {"what": "batch"}]
 
 
 class TrainedNetwork(Experiment):
-    """Peel a batch of test images in a trained network; `stage` describes the training and the batch."""
+    """Peel a batch of test images in a trained network; `stage` is "image side/training epochs/batch size/batches"."""
 
     part: ClassVar[str] = "trained"
     stage: str
@@ -250,26 +249,20 @@ class TrainedNetwork(Experiment):
 
     def run(self) -> list[Columns]:
         """Train the network or load it from the cache, and peel the batch."""
-        own = Stage.of(self.stage)
+        side, epochs, size, _ = map(int, self.stage.split("/"))
         recipe = training.Recipe(
-            network=NETWORK, dataset=LEARNS, bias=False, image_size=own.side, epochs=own.epochs, batch_size=32,
+            network=NETWORK, dataset=LEARNS, bias=False, image_size=side, epochs=epochs, batch_size=32,
             learning_rate=1e-3, seed=self.seed,
         )  # fmt: skip
         trained = training.train(recipe, device=self.device)
-        private = data.load(LEARNS, "test", size=own.side)
-        chosen = torch.randperm(len(private), generator=_random(self.seed + self.batch))[: own.size]
+        private = data.load(LEARNS, "test", size=side)
+        chosen = torch.randperm(len(private), generator=_random(self.seed + self.batch))[:size]
         images, labels = private.images[chosen].double(), private.labels[chosen]
         rows, _ = _peeled(_observed(trained.model, images, labels, self.device), images, steps=self.steps)
         unsure = _unsure(trained.model, images, labels)
-        rows[0] |= {
-            "test_accuracy": trained.accuracy,
-            "training_loss": trained.losses[-1],
-            "side": own.side,
-            "epochs": own.epochs,
-            "size": own.size,
-            "surest": float(unsure.min()),
-            "least_sure": float(unsure.max()),
-        }
+        rows[0] |= {"test_accuracy": trained.accuracy, "training_loss": trained.losses[-1]}
+        rows[0] |= {"side": side, "epochs": epochs, "size": size}
+        rows[0] |= {"surest": float(unsure.min()), "least_sure": float(unsure.max())}
         return rows
 
 
@@ -361,16 +354,15 @@ class Rivals(OnImages):
         images, leak = self.sent(self.size, self.seed)
         yield {"attack": "private", "picture": packed(images, self.size)}
         settings = replace(SETTINGS["gradinversion+pyramid"], steps=self.steps)
-        attacks = {
-            "peeling": lambda: peel(leak, steps=1200).images,
-            "GradInversion": lambda: restore_batches(leak, "recovered", settings=settings, seed=self.seed).images,
-            "matching": lambda: _matched(leak, self.steps, self.seed),
+        rows = {
+            "peeling": _restored(images, lambda: peel(leak, steps=1200).images),
+            "GradInversion": _restored(
+                images, lambda: restore_batches(leak, "recovered", settings=settings, seed=self.seed).images
+            ),
+            "matching": _restored(images, _matched, leak, self.steps, self.seed),
         }
-        own = 0.0
-        for attack, restore in attacks.items():
-            seconds, row = _restored(restore, images)
-            own = own or seconds
-            yield row | {"attack": attack, "times": seconds / own}
+        for attack, row in rows.items():
+            yield row | {"attack": attack, "times": row["cpu_seconds"] / rows["peeling"]["cpu_seconds"]}
 
 
 def _random(seed: int) -> torch.Generator:
@@ -402,10 +394,9 @@ def _peeled(leak: Leak, images: Tensor, **options: Any) -> tuple[list[Columns], 
 
     `options` as in `peel`.
     """
-    cpu = time.process_time()
-    found = peel(leak, **options)
-    row: Columns = {"cpu_seconds": time.process_time() - cpu, **batch_row(found, images)}
-    return [row, *layer_rows(leak.model, found, images)], in_order(found.images, images)[0]
+    found, seconds = timed(peel, leak, **options)
+    rows = [{"cpu_seconds": seconds, **batch_row(found, images)}, *layer_rows(leak.model, found, images)]
+    return rows, in_order(found.images, images)[0]
 
 
 def _behind(defense: str, level: float, clean: Leak, seed: int) -> Leak:
@@ -431,14 +422,11 @@ def _matched(leak: Leak, steps: int, seed: int) -> Tensor:
     return match(leak, distance="cosine", optimizer=Adam(steps=steps, signed=True), seed=seed).images
 
 
-def _restored(attack: Callable[[], Tensor], images: Tensor) -> tuple[float, Columns]:
-    """Run an attack that returns images; return its CPU time (s), and its row with a picture of the images."""
-    cpu = time.process_time()
-    inputs = attack()
-    seconds = time.process_time() - cpu
-    restored, _ = in_order(inputs.flatten(0, -4), images)
-    picture = packed(restored, len(images))
-    return seconds, {"cpu_seconds": seconds, **similarity(restored, images), "picture": picture}
+def _restored(images: Tensor, attack: Callable[..., Tensor], *inputs: Any) -> dict[str, Any]:
+    """Run an attack that returns images; return its row, with its CPU time (s) and a picture of the images."""
+    found, seconds = timed(attack, *inputs)
+    restored, _ = in_order(found.flatten(0, -4), images)
+    return {"cpu_seconds": seconds, **similarity(restored, images), "picture": packed(restored, len(images))}
 
 
 @torch.no_grad()
@@ -483,35 +471,18 @@ def headline(record: Record) -> Headline:
     )
 
 
-MEASURES = {
-    "batches": count(),
-    "certified": total("certified"),
-    **cells(COLUMNS, "layers", by=least, head="fewest {}"),
-    **cells(COLUMNS, "lowest_psnr", by=least),
-}
-
-
 def table(record: Record) -> pd.DataFrame:
     """Return the results of peeling ResNet18, one row for each number of training epochs, image side and batch size."""
     order = ["epochs", "side", "size"]
     rows = _batches(record, Peeling, TrainedNetwork, LargeBatch).astype(dict.fromkeys(order, int))
-    trained = cells(COLUMNS, "test_accuracy", "surest", by=least)
     return summary(
         rows.sort_values(order, kind="stable"),
         {"epochs": "epochs", "image side (pixels)": "side", "B": "size"},
-        MEASURES | trained | cells(COLUMNS, "cpu_seconds", by=median, head="median {}"),
+        {"batches": count(), "certified": total("certified")}
+        | cells(COLUMNS, "layers", by=least, head="fewest {}")
+        | cells(COLUMNS, "lowest_psnr", "test_accuracy", "surest", by=least)
+        | cells(COLUMNS, "cpu_seconds", by=median, head="median {}"),
     ).replace(["nan", "nan%"], NOTHING)
-
-
-def defended_table(record: Record) -> pd.DataFrame:
-    """Return the results behind defences, one row for each image side, defence with its level, and attacker."""
-    rows = _batches(record, Defended, FromNoise).astype({"side": int})
-    defence = [
-        f"local steps, rate {level:g}" if defense == LOCAL else defenses.shown(f"{defense}/{level}")
-        for defense, level in zip(rows["defense"], rows["level"], strict=True)
-    ]
-    rows = rows.assign(defence=defence, attacker=rows["attacker"].map(KNOWLEDGE)).sort_values("side", kind="stable")
-    return summary(rows, {"image side (pixels)": "side", "defence": "defence", "attacker": "attacker"}, MEASURES)
 
 
 def _batches(record: Record, *kinds: type[Experiment]) -> pd.DataFrame:
@@ -522,47 +493,22 @@ def _batches(record: Record, *kinds: type[Experiment]) -> pd.DataFrame:
     return rows.fillna({"epochs": 0, "side": FEW, "defense": "gaussian"})
 
 
-def coverage(record: Record) -> str:
-    """Return how often the estimated errors of images are at least the true errors, and how far the two differ."""
-    ratio = _estimated(record)["images_ratio"].astype(float)
-    if ratio.empty:
-        return "No batch is certified"
-    return (
-        f"{len(ratio)} certified batches, and in each the image whose estimated error is furthest off: the true error "
-        f"is at most the estimate for {(ratio >= 1).mean():.0%} of them, and at most {1 / ratio.min():.2f} times the "
-        f"estimate for all. The largest estimate is {ratio.max():.1f} times the true error"
-    )
-
-
-def _estimated(record: Record) -> pd.DataFrame:
-    """Return the rows of certified batches, each with the image whose estimated error is furthest from the truth."""
-    rows = _batches(record, LargeBatch, TrainedNetwork, SureSample, Defended)
-    return rows[rows["certified"]]
+def figure_defended(record: Record) -> Figure:
+    """Plot the lowest PSNR (dB) of an image behind each defence, one mark for each attacker."""
+    rows = _batches(record, Defended, FromNoise).astype({"side": int}).sort_values("side", kind="stable")
+    names = [
+        f"local steps, rate {level:g}" if defense == LOCAL else defenses.shown(f"{defense}/{level}")
+        for defense, level in zip(rows["defense"], rows["level"], strict=True)
+    ]
+    return draw_defended(rows.assign(defence=names + rows["side"].map(", {} pixels".format)), "lowest_psnr", height=4.4)
 
 
 def figure_batch(record: Record) -> Figure:
     """Show the first batch of the largest size: private, peeled, and restored by gradient matching."""
     size = record.rows(Matching)["size"].max()
     pictures = [select(record.rows(kind), size=size)["picture"].dropna().iloc[0] for kind in (Peeling, Matching)]
-    return _strips(pictures, ["private", "peeled", "gradient matching"])
-
-
-def figure_rival(record: Record) -> Figure:
-    """Show the largest batch: private, and as restored by each attack, with its mean PSNR and CPU time."""
-    rows = record.rows(Rivals)
-    if rows.empty:
-        return figures.nothing("Not run with these parameters")
-    rows = rows[rows["size"] == rows["size"].max()]
-    results = [
-        f"{attack}\n{psnr:.1f} dB, {seconds:.0f} s" if seconds > 0 else attack
-        for attack, psnr, seconds in zip(rows["attack"], rows["psnr"], rows["cpu_seconds"], strict=True)
-    ]
-    return _strips(list(rows["picture"]), results)
-
-
-def _strips(pictures: list[str], names: list[str]) -> Figure:
-    figure, axes = figures.panels(1, 1, height=1.1 * len(names))
-    show(axes[0][0], pictures, names)
+    figure, axes = figures.panels(1, 1, height=3.3)
+    show(axes[0][0], pictures, ["private", "peeled", "gradient matching"])
     return figure
 
 
@@ -571,22 +517,22 @@ def figure_errors(record: Record) -> Figure:
 
     The thin lines are a factor of 10 away from equality.
     """
-    layers = select(record.frame(), what="layer", reason="")
-    lines_at = [level(1.0), *(level(factor, linewidth=0.8) for factor in (FACTOR, 1 / FACTOR))]
+    layers = select(record.frame(), what="layer", reason="").astype({"claimed": float, "off": float})
 
-    def ratios(rows: pd.DataFrame, x: str, y: str, **settings: Any) -> Panel:
-        marks = scattered(x, y, "part", label=PARTS.__getitem__, order=[*PARTS.values()], markersize=4)
-        return panel(rows, marks, *lines_at, yscale="log", ylabel="estimated / true error", **settings)
+    def ratios(rows: pd.DataFrame, x: str, **settings: Any) -> Panel:
+        marks = scattered(x, "ratio", "part", label=PARTS.__getitem__, order=[*PARTS.values()], markersize=4)
+        levels = [level(1.0), *(level(factor, linewidth=0.8) for factor in (FACTOR, 1 / FACTOR))]
+        return panel(rows, marks, *levels, yscale="log", ylabel="estimated / true error", **settings)
 
-    own = ratios(
-        layers.assign(ratio=layers["claimed"].astype(float) / layers["off"].astype(float)), "off", "ratio",
-        title="Inputs of layers", xscale="log", xlabel="true relative error",
-    )  # fmt: skip
-    images = ratios(
-        _estimated(record), "lowest_psnr", "images_ratio",
-        title="Images of certified batches", xlabel=COLUMNS["lowest_psnr"].head,
-    )  # fmt: skip
-    return arranged([own, images], across=2, height=3.6, legend=3)
+    inputs = {"title": "Inputs of layers", "xscale": "log", "xlabel": "true relative error"}
+    images = {"title": "Images of certified batches", "xlabel": COLUMNS["lowest_psnr"].head}
+    estimated = _batches(record, LargeBatch, TrainedNetwork, SureSample, Defended)
+    estimated = estimated[estimated["certified"]]
+    parts = [
+        ratios(layers.assign(ratio=layers["claimed"] / layers["off"]), "off", **inputs),
+        ratios(estimated.assign(ratio=estimated["images_ratio"]), "lowest_psnr", **images),
+    ]
+    return arranged(parts, across=2, height=3.6, legend=3)
 
 
 def counted(network: str) -> pd.DataFrame:

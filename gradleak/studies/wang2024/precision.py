@@ -6,8 +6,9 @@ Beyond wang2024, section 4: clients that compute in TF32, bfloat16 or float16, a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import ClassVar, Literal, NamedTuple
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import ClassVar, Literal
 
 import pandas as pd
 import torch
@@ -29,19 +30,18 @@ from gradleak.models import training
 from gradleak.models.language_training import LanguageRecipe
 from gradleak.precision import PRECISIONS
 from gradleak.runs.fitting import Fixed, Sees
-from gradleak.runs.forms import Form, Whole
+from gradleak.runs.forms import Group
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.sequences import batch_of, read_sentences
 from gradleak.show import figures
 from gradleak.show.drawn import arranged, drawn, level, lines, panel, stacked
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import NOTHING, among, count, joined, mean, select, summary, total
+from gradleak.show.summaries import among, mean, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected, median_of, network_in_words, stages
 from gradleak.studies.shared.read import private_of, reading_of
-from gradleak.studies.shared.restored import graded
 from gradleak.studies.shared.samples import random_layer, soft_labels
 from gradleak.studies.shared.searched import percentage
 from gradleak.studies.wang2024.columns import COLUMNS
@@ -59,6 +59,9 @@ HEADS, FEATURES, OWN, SPREADS = (3, 4, 5, 10, 100), (8, 64, 256), 20, (0.03, 100
 KINDS = ("smoothing", "mixup", "onehot")
 # The statuses of a label or a batch.
 STATUSES = ("unique", "ambiguous", "failed")
+# The result of an attack on a sample or a batch: its status, whether the answer is certified and not right, the share
+# of right labels or sentences, and the largest L1 error of a label.
+Case = tuple[str, bool, float, float]
 # Side (pixels) of images that are peeled.
 FEW = 16
 # A certificate is wrong if an image's error exceeds the certified error by more than this factor.
@@ -80,11 +83,11 @@ RESTORING = {
 }
 
 
-class Network(Form):
+class Network(Group):
     """A network for single samples, and the number of its training epochs."""
 
     network: str
-    epochs: Whole = Field(0, ge=0)
+    epochs: int = Field(0, ge=0)
 
 
 class Parameters(studies.Parameters):
@@ -94,7 +97,12 @@ class Parameters(studies.Parameters):
         paper=list(PRECISIONS), min_length=1
     )
     networks: list[Network] = setting(
-        paper=["lenet/0", "lenet/10", "resnet20/0", "resnet18-cifar/0"], validate_default=True
+        paper=[
+            {"network": "lenet"},
+            {"network": "lenet", "epochs": 10},
+            {"network": "resnet20"},
+            {"network": "resnet18-cifar"},
+        ]
     )
     samples: int = setting(paper=100, smallest=2, ge=1, le=100_000)
     heads: int = setting(paper=100, smallest=1, ge=1, le=100_000)
@@ -117,7 +125,7 @@ class Parameters(studies.Parameters):
         steps = {"matching": self.steps, "peeling": 10 * self.steps}
         for name in self.precisions:
             for one in self.networks:
-                yield NetworkLabels.of(self, precision=name, network=one.network, epochs=one.epochs)
+                yield NetworkLabels.of(self, precision=name, **dict(one))
             yield HeadLabels.of(self, precision=name)
             yield BatchLabels.of(self, precision=name)
             yield Counts.of(self, precision=name)
@@ -133,34 +141,12 @@ class Parameters(studies.Parameters):
         )
 
 
-class Attacker(NamedTuple):
-    """An attacker's assumptions: the client's precision (None: unknown) and the noise level (None: estimate it)."""
+def attackers(precision: str) -> dict[str, str | None]:
+    """Return the attackers of a client, with the precision that each assumes, None if it is unknown.
 
-    name: str
-    precision: str | None = None
-    noise: float | None = 0.0
-
-
-class Tried(NamedTuple):
-    """The result of one attack on a batch.
-
-    Attributes:
-        status: The attack's status.
-        wrong: Whether the answer is certified and not right.
-        right: The share of right labels or words.
-        error: The largest L1 error of a label.
+    The precision makes no difference to an attacker if it is float32 or finer.
     """
-
-    status: str
-    wrong: bool
-    right: float
-    error: float = math.nan
-
-
-def attackers(precision: str) -> list[Attacker]:
-    """Return the attackers of a client: without its precision and, if it is coarser than float32, with it."""
-    told = [] if precision in ("float32", "float64") else [Attacker("told", precision)]
-    return [Attacker("not told"), *told]
+    return {"not told": None} if precision in ("float32", "float64") else {"not told": None, "told": precision}
 
 
 def sent(model: nn.Module, inputs: Tensor, labels: Tensor, precision: str) -> Leak:
@@ -237,16 +223,15 @@ class BatchLabels(OfPrecision):
         model = built("resnet20", data.load(self.dataset, "test"), self.seed, self.device, classes=CLASSES)
         for size in SIZES:
             for labels in ("smoothing", "onehot"):
-                tried: dict[str, list[Tried]] = {}
+                tried: dict[str, list[Case]] = {}
                 for number in range(self.batches):
                     seed = self.seed + 1000 * size + number
                     images, soft = _private(self.dataset, labels, size, CLASSES, seed)
                     leak = sent(model, images.to(self.device), soft.to(self.device), self.precision)
-                    for attacker in attackers(self.precision):
-                        found = _recovered(leak, soft, labels, attacker)
-                        tried.setdefault(attacker.name, []).append(found)
-                for name, own in tried.items():
-                    yield summed(own) | {"size": size, "labels": labels, "attacker": name}
+                    for attacker, known in attackers(self.precision).items():
+                        tried.setdefault(attacker, []).append(_recovered(leak, soft, labels, known))
+                for attacker, cases in tried.items():
+                    yield summed(cases) | {"size": size, "labels": labels, "attacker": attacker}
 
 
 class Counts(OfPrecision):
@@ -303,7 +288,7 @@ class ReadSentences(OfPrecision):
                 private = private_of(TEXT, 2, number, self.seed)
                 leak = observe(model, *batch_of(private, device=self.device), precision=self.precision)
                 read = reading_of(read_sentences(leak), private)
-                tried.append(Tried(read["status"], read["wrongly_sure"], read["right"]))
+                tried.append((read["status"], read["wrongly_sure"], read["right"], math.nan))
             yield summed(tried) | {"network": kind, "attacker": "not told"}
 
 
@@ -325,13 +310,13 @@ class RestoredImages(OfPrecision):
                 fitting = {"classes": CLASSES, "image_size": images.shape[-1]}
                 model = built(RESTORING[self.attack][0], private, self.seed + number, self.device, **fitting)
                 leak = sent(model, images.to(self.device), soft.to(self.device), self.precision)
-                for attacker in attackers(self.precision):
+                for attacker, known in attackers(self.precision).items():
                     # Gradient matching does not use the client's precision.
-                    if self.attack == "matching" and attacker.name == "told":
+                    if self.attack == "matching" and known:
                         continue
-                    found, status, claimed = self._restored(leak, attacker.precision)
+                    found, status, claimed = self._restored(leak, known)
                     row = compared(found.cpu().double().reshape(images.shape), images, status, claimed)
-                    yield row | {"size": size, "batch": number, "attacker": attacker.name}
+                    yield row | {"size": size, "batch": number, "attacker": attacker}
 
     def _restored(self, leak: Leak, precision: str | None) -> tuple[Tensor, str, float | None]:
         """Return the images, the attack's status, and the relative error that it claims, if any."""
@@ -370,29 +355,29 @@ def _attacked_labels(model: nn.Module, inputs: Tensor, soft: Tensor, labels: str
     gradients = torch.stack([leak.weight_gradient for leak in leaks])
     errors = [one for leak in leaks if (one := leak.bias_gradient) is not None]
     classes = soft.argmax(dim=1)
-    for attacker in [*attackers(precision), Attacker("noise", noise=None)]:
+    for attacker, known in {**attackers(precision), "noise": None}.items():
         found = recover_soft_labels(
             gradients,
             leaks[0].weight,
             bias=leaks[0].bias if errors else None,
             bias_gradient=torch.stack(errors) if errors else None,
             prior=labels,
-            noise=attacker.noise,
-            precision=attacker.precision,
+            noise=None if attacker == "noise" else 0.0,
+            precision=known,
         )
         error = (found.labels - soft.to(found.labels)).abs().sum(dim=1)
         unique, failed = found.where("unique"), found.where("failed")
-        known = error[~failed]
-        right = 100 * int((found.labels.argmax(dim=1) == classes)[~failed].sum()) / len(soft)
-        yield counted(found.status, int((unique & ~(error <= KNOWN)).sum()), right, known) | {
+        wrong, right = unique & ~(error <= KNOWN), (found.labels.argmax(dim=1) == classes) & ~failed
+        cases = zip(found.status, wrong.tolist(), right.tolist(), error.tolist(), strict=True)
+        yield summed(cases) | {
             "labels": labels,
-            "attacker": attacker.name,
+            "attacker": attacker,
             "unique_share": percentage(unique),
-            "largest": float(known.max()) if len(known) else math.nan,
+            "largest": math.nan if failed.all() else float(error[~failed].max()),
         }
 
 
-def _recovered(leak: Leak, soft: Tensor, labels: str, attacker: Attacker) -> Tried:
+def _recovered(leak: Leak, soft: Tensor, labels: str, precision: str | None) -> Case:
     """Recover the labels of a batch, and compare them with the true labels."""
     found = recover_batch(
         leak.weight_gradient,
@@ -401,35 +386,22 @@ def _recovered(leak: Leak, soft: Tensor, labels: str, attacker: Attacker) -> Tri
         prior=labels,
         bias=leak.bias,
         bias_gradient=leak.bias_gradient,
-        precision=attacker.precision,
+        precision=precision,
     )
     error = torch.cdist(found.labels.cpu().nan_to_num(nan=9.0), soft, p=1).amin(dim=1)
     wrong = found.status == "unique" and not bool((error <= KNOWN).all())
-    return Tried(found.status, wrong, int((error < 1).sum()) / len(soft), float(error.max()))
+    return found.status, wrong, int((error < 1).sum()) / len(soft), float(error.max())
 
 
-def summed(tried: list[Tried]) -> Columns:
+def summed(cases: Iterable[Case]) -> Columns:
     """Return the number of each status and of wrong certificates, the mean success (%), and the median error."""
-    errors = torch.tensor([one.error for one in tried if one.status != "failed"], dtype=torch.float64)
-    right = 100 * sum(one.right for one in tried) / len(tried)
-    return counted([one.status for one in tried], sum(one.wrong for one in tried), right, errors)
-
-
-def counted(status: Sequence[str], wrong: int, right: float, errors: Tensor) -> Columns:
-    """Return the number of each status, with the other results of an attack on as many samples or batches.
-
-    Args:
-        status: The status of each sample or batch.
-        wrong: The number of certified answers that are not right.
-        right: The percentage of right classes, labels or sentences.
-        errors: The L1 errors of the labels that were found.
-    """
+    rows = pd.DataFrame(cases, columns=["status", "wrong", "right", "error"])
     return {
-        "cases": len(status),
-        **{f"{name}_count": status.count(name) for name in STATUSES},
-        "wrong": wrong,
-        "right": right,
-        "label_error": float(errors.median()) if len(errors) else math.nan,
+        "cases": len(rows),
+        **{f"{name}_count": int(rows["status"].eq(name).sum()) for name in STATUSES},
+        "wrong": int(rows["wrong"].sum()),
+        "right": 100 * float(rows["right"].mean()),
+        "label_error": float(rows["error"][rows["status"] != "failed"].quantile(interpolation="lower")),
     }
 
 
@@ -483,10 +455,9 @@ def headline(record: Record) -> Headline:
 
 def _in_words(record: Record, *kinds: type[Experiment]) -> pd.DataFrame:
     """Return rows with attackers in words, sorted by precision."""
-    order = list(record.stated(Parameters).precisions)
     rows = pd.concat([record.rows(kind) for kind in kinds])
     rows = rows.assign(attacker=rows["attacker"].map(ATTACKERS))
-    return rows.sort_values("precision", key=lambda names: names.map(order.index), kind="stable")
+    return rows.sort_values("precision", key=lambda names: names.astype(_precisions(record)), kind="stable")
 
 
 def batches_table(record: Record) -> pd.DataFrame:
@@ -504,28 +475,35 @@ def batches_table(record: Record) -> pd.DataFrame:
     )
 
 
-def images_table(record: Record) -> pd.DataFrame:
-    """Return the quality of restored images, by attack, batch size B, attacker and the client's precision."""
-    rows = _in_words(record, RestoredImages).sort_values(["attack", "size", "attacker"], kind="stable")
-    return summary(
-        rows.assign(attack=rows["attack"].map(_attack_in_words), size=rows["size"].astype(int)),
-        {"attack": "attack", "B": "size", "attacker": "attacker"},
-        {
-            "certified": joined(" of ", total("certified", ".0f"), count()),
-            **{name: among(_quality, precision=name) for name in record.stated(Parameters).precisions},
-        },
+def figure_images(record: Record) -> Figure:
+    """Plot the share of batches of which every image is recognisable (%) against the client's precision.
+
+    One line for each attack and batch size B, one panel for each attacker.
+    """
+    rows = _in_words(record, RestoredImages)
+    names = rows["attack"].map(_attack_in_words) + rows["size"].astype(int).map(", B = {}".format)
+    recognisable = rows["lowest_psnr"].ge(metrics.SCALE["recognisable"])
+    return drawn(
+        rows.assign(line=names, share=100.0 * recognisable).astype({"precision": _precisions(record)}),
+        lines("precision", "share", by="line", order=list(dict.fromkeys(names))),
+        _slanted,
+        panels="attacker",
+        across=2,
+        height=3.4,
+        legend=2,
+        ylabel="batches recognisable (%)",
+        ylim=(-4, 104),
     )
+
+
+def _precisions(record: Record) -> pd.CategoricalDtype:
+    """Return the type of a column of precisions, which keeps their order."""
+    return pd.CategoricalDtype(list(record.stated(Parameters).precisions))
 
 
 def _attack_in_words(attack: str) -> str:
     network, name = RESTORING[attack]
     return f"{network_in_words(network)}: {name}"
-
-
-def _quality(rows: pd.DataFrame) -> str:
-    """Return the median PSNR of the batches of which every image is found, and how many batches are recognisable."""
-    found = select(rows, not_restored=0)
-    return f"{found['psnr'].median():.1f} dB, {graded('recognisable', 'lowest_psnr')(rows)}" if len(found) else NOTHING
 
 
 def _slanted(axis: Axes, _: pd.DataFrame) -> None:
@@ -538,35 +516,23 @@ def figure_digits(record: Record) -> Figure:
     Left: the median L1 error of labels of single samples, one line for each attacker. Right: the median PSNR (dB) of
     single images, one line for each attack, with the better attacker.
     """
-    # Categories keep their order, and precisions without a value leave a gap.
-    precision = pd.CategoricalDtype(list(record.stated(Parameters).precisions))
-    rows = record.rows(NetworkLabels).astype({"precision": precision, "label_error": float})
-    errors = rows.groupby(["attacker", "precision"], observed=False)["label_error"].median().clip(lower=1e-17)
-    rows = select(record.rows(RestoredImages), size=1, not_restored=0).astype({"precision": precision})
-    each = rows.groupby(["attack", "precision", "attacker"], sort=False, observed=False)["psnr"].median()
+    labels = record.rows(NetworkLabels).astype({"precision": _precisions(record), "label_error": float})
+    # Precisions without a value leave a gap.
+    errors = labels.groupby(["attacker", "precision"], observed=False)["label_error"].median().clip(lower=1e-17)
+    images = select(record.rows(RestoredImages), size=1, not_restored=0).astype({"precision": _precisions(record)})
+    each = images.groupby(["attack", "precision", "attacker"], sort=False, observed=False)["psnr"].median()
     best = each.groupby(["attack", "precision"], sort=False, observed=False).max()
-    words = (ATTACKERS["told"], ATTACKERS["not told"])
+    of_attackers = lines(
+        "precision", "label_error", by="attacker", label=ATTACKERS.__getitem__, order=[*ATTACKERS.values()][:2]
+    )
+    of_attacks = lines("precision", "psnr", by="attack", label=_attack_in_words)
+    known = level(KNOWN, linewidth=1.0)
+    left = {"yscale": "log", "ylabel": "median label error (L1)", "title": "labels of single samples"}
+    right = {"ylabel": "median PSNR (dB)", "title": "single images, better attacker", "ylim": (0, None)}
     return arranged(
         [
-            panel(
-                errors.reset_index(),
-                lines("precision", "label_error", by="attacker", label=ATTACKERS.__getitem__, order=words),
-                level(KNOWN, linewidth=1.0),
-                _slanted,
-                _with_legend,
-                yscale="log",
-                ylabel="median label error (L1)",
-                title="labels of single samples",
-            ),
-            panel(
-                best.reset_index(),
-                lines("precision", "psnr", by="attack", label=_attack_in_words),
-                _slanted,
-                _with_legend,
-                ylabel="median PSNR (dB)",
-                title="single images, better attacker",
-                ylim=(0, None),
-            ),
+            panel(errors.reset_index(), of_attackers, known, _slanted, _with_legend, **left),
+            panel(best.reset_index(), of_attacks, _slanted, _with_legend, **right),
         ],
         2,
         height=3.6,
@@ -604,37 +570,32 @@ def figure_certificates(record: Record) -> Figure:
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
-    rows = record.part("labels")
+    parts = ("labels", "batches", "counts", "sentences", "images")
+    labels, batches, counts, text, images = (record.part(name) for name in parts)
+    right = average_of("right", "labels recovered", "samples", count="cases")
     found = collected(
-        record, rows, "soft labels", average_of("right", "labels recovered", "samples", count="cases"),
-        attack="exact solver, " + rows["attacker"].map(ATTACKERS), network=rows["network"],
-        training=stages(rows["epochs"]), data=rows["dataset"], client=rows["precision"],
-        detail=rows["labels"] + " labels",
+        record, labels, "soft labels", right, attack="exact solver, " + labels["attacker"].map(ATTACKERS),
+        network=labels["network"], training=stages(labels["epochs"]), data=labels["dataset"],
+        client=labels["precision"], detail=labels["labels"] + " labels",
     )  # fmt: skip
-    rows = record.part("batches")
     found += collected(
-        record, rows, "soft labels", average_of("right", "labels recovered", "batches", count="cases"),
-        attack="batch solver, " + rows["attacker"].map(ATTACKERS), network="resnet20", data=rows["dataset"],
-        batch=rows["size"].astype(int), client=rows["precision"], detail=rows["labels"] + " labels",
+        record, batches, "soft labels", replace(right, cases="batches"),
+        attack="batch solver, " + batches["attacker"].map(ATTACKERS), network="resnet20", data=batches["dataset"],
+        batch=batches["size"].astype(int), client=batches["precision"], detail=batches["labels"] + " labels",
     )  # fmt: skip
-    rows = record.part("counts")
+    counted = average_of("share", "labels found", "batches", spread="share_spread", count="batches")
     found += collected(
-        record, rows, "labels", average_of("share", "labels found", "batches", spread="share_spread", count="batches"),
-        attack=rows["method"].map(METHODS), network="lenet5, relu", data=rows["dataset"], batch=COUNTED,
-        client=rows["precision"],
+        record, counts, "labels", counted, attack=counts["method"].map(METHODS), network="lenet5, relu",
+        data=counts["dataset"], batch=COUNTED, client=counts["precision"],
     )  # fmt: skip
-    rows = record.part("sentences")
     found += collected(
-        record, rows, "text", average_of("right", "sentences read exactly", "batches", count="cases"),
-        attack="words in the span", network=rows["network"], data=TEXT, batch=2, client=rows["precision"],
+        record, text, "text", average_of("right", "sentences read exactly", "batches", count="cases"),
+        attack="words in the span", network=text["network"], data=TEXT, batch=2, client=text["precision"],
     )  # fmt: skip
-    rows = record.part("images")
+    restoring = images["attack"].map(RESTORING)
+    told = (", " + images["attacker"].map(ATTACKERS)).mask(images["attack"] == "matching", "")
     return found + collected(
-        record, rows, "images", median_of("lowest_psnr", "PSNR of a batch's worst image", "batches"),
-        attack=[
-            RESTORING[attack][1] + ("" if attack == "matching" else f", {ATTACKERS[attacker]}")
-            for attack, attacker in zip(rows["attack"], rows["attacker"], strict=True)
-        ],
-        network=[RESTORING[attack][0] for attack in rows["attack"]], data=rows["dataset"],
-        batch=rows["size"].astype(int), client=rows["precision"],
+        record, images, "images", median_of("lowest_psnr", "PSNR of a batch's worst image", "batches"),
+        attack=restoring.str[1] + told, network=restoring.str[0], data=images["dataset"],
+        batch=images["size"].astype(int), client=images["precision"],
     )  # fmt: skip

@@ -20,17 +20,8 @@ CHOSEN = {"model": ["lenet"], "defenses": ["none", "prune/0.9"], "batch_sizes": 
 MORE = {"noises": [1.0]}
 
 
-def test_every_audit_has_its_cost_and_its_findings(record: Record) -> None:
-    frame = record.frame()
-    assert not frame["deceived"].fillna(False).astype(bool).any()
-    frame = record.rows(audit.AuditedBatch)
-    cells = frame.groupby(["batch_size", "defense"])
-    assert len(cells) == 4
-    assert (cells["cosine"].count() == 1).all()
-    assert (cells["certificate"].count() > 3).all()
-
-
 def test_the_worst_is_what_an_audit_reports(record: Record) -> None:
+    assert not record.frame()["deceived"].fillna(False).astype(bool).any()
     worst = audit.worst(record).set_index(["batch_size", "defense"])
     assert worst.loc[(1, "none"), "image-psnr"] > 60
     assert worst.loc[(1, "prune/0.9"), "image-psnr"] < 20
@@ -40,8 +31,7 @@ def test_the_worst_is_what_an_audit_reports(record: Record) -> None:
 
 def test_a_federation_is_gradient_descent_on_the_mean_of_its_clients() -> None:
     federation = Federation.of(3, torch.float64, 0, "cpu")
-    before = federation.model.state_dict()
-    before = {name: value.clone() for name, value in before.items()}
+    before = {name: value.clone() for name, value in federation.model.state_dict().items()}
     sent = federation.round()
     mean = average([update.leak.gradients for update in sent])
     for name, value in federation.model.state_dict().items():

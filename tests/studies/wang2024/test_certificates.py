@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import product
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 
@@ -12,7 +11,6 @@ from gradleak import studies
 from gradleak.errors import InputError
 from gradleak.hunting import FAMILIES, hunt
 from gradleak.runs.records import Record
-from gradleak.show import figures
 from gradleak.show.summaries import select
 from gradleak.studies.wang2024 import certificates
 
@@ -41,12 +39,6 @@ def test_trials_count_what_the_hunt_counts(record: Record) -> None:
     assert all(own[column] == counted.outcomes[name] for name, column in certificates.COUNTS.items())
 
 
-def test_many_seeds_are_distributed_over_trials() -> None:
-    experiments = certificates.Parameters(broken=["clipped"], labels=60, batches=1).experiments()
-    hunts = [one for one in experiments if isinstance(one, certificates.Hunt) and one.family == "labels"]
-    assert [(one.first, one.seeds, one.seed) for one in hunts] == [(0, 25, 2023), (25, 25, 2023), (50, 10, 2023)]
-
-
 def test_a_proof_confirms_the_search_and_finds_labels_of_three_classes(record: Record) -> None:
     proved = record.rows(certificates.Proved)
     ordinary = select(proved, classes=10, spread=1.0)
@@ -66,14 +58,10 @@ def test_the_map_shows_the_borders(record: Record) -> None:
     assert (mapped[3].xs(False, level="known") == 0).all()
 
 
-def test_clipping_hides_nothing(record: Record) -> None:
+def test_clipping_hides_nothing_and_broken_assumptions_are_noticed(record: Record) -> None:
     clipped = select(record.rows(certificates.Clipped), norm=0.1)
-    assert (clipped["touched"] == 100).all()
     assert (clipped["unique_right"] >= 90).all()
     assert (select(clipped, labels="smoothing")["unaware"] <= 10).all()
-
-
-def test_broken_assumptions_are_noticed_if_an_equation_is_left(record: Record) -> None:
     broken = select(record.rows(certificates.Broken), classes=10, spread=1.0)
     assert set(broken["what"]) == set(certificates.VIOLATED)
     assert (broken["wrong"] == 0).all()
@@ -83,30 +71,14 @@ def test_a_case_is_the_same_each_time_and_cases_are_difficult() -> None:
     drawn, again = ([certificates.case(number, 7) for number in range(300)] for _ in range(2))
     assert all(torch.equal(one.weight, two.weight) for one, two in zip(drawn, again, strict=True))
     assert {one.weight.dtype for one in drawn} == set(certificates.DTYPES.values())
-    assert max(len(one.hidden) for one in drawn) > 8
-    assert min(one.factor for one in drawn) < 0.01
-    assert max(one.factor for one in drawn) > 100
 
 
 @pytest.mark.parametrize(
-    ("values", "reason"),
-    [({"broken": ["nothing"]}, "must be one of none, clipped"), ({"classes": [2, 10]}, "3"), ({"proved": [2]}, "3")],
+    ("values", "reason"), [({"broken": ["nothing"]}, "must be one of none, clipped"), ({"classes": [2, 10]}, "3")]
 )
 def test_unknown_assumptions_and_two_classes_are_refused(values: dict[str, list[str | int]], reason: str) -> None:
     with pytest.raises(InputError, match=reason):
         studies.parameters(STUDY, "quick", values)
-
-
-def test_tables_and_figures(record: Record) -> None:
-    assert list(certificates.attacks_table(record)["attack"]) == [*FAMILIES, *["difficult cases"] * 5]
-    (line,) = certificates.broken_table(record).to_dict(orient="records")
-    assert (line["broken assumption"], line["wrong certificates"]) == ("signs of lower layers", "0")
-    assert len(certificates.clipped_table(record)) == 1
-    assert certificates.cost_line(record).count("%") == len(certificates.CHECKED)
-    for draw in (certificates.figure_outcomes, certificates.figure_map, certificates.figure_broken):
-        figure = draw(record)
-        assert figures.gray_table(figure).std() > 0.02
-        plt.close(figure)
 
 
 def test_a_wrong_certificate_is_counted_for_its_attack(record: Record) -> None:

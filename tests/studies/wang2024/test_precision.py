@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import torch
 
-from gradleak.precision import PRECISIONS
 from gradleak.runs.records import Record
 from gradleak.studies.wang2024 import precision
 
 STUDY = "precision"
-CHOSEN = {
-    "precisions": ["float32", "bfloat16"],
-    "samples": 4,
-    "images": ["connected", "matching"],
-    "steps": 3,
-}
+CHOSEN = {"precisions": ["float32", "bfloat16"], "samples": 4, "images": ["connected", "matching"], "steps": 3}
 
 
 def test_nothing_certified_is_wrong(record: Record) -> None:
@@ -33,8 +25,7 @@ def test_a_wrong_certificate_is_counted() -> None:
     assert precision.compared(off, true, "exact", 5e-3)["wrong"] == 0
     assert precision.compared(off, true, "partial", 1e-3)["wrong"] == 0
     assert precision.compared(off * torch.nan, true, "unique", None)["wrong"] == 1
-
-
-def test_the_page_offers_every_precision() -> None:
-    field = precision.Parameters.model_fields["precisions"]
-    assert set(get_args(get_args(field.annotation)[0])) == set(PRECISIONS)
+    cases = [("unique", True, 0.5, 2e-3), ("failed", False, 0.0, 2.0), ("ambiguous", False, 1.0, 1e-2)]
+    counted = precision.summed(cases)
+    assert [counted[name] for name in ("cases", "unique_count", "failed_count", "wrong")] == [3, 1, 1, 1]
+    assert (counted["right"], counted["label_error"]) == (50, 2e-3)
