@@ -64,6 +64,8 @@ WRONG = [
         '[{"network": "lenet", "size": 3, "labels": "hard"}]',
         "its 'labels', input should be",
     ),
+    ("batches", "cells", '[{"network": "lenet5", "size": 3, "stage": "trained"}]', "no training recipe for"),
+    ("batches", "cells", '[{"network": "layer", "size": 3}]', "3 samples need as many classes; got 0"),
     (
         "batches",
         "joint_cells",
