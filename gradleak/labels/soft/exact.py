@@ -505,7 +505,7 @@ def _lines_without_each(across: Tensor, heights: Tensor, weights: Tensor) -> tup
     Where one class lies far away from all others, the lines are fitted to what one line through all classes leaves.
     Otherwise that class would hide the others' residuals in the rounding errors of the sums.
     """
-    weights, heights, common = weights.unsqueeze(2), heights.unsqueeze(2), 0
+    weights, heights, common = weights.unsqueeze(2), heights.unsqueeze(2), heights.new_zeros(())
     sizes = heights.abs()
     if (sizes.sum(dim=1) < (1 + LONELY) * sizes.amax(dim=1)).any():
         away = across - (weights * across).sum(dim=1, keepdim=True) / weights.sum(dim=1, keepdim=True)
