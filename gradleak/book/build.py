@@ -13,6 +13,7 @@ from pathlib import Path
 
 import joblib
 import yaml
+from joblib.externals.loky import get_reusable_executor
 
 from gradleak import paths, studies
 from gradleak.book import generated, pages
@@ -110,6 +111,9 @@ def run_pages(
                     note(studies.load(name), f"{result.seconds:.0f} s")
     except BrokenProcessPool as error:
         raise GradleakError("a page's process ended without an error message: was there too little memory?") from error
+    finally:
+        if not alone:
+            get_reusable_executor().shutdown()  # the workers' memory and GPUs are free again
     if failed:
         raise GradleakError(f"{len(failed)} of {len(ordered)} pages failed: {', '.join(failed)}; see the errors above")
     return {study.name: runs[study.name] for study in ordered}

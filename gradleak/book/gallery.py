@@ -38,18 +38,8 @@ def _card(study: Study, verdicts: str, *, pictured: bool) -> str:
     finding = study.module.headline(record).sentence if pictured and record else study.title
     picture = [f":img-top: generated/gallery/{study.name}.png", f":img-alt: {finding}"] if pictured else []
     link = [f":link: executed/{study.paper}/{study.name}", ":link-type: doc"]
-    return "\n".join(
-        [
-            f":::{{grid-item-card}} {study.title}",
-            *picture,
-            *link,
-            "",
-            study.place,
-            "+++",
-            verdicts or "no claims",
-            ":::",
-        ]
-    )
+    body = ["", study.place, "", verdicts or "no claims", ":::"]
+    return "\n".join([f":::{{grid-item-card}} {study.title}", *picture, *link, *body])
 
 
 def best(notebook: Path) -> bytes | None:

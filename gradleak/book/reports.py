@@ -112,11 +112,6 @@ class Tally:
         return sum(bool(line.recorded.agrees) for line in self.lines)
 
     @property
-    def decided(self) -> int:
-        """The number of claims that are decided at the paper's scale."""
-        return sum(line.recorded.verdict in claims.DECIDED for line in self.lines)
-
-    @property
     def row(self) -> tuple[str, str]:
         """Links to the pages that measure the claims, and the numbers of claims by verdict."""
         pages = dict.fromkeys(line.claim.study for line in self.lines)

@@ -44,7 +44,7 @@ def grouped(rows: pd.DataFrame, by: str | Sequence[str]) -> list[tuple[tuple[Any
     return list(rows.groupby(keys, sort=False)) if keys else [((), rows)]
 
 
-def looked(
+def styled_groups(
     rows: pd.DataFrame,
     by: str | Sequence[str],
     label: Named,
@@ -137,7 +137,7 @@ def lines(
 
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
         every, count = sorted(rows[x].unique()), len(grouped(rows, by))
-        for number, name, group, look in looked(rows, by, label, order, looks, **style):
+        for number, name, group, look in styled_groups(rows, by, label, order, looks, **style):
             values = group.groupby(x)
             shown = values[y].agg(middle).astype(float)
             at = shown.index.to_numpy()
@@ -200,7 +200,7 @@ def scattered(
     """
 
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
-        for number, name, group, look in looked(rows, by, label, order, looks, **{"markersize": 0} | style):
+        for number, name, group, look in styled_groups(rows, by, label, order, looks, **{"markersize": 0} | style):
             # Large and small markers take turns, so that points in the same place are seen.
             size = look["markersize"] or (7, 4.5)[number % 2]
             own = group[[x, y]].astype(float)
@@ -418,7 +418,7 @@ def proportions(
         names = list(rows[y].unique())
         named_lines(axis, names)
         count = len(grouped(rows, by))
-        for number, label, own, look in looked(rows, by, listed, order, looks, linestyle="", markersize=7):
+        for number, label, own, look in styled_groups(rows, by, listed, order, looks, linestyle="", markersize=7):
             for name, group in own.groupby(y, sort=False):
                 place = names.index(name) + aside * (number - (count - 1) / 2)
                 axis.plot(interval(group[x]), [place, place], color=look["color"], linewidth=1.8)

@@ -98,7 +98,7 @@ class Table:
     def _repr_html_(self) -> str:
         head = zip(map(str, self.frame.columns), self._sides, strict=True)
         rows = [[(*cell[:2], side) for cell, side in zip(row, self._sides, strict=True)] for row in self._cells]
-        return PAGE.render(table=self, head=list(head), rows=rows, notes_title=self._notes_title)
+        return str(PAGE.render(table=self, head=list(head), rows=rows, notes_title=self._notes_title))
 
     def _repr_markdown_(self) -> str:
         def shown(text: str, badge: str, link: str) -> str:

@@ -70,7 +70,7 @@ def test_pages_are_run_once_and_stale_ones_removed(
     assert included <= set(made), "what the book's text includes"
     for name, words in {
         "pages-toy2020.md": ":img-top: generated/gallery/toy.png\n:img-alt: A toy: draws and their sum\n"
-        ":link: executed/toy2020/toy\n:link-type: doc\n\nTable 1\n+++\n1 reproduced",
+        ":link: executed/toy2020/toy\n:link-type: doc\n\nTable 1\n\n1 reproduced",
         "pages-empty2020.md": "No page",
         "report-toy2020.md": "no report",
         "scores.md": "**The papers' claims, 1**: 1 reproduced.\n- **Our own, 0**: none.",

@@ -98,23 +98,21 @@ def toy(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> Toy:
     return checkout
 
 
-class FileOperations:
-    """Counts the file operations of a child, and kills it and all that it started just before one of them."""
+# The number of file operations of a child.
+operations = RawValue("L")
 
-    def __init__(self) -> None:
-        self.count = RawValue("L")
 
-    def killing(self, at: int | None = None) -> Callable[[], None]:
-        """Return what prepares a child that is killed before its operation of this number, or not at all."""
-        self.count.value = 0
+def counting(last: int | None = None) -> Callable[[], None]:
+    """Return what makes a child count its file operations, and kills it and all that it started before the last one."""
+    operations.value = 0
 
-        def counted(event: str, arguments: object) -> None:
-            if event == "open" or event.startswith(("os.", "shutil.")):
-                self.count.value += 1
-                if self.count.value == at:
-                    os.killpg(0, signal.SIGKILL)
+    def count(event: str, arguments: object) -> None:
+        if event == "open" or event.startswith(("os.", "shutil.")):
+            operations.value += 1
+            if operations.value == last:
+                os.killpg(0, signal.SIGKILL)
 
-        return lambda: sys.addaudithook(counted)
+    return lambda: sys.addaudithook(count)
 
 
 def whole_files(toy: Toy) -> int:
@@ -128,15 +126,14 @@ def whole_files(toy: Toy) -> int:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_what_is_killed_at_any_moment_goes_on_and_comes_to_the_same(toy: Toy, command: str) -> None:
     work, result = works(toy)[command]
-    operations = FileOperations()
-    assert Child(work, operations.killing()).code() == 0
-    draws, last, wanted, killed = random.Random(command), operations.count.value, result(), 0
+    assert Child(work, counting()).code() == 0
+    draws, last, wanted, killed = random.Random(command), operations.value, result(), 0
     while killed < KILLS:
         # From the beginning, or there would be nothing left to kill.
         for file in (*toy.kept(), *toy.root.glob("results/**/*.json"), *paths.executed().rglob("toy.*")):
             file.unlink()
         # A run may need fewer operations than the first, and then ends by itself.
-        killed += Child(work, operations.killing(draws.randint(1, last))).code() == -signal.SIGKILL
+        killed += Child(work, counting(draws.randint(1, last))).code() == -signal.SIGKILL
         whole_files(toy)
         assert Child(work).code() == 0
         assert result() == wanted

@@ -23,6 +23,7 @@ from docutils.utils import new_document
 from sphinx import addnodes
 
 from gradleak import paths, studies
+from gradleak.book import gallery
 
 ROOT = Path(__file__).parents[2]
 # What replaces jupyter-book: the extensions that it loads for us, by their own names.
@@ -48,9 +49,11 @@ PLACES = {
     "book/executed/wang2024/noise": ["wang2024", "Section 5.2, Table 5, Figure 6"],
     "book/executed/wang2024/deep": ["wang2024", "Beyond section 4.2"],
 }
+NOISE: Any = SimpleNamespace(name="noise", paper="wang2024", title="Noise", place="Table 5")
 TEXTS = {
     "index": "# Index\n\nSee {page}`noise` and {numref}`tab-noise-sums`.\n\n```{bibliography}\n```\n",
     "executed/wang2024/deep": "# Another page\n\nText.\n",
+    "cards": "# Cards\n\n" + gallery.text([NOISE], {"noise": []}, ()),
     "scoreboard": "# Scoreboard\n\n{bookfile}`the page <book/executed/wang2024/noise.html#a-page>`\n",
     "british": "# Noise\n\nThis defence changes **what**\nleaks: $\\gamma = 1$. See [the other](american.md).\n\n"
     "## How much\n\nMuch.\n",
@@ -177,6 +180,7 @@ def test_names_stand_in_captions_and_references_and_links_lead_to_what_is_there(
     assert (html / "records/noise.json").is_file()
     assert "gone.json" not in text
     assert 'href="executed/wang2024/noise.html#a-page"' in (html / "book/scoreboard.html").read_text()
+    assert 'href="executed/wang2024/noise.html"' in (html / "book/cards.html").read_text()
     assert 'href="executed/wang2024/noise.html#tab-noise-sums"' in (html / "book/index.html").read_text()
 
 
