@@ -344,8 +344,7 @@ def _record_undecided(minutes: float | None, jobs: int | None, out: Path | None,
     entries = queue.queue()
     if dry_run:
         _show([entry.row for entry in entries])
-        for line in queue.summary(entries):
-            typer.echo(line)
+        typer.echo(queue.summary(entries))
         return
     for line in queue.run(entries, minutes=minutes, jobs=jobs, out=out, say=tqdm.write):
         typer.echo(line)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import errno
 import importlib
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 
 import gradleak
@@ -157,33 +156,26 @@ def forget() -> None:
         del sys.modules[name]
 
 
-@dataclass(frozen=True)
 class Toy:
-    """A copy of the package with the study `toy` alone, in a checkout of its own with a space in its path."""
+    """A copy of the package with the study `toy` alone, in a checkout of its own with a space in its path.
 
-    root: Path
-    study_cell: str = STUDY_CELL
+    Attributes:
+        root: The checkout.
+        module: The study.
+        claims: Its claims.
+        notebook: Its page.
+        trace: The file to which each trial writes its number when it begins.
+        go: The file for which trials wait that were edited to do so.
+    """
 
-    @property
-    def module(self) -> Path:
-        return self.root / "gradleak" / "studies" / "toy2020" / "toy.py"
+    study_cell = STUDY_CELL
 
-    @property
-    def claims(self) -> Path:
-        return self.root / "gradleak" / "claims" / "toy2020" / "toy.yaml"
-
-    @property
-    def notebook(self) -> Path:
-        return self.root / "notebooks" / "toy2020" / "toy.ipynb"
-
-    @property
-    def trace(self) -> Path:
-        return self.root / "trace"
-
-    @property
-    def go(self) -> Path:
-        """The file for which trials wait that were edited to do so."""
-        return self.root / "trace go"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.module = root / "gradleak" / "studies" / "toy2020" / "toy.py"
+        self.claims = root / "gradleak" / "claims" / "toy2020" / "toy.yaml"
+        self.notebook = root / "notebooks" / "toy2020" / "toy.ipynb"
+        self.trace, self.go = root / "trace", root / "trace go"
 
     @property
     def traced(self) -> list[int]:
@@ -216,32 +208,19 @@ class Toy:
 
     def write_notebook(self, *cells: str, parameters: str = PARAMETERS) -> None:
         """Write the page: the parameters cell and then these cells."""
-        tagged = [({"tags": ["parameters"]}, parameters), *(({}, cell) for cell in cells)]
-        content = {
-            "cells": [
-                {"cell_type": "code", "id": f"cell-{number}", "metadata": metadata, "source": source}
-                | {"outputs": [], "execution_count": None}
-                for number, (metadata, source) in enumerate(tagged)
-            ],
-            "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
-            "nbformat": 4,
-            "nbformat_minor": 5,
-        }
-        self.notebook.write_text(json.dumps(content))
+        made = [nbformat.v4.new_code_cell(cell, id=f"cell-{place}") for place, cell in enumerate((parameters, *cells))]
+        made[0].metadata["tags"] = ["parameters"]
+        kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+        nbformat.write(nbformat.v4.new_notebook(cells=made, metadata=kernel), self.notebook)
 
     def start(self, script: str) -> subprocess.Popen[str]:
         """Start a Python process in this checkout, one that listens to Ctrl-C."""
         # Whatever a shell starts in the background ignores it, and so does all that it starts.
         listens = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         return subprocess.Popen(
-            [sys.executable, "-c", listens + script],
-            cwd=self.root,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": str(self.root)},
-            start_new_session=True,
-        )
+            [sys.executable, "-c", listens + script], env=os.environ | {"PYTHONPATH": str(self.root)}, cwd=self.root,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
 
     def python(self, script: str) -> str:
         """Run a Python process in this checkout to its end and return what it printed."""

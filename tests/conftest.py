@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -52,6 +53,17 @@ def listening() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Start Chromium; without it the tests are skipped, but not where it is required."""
+    from gradleak.book.browser import chromium, executable
+
+    if executable() is None and os.environ.get("GRADLEAK_REQUIRE_BROWSER") != "1":
+        pytest.skip("no Chromium on this machine")
+    with chromium() as started:
+        yield started
 
 
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -37,10 +37,7 @@
     for (const image of document.querySelectorAll(IMAGES)) {
       if (image.closest("a")) continue
       image.classList.add("gradleak-enlarges")
-      image.tabIndex = 0
-      image.setAttribute("role", "button")
-      image.setAttribute("aria-haspopup", "dialog")
-      image.title = "Enlarge"
+      Object.assign(image, { tabIndex: 0, role: "button", ariaHasPopup: "dialog", title: "Enlarge" })
       const enlarge = () => open(dialog ??= dialogOf(), image)
       image.addEventListener("click", enlarge)
       image.addEventListener("keydown", event => {

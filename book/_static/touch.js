@@ -16,21 +16,26 @@
   function drawn(parent, name, attributes = {}, text = "") {
     const made = document.createElementNS(SVG, name)
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value)
-    if (text) made.textContent = text
+    made.textContent = text
     parent.append(made)
-    return made
-  }
-
-  // A picture without a text of its own: the sentence below it says what it shows.
-  function canvas(width, height) {
-    const made = document.createElementNS(SVG, "svg")
-    made.setAttribute("viewBox", `0 0 ${width} ${height}`)
-    made.setAttribute("aria-hidden", "true")
     return made
   }
 
   // A linear scale from [low, high] to [start, end]
   const scale = (low, high, start, end) => value => start + (value - low) / (high - low) * (end - start)
+
+  // A picture with horizontal lines at the ticks, each [height, text, class], and words below. It has no text of its
+  // own: the sentence below the picture says what it shows.
+  function plot(box, ticks, words, title = "") {
+    const picture = drawn(document.createDocumentFragment(), "svg", { viewBox: `0 0 ${box.width} ${box.height}`, "aria-hidden": true })
+    for (const [y, text, kind = "touch-grid"] of ticks) {
+      drawn(picture, "line", { x1: box.left, x2: box.right, y1: y, y2: y, class: kind })
+      drawn(picture, "text", { x: box.left - 6, y: y + 4, class: "touch-end" }, text)
+    }
+    drawn(picture, "text", { x: (box.left + box.right) / 2, y: box.bottom + 33, class: "touch-middle" }, words)
+    drawn(picture, "text", { x: box.left, y: 14, class: "touch-title" }, title)
+    return picture
+  }
 
   // Numbers ------------------------------------------------------------------------------------------------------
 
@@ -64,29 +69,18 @@
     return rest.reduce((total, value) => total + (value - mean) ** 2, 0) / rest.length
   }
 
-  // The minimum of a function on [lower, upper], where it has one minimum
-  function goldenSection(loss, lower, upper) {
-    const golden = (Math.sqrt(5) - 1) / 2
-    for (let step = 0; step < 80; step += 1) {
-      const width = upper - lower
-      const left = upper - golden * width, right = lower + golden * width
-      if (loss(left) < loss(right)) upper = right
-      else lower = left
-    }
-    return (lower + upper) / 2
-  }
-
   // A slider over λ ----------------------------------------------------------------------------------------------
 
   const POSITIONS = 400
+  const ALL = Array.from({ length: POSITIONS + 1 }, (_, position) => position)
   // Below this loss, and nearer to the true scalar than this, rounding hides the difference.
   const LEAST_LOSS = 1e-9, SAME = 1e-5
   const ROUND = [1, 1.5, 2, 3, 4, 5, 7]
+  const ascending = (one, other) => one - other
 
   function labelSlider(container, data) {
     // Positions are spaced evenly in log |λ|, and λ rises from left to right whatever its sign.
-    const ends = [data.first, data.last].sort((one, other) => one - other)
-    const logs = ends.map(end => Math.log(Math.abs(end)))
+    const logs = [data.first, data.last].sort(ascending).map(end => Math.log(Math.abs(end)))
     const sign = Math.sign(data.truth)
     const plain = position => sign * Math.exp(logs[0] + position / POSITIONS * (logs[1] - logs[0]))
     const positionOf = scalar => (Math.log(Math.abs(scalar)) - logs[0]) / (logs[1] - logs[0]) * POSITIONS
@@ -94,100 +88,87 @@
     // The position nearest to the true scalar stands for the true scalar itself.
     const scalarAt = position => position === home ? data.truth : plain(position)
     const trueLabel = labelAt(data, data.truth)
-    const grid = Array.from({ length: POSITIONS + 1 }, (_, position) => {
-      const label = labelAt(data, scalarAt(position))
-      return { position, label, loss: lossOf(data, label) }
-    })
+    const labels = ALL.map(position => labelAt(data, scalarAt(position)))
+    const losses = labels.map(label => lossOf(data, label))
 
     // The label as bars
-    const width = 400, height = 250, left = 46, right = 392, top = 26, bottom = 214
+    const box = { width: 400, height: 250, left: 46, right: 392, top: 26, bottom: 214 }
+    const { left, right, top, bottom } = box
     const classes = data.logits.length
-    const every = grid.flatMap(point => point.label)
-    const low = Math.min(-0.1, ...every), high = Math.max(1, ...every)
+    const low = Math.min(-0.1, ...labels.flat()), high = Math.max(1, ...labels.flat())
     const up = scale(low, high, bottom, top)
     const slot = (right - left) / classes
-    const bars = canvas(width, height)
+    const values = [-0.5, 0, 0.5, 1].filter(value => value >= low && value <= high)
+    const bars = plot(box, values.map(value => [up(value), minus(String(value)), value ? "touch-grid" : "touch-axis"]),
+      "entry of the label", "pseudo label")
     const hatch = `hatch-${Math.random().toString(36).slice(2)}`
     const pattern = drawn(drawn(bars, "defs"), "pattern", {
       id: hatch, width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)",
     })
     drawn(pattern, "rect", { width: 6, height: 6, class: "touch-wrong" })
     drawn(pattern, "line", { x1: 0, y1: 0, x2: 0, y2: 6, class: "touch-hatch" })
-    drawn(bars, "text", { x: left, y: 14, class: "touch-title" }, "pseudo label")
-    for (const tick of [-0.5, 0, 0.5, 1].filter(value => value >= low && value <= high)) {
-      drawn(bars, "line", { x1: left, x2: right, y1: up(tick), y2: up(tick), class: tick ? "touch-grid" : "touch-axis" })
-      drawn(bars, "text", { x: left - 6, y: up(tick) + 4, class: "touch-end" }, minus(String(tick)))
-    }
     const rectangles = data.logits.map((_, entry) =>
       drawn(bars, "rect", { x: left + (entry + 0.14) * slot, width: 0.72 * slot, "data-entry": entry + 1 }))
     trueLabel.forEach((value, entry) => drawn(bars, "line", {
       x1: left + (entry + 0.04) * slot, x2: left + (entry + 0.96) * slot, y1: up(value), y2: up(value), class: "touch-truth",
     }))
-    const labelled = Math.ceil(classes / 12)
-    for (let entry = 0; entry < classes; entry += labelled)
+    for (let entry = 0; entry < classes; entry += Math.ceil(classes / 12))
       drawn(bars, "text", { x: left + (entry + 0.5) * slot, y: bottom + 16, class: "touch-middle" }, String(entry + 1))
-    drawn(bars, "text", { x: (left + right) / 2, y: bottom + 32, class: "touch-middle" }, "entry of the label")
 
     // The loss as a curve
-    const losses = grid.filter(point => point.position !== home).map(point => point.loss)
-    const floor = Math.max(Math.log10(LEAST_LOSS), Math.floor(Math.log10(Math.min(...losses))) - 1)
-    const ceiling = Math.ceil(Math.log10(Math.max(...losses)))
+    const others = losses.filter((_, position) => position !== home)
+    const floor = Math.max(Math.log10(LEAST_LOSS), Math.floor(Math.log10(Math.min(...others))) - 1)
+    const ceiling = Math.ceil(Math.log10(Math.max(...others)))
     const across = scale(0, POSITIONS, left, right)
     const rise = scale(floor, ceiling, bottom, top)
     const lossY = loss => rise(Math.max(floor, Math.log10(Math.max(loss, Number.MIN_VALUE))))
-    const curve = canvas(width, height)
-    drawn(curve, "text", { x: left, y: 14, class: "touch-title" }, "variance loss")
-    const inside = [data.low, data.high ?? data.last].map(end => across(positionOf(end))).sort((one, other) => one - other)
+    const step = Math.ceil((ceiling - floor) / 5)
+    const powers = ALL.map(number => ceiling - number * step).filter(exponent => exponent >= floor)
+    const curve = plot(box, powers.map(exponent => [rise(exponent), power(exponent)]), "λ (logarithmic)", "variance loss")
+    const inside = [data.low, data.high ?? data.last].map(end => across(positionOf(end))).sort(ascending)
     drawn(curve, "rect", { x: inside[0], width: inside[1] - inside[0], y: top, height: bottom - top, class: "touch-valid" })
     // The words stand on the side of the interval on which the true scalar leaves more room.
     const late = across(home) - inside[0] > inside[1] - across(home)
     drawn(curve, "text", { x: late ? inside[0] + 6 : inside[1] - 6, y: top + 14, class: late ? "" : "touch-end" }, "valid labels")
-    const step = Math.ceil((ceiling - floor) / 5)
-    for (let exponent = ceiling; exponent >= floor; exponent -= step) {
-      drawn(curve, "line", { x1: left, x2: right, y1: rise(exponent), y2: rise(exponent), class: "touch-grid" })
-      drawn(curve, "text", { x: left - 6, y: rise(exponent) + 4, class: "touch-end" }, power(exponent))
-    }
     const sizes = [-2, -1, 0, 1, 2, 3, 4].flatMap(exponent => ROUND.map(digit => digit * 10 ** exponent))
-    let free = -Infinity
-    const ticks = sizes.map(size => [across(positionOf(size)), sign * size]).sort((one, other) => one[0] - other[0])
-    for (const [x, tick] of ticks.filter(([x]) => x >= left && x <= right)) {
-      if (x - free < 34) continue
-      free = x
+    let free = left
+    for (const tick of sizes.map(size => sign * size).sort(ascending)) {
+      const x = across(positionOf(tick))
+      if (x < free || x > right) continue
+      free = x + 34
       drawn(curve, "line", { x1: x, x2: x, y1: bottom, y2: bottom + 4, class: "touch-axis" })
       drawn(curve, "text", { x, y: bottom + 16, class: "touch-middle" }, minus(String(Number(tick.toPrecision(3)))))
     }
-    drawn(curve, "text", { x: (left + right) / 2, y: bottom + 32, class: "touch-middle" }, "λ (logarithmic)")
     drawn(curve, "line", { x1: left, x2: right, y1: bottom, y2: bottom, class: "touch-axis" })
     drawn(curve, "line", { x1: across(home), x2: across(home), y1: top, y2: bottom, class: "touch-truth touch-dashed" })
-    const line = grid.map(point => `${across(point.position).toFixed(1)},${lossY(point.loss).toFixed(1)}`)
+    const line = losses.map((loss, position) => `${across(position).toFixed(1)},${lossY(loss).toFixed(1)}`)
     drawn(curve, "polyline", { points: line.join(" "), class: "touch-line" })
-    const point = drawn(curve, "circle", { r: 7, class: "touch-point" })
+    const point = drawn(curve, "circle", { r: 7 })
 
     const range = element("input", { type: "range", min: 0, max: POSITIONS, step: 1, "aria-label": "scalar λ" })
     const search = element("button", { type: "button" }, "Find the smallest loss")
     const said = element("p", { class: "gradleak-touch-now", role: "status", "aria-live": "polite" })
-    const key = element("p", { class: "gradleak-touch-key" },
-      element("span", { class: "touch-key-truth" }), " true label and true scalar λ*, which the server does not know")
 
     function show(scalar) {
       const label = labelAt(data, scalar), loss = lossOf(data, label)
       // As Python's figure does, count an entry as negative only where it is so by more than rounding.
       const negative = label.flatMap((value, entry) => value < -1e-9 ? [entry + 1] : [])
+      const kind = negative.length ? "touch-wrong" : "touch-bar"
       label.forEach((value, entry) => {
         const bar = rectangles[entry]
         bar.setAttribute("y", Math.min(up(value), up(0)))
         bar.setAttribute("height", Math.abs(up(value) - up(0)))
-        bar.dataset.value = value
-        bar.setAttribute("class", negative.length ? "touch-wrong" : "touch-bar")
+        bar.setAttribute("class", kind)
         bar.setAttribute("style", value < -1e-9 ? `fill: url(#${hatch})` : "")
+        bar.dataset.value = value
       })
       point.setAttribute("cx", across(positionOf(scalar)))
       point.setAttribute("cy", lossY(loss))
-      point.setAttribute("class", negative.length ? "touch-point touch-wrong" : "touch-point touch-bar")
+      point.setAttribute("class", `touch-point ${kind}`)
       const at = minus(scalar.toFixed(Math.abs(scalar) < 10 ? 3 : 2))
+      const entries = new Intl.ListFormat("en-GB").format(negative.map(String))
       const verdict = !negative.length ? "The label is valid"
-        : negative.length === 1 ? `Not a label: entry ${negative[0]} is negative`
-          : `Not a label: entries ${negative.slice(0, -1).join(", ")} and ${negative.at(-1)} are negative`
+        : negative.length === 1 ? `Not a label: entry ${entries} is negative` : `Not a label: entries ${entries} are negative`
       const found = Math.abs(scalar / data.truth - 1) < SAME
       const shown = loss < LEAST_LOSS ? `below ${power(Math.log10(LEAST_LOSS))}` : number(loss)
       said.textContent = `λ = ${at}. ${verdict}. Loss: ${shown}.`
@@ -197,20 +178,26 @@
     }
     range.addEventListener("input", () => show(scalarAt(Number(range.value))))
     search.addEventListener("click", () => {
-      // The server's search: the best valid position, refined between its neighbours. It uses the gradient alone.
-      const tried = Array.from({ length: POSITIONS + 1 }, (_, position) => {
-        const label = labelAt(data, plain(position))
-        return { position, loss: Math.min(...label) < 0 ? Infinity : lossOf(data, label) }
-      })
-      const best = tried.reduce((one, other) => other.loss < one.loss ? other : one).position
-      const found = goldenSection(place => lossOf(data, labelAt(data, plain(place))), best - 1, best + 1)
-      range.value = Math.round(found)
-      show(plain(found))
+      // The server's search: the best valid position, then positions ever closer around it. It uses the gradient alone.
+      let start = 0, width = POSITIONS, best = 0
+      for (let round = 0; round < 6; round += 1) {
+        const places = ALL.map(position => start + width * position / POSITIONS)
+        const tried = places.map(place => {
+          const label = labelAt(data, plain(place))
+          return round === 0 && Math.min(...label) < 0 ? Infinity : lossOf(data, label)
+        })
+        best = places[tried.indexOf(Math.min(...tried))]
+        width /= POSITIONS / 4
+        start = best - width / 2
+      }
+      range.value = Math.round(best)
+      show(plain(best))
     })
     container.append(
       element("div", { class: "gradleak-touch-pair" }, bars, curve),
       element("div", { class: "gradleak-touch-controls" }, element("span", { "aria-hidden": "true" }, "λ"), range, search),
-      said, key)
+      said, element("p", { class: "gradleak-touch-key" }, element("span", { class: "touch-key-truth" }),
+        " true label and true scalar λ*, which the server does not know"))
     // It begins in the middle of the interval, with a label that is valid and wrong.
     range.value = Math.round((positionOf(data.low) + positionOf(data.high ?? data.last)) / 2)
     show(scalarAt(Number(range.value)))
@@ -229,21 +216,20 @@
     const smallest = Math.min(...steps.flatMap(step => [...step.others, ...step.miss === null ? [] : [step.miss]]))
     const floor = Math.floor(Math.log10(smallest)), high = Math.log10(2)
 
-    // A picture of this width, which shows the steps up to one of them
-    function plot(width) {
-      const height = 290, left = 44, right = width - 8, top = 12, bottom = 250
+    // A picture of this width, and a function that shows the steps up to one of them
+    function replay(width) {
+      const box = { width, height: 290, left: 44, right: width - 8, top: 12, bottom: 250 }
+      const { left, right, top, bottom } = box
       const up = scale(floor, high, bottom, top)
       const y = distance => up(Math.log10(distance))
       const slot = (right - left) / last
       const middle = index => left + (index + 0.5) * slot
-      const picture = canvas(width, height)
-      const band = drawn(picture, "rect", { y: top, width: slot, height: bottom - top, class: "touch-band" })
-      for (let exponent = Math.floor(high); exponent >= floor; exponent -= 2) {
-        drawn(picture, "line", { x1: left, x2: right, y1: up(exponent), y2: up(exponent), class: "touch-grid" })
-        drawn(picture, "text", { x: left - 6, y: up(exponent) + 4, class: "touch-end" }, power(exponent))
-      }
-      drawn(picture, "line", { x1: left, x2: right, y1: y(data.fits), y2: y(data.fits), class: "touch-axis touch-dashed" })
+      const ticks = []
+      for (let exponent = Math.floor(high); exponent >= floor; exponent -= 2) ticks.push([up(exponent), power(exponent)])
+      const picture = plot(box, [...ticks, [y(data.fits), "", "touch-axis touch-dashed"]], "step")
       drawn(picture, "text", { x: right, y: y(data.fits) + 15, class: "touch-end" }, "below this line: in the span")
+      const band = drawn(picture, "rect", { y: top, width: slot, height: bottom - top, class: "touch-band" })
+      picture.prepend(band)
       const columns = steps.map((step, index) => {
         const column = drawn(picture, "g")
         step.others.forEach((distance, rank) => drawn(column, "circle", {
@@ -255,19 +241,14 @@
         drawn(picture, "text", { x: middle(index), y: bottom + 16, class: "touch-middle" }, String(index + 1))
         return column
       })
-      drawn(picture, "text", { x: (left + right) / 2, y: bottom + 34, class: "touch-middle" }, "step")
-      return {
-        picture,
-        upTo(step) {
-          band.setAttribute("x", left + (step - 1) * slot)
-          columns.forEach((column, index) => column.setAttribute("class", index < step ? "" : "touch-hidden"))
-        },
+      const upTo = step => {
+        band.setAttribute("x", left + (step - 1) * slot)
+        columns.forEach((column, index) => column.setAttribute("class", index < step ? "" : "touch-hidden"))
       }
+      return { picture, upTo }
     }
 
-    const play = element("button", { type: "button" }, "Play")
-    const back = element("button", { type: "button" }, "Back")
-    const forward = element("button", { type: "button" }, "Forward")
+    const [play, back, forward] = ["Play", "Back", "Forward"].map(text => element("button", { type: "button" }, text))
     const range = element("input", { type: "range", min: 1, max: last, step: 1, "aria-label": "step of the reading" })
     const sentence = element("p", { class: "gradleak-touch-sentence", lang: "en" })
     const said = element("p", { class: "gradleak-touch-now", role: "status", "aria-live": "polite" })
@@ -276,7 +257,7 @@
       element("caption", {}, "The nearest words at this step"),
       element("thead", {}, element("tr", {}, element("th", {}, "word"), element("th", {}, "relative distance"))), nearest)
 
-    let now = 1, timer = null, drawing = plot(720)
+    let now = 1, timer = null, drawing = replay(720)
     function show(step) {
       now = Math.min(last, Math.max(1, step))
       const { piece, miss, others, names } = steps[now - 1]
@@ -337,7 +318,7 @@
     new ResizeObserver(() => {
       if (narrow === container.clientWidth < 520) return
       narrow = !narrow
-      const next = plot(narrow ? 340 : 720)
+      const next = replay(narrow ? 340 : 720)
       drawing.picture.replaceWith(next.picture)
       drawing = next
       drawing.upTo(now)

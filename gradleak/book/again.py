@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gradleak import claims, studies
 from gradleak.claims import Claim
-from gradleak.claims.judging import selected
 from gradleak.errors import GradleakError, InputError, MissingData, first_line
 from gradleak.runs import experiments, records, runner
 from gradleak.runs.comparing import Difference, compare, outcome, tells_time, worst
-from gradleak.runs.records import Record, Trial, part_of
+from gradleak.runs.records import Record, part_of
 from gradleak.wording import counted
 
 
@@ -60,12 +60,7 @@ class Again:
 
 
 def again(
-    study: str,
-    *,
-    minutes: float = 10.0,
-    most: int | None = None,
-    device: str | None = None,
-    jobs: int | None = None,
+    study: str, *, minutes: float = 10.0, most: int | None = None, device: str | None = None, jobs: int | None = None
 ) -> Again:
     """Run trials of a record again, the cheapest of every part first.
 
@@ -85,15 +80,14 @@ def again(
     if record is None:
         raise MissingData(f"'{study}' has no record: `gradleak record {study}` makes one")
     places = _in_turn(record)[:most]
-    recorded_inputs = [record.trials[place].inputs for place in places]
-    wanted = [device or ("auto" if records.on_gpu(one) else "cpu") for one in recorded_inputs]
-    inputs = [
-        loaded.on_device(one, experiments.resolve_device(name))
-        for one, name in zip(recorded_inputs, wanted, strict=True)
-    ]
+    inputs = []
+    for place in places:
+        recorded = record.trials[place].inputs
+        wanted = device or ("auto" if records.on_gpu(recorded) else "cpu")
+        inputs.append(loaded.on_device(recorded, experiments.resolve_device(wanted)))
     compared: dict[int, list[Difference]] = {}
     errors: dict[int, str] = {}
-    rows: dict[int, Trial] = {}
+    trials = list(record.trials)
     end = time.monotonic() + 60 * minutes
     with contextlib.closing(runner.try_trials([(loaded, one) for one in inputs], jobs=jobs)) as finished:
         for number, result in finished:
@@ -101,49 +95,29 @@ def again(
             if isinstance(result, GradleakError):
                 errors[place] = first_line(result)
             else:
-                recorded = record.trials[place]
-                compared[place] = compare(loaded, recorded, result)
-                rows[place] = recorded.model_copy(update={"rows": result.rows})
+                compared[place] = compare(loaded, record.trials[place], result)
+                trials[place] = record.trials[place].model_copy(update={"rows": result.rows})
             if time.monotonic() > end:
                 break
-    return Again(record, compared, errors, verdicts_changed(record, rows))
+    return Again(record, compared, errors, _changed(record, record.model_copy(update={"trials": trials})))
 
 
 def _in_turn(record: Record) -> list[int]:
     """Return the indices of a record's trials: the cheapest of every part, then the second of every part, and so on."""
-    turns: Counter[str] = Counter()
-    keyed = []
-    for place in sorted(range(len(record.trials)), key=lambda place: record.trials[place].seconds):
-        part = part_of(record.trials[place])
-        keyed.append((turns[part], record.trials[place].seconds, place))
-        turns[part] += 1
-    return [place for *_, place in sorted(keyed)]
+    turns: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
+    cheapest_first = sorted(range(len(record.trials)), key=lambda place: record.trials[place].seconds)
+    return sorted(cheapest_first, key=lambda place: next(turns[part_of(record.trials[place])]))
 
 
-def verdicts_changed(record: Record, rows: Mapping[int, Trial]) -> dict[str, tuple[str, str]]:
-    """Return the claims whose verdict changes if some trials of a record are replaced, with both verdicts.
+def _changed(record: Record, replaced: Record) -> dict[str, tuple[str, str]]:
+    """Return the claims whose verdicts differ between two records, with both verdicts.
 
     Claims on run times are left out, because times differ from run to run.
-
-    Args:
-        record: The record.
-        rows: The new trials, by the indices of the trials that they replace.
     """
-    trials = [rows.get(place, trial) for place, trial in enumerate(record.trials)]
-    replaced = record.model_copy(update={"trials": trials})
     study = studies.load(record.study)
-    judged = {claim.id: claim for claim in claims.load(record.study)}
-    changed = {}
-    # `record.lines` returns the same objects at every call, so a line can be identified by its `id`.
-    owners = [index for index, trial in enumerate(record.trials) for _ in trial.rows]
-    owner = {id(line): index for line, index in zip(record.lines, owners, strict=True)}
-    for name, claim in judged.items():
-        places = {owner[id(line)] for line in selected(claim, record, may_lack=True)}
-        if places & rows.keys() and not tells_time(study, claim.measure.column):
-            before, after = _verdict(claim, record), _verdict(claim, replaced)
-            if before != after:
-                changed[name] = before, after
-    return changed
+    lasting = [claim for claim in claims.load(study.name) if not tells_time(study, claim.measure.column)]
+    verdicts = {claim.id: (_verdict(claim, record), _verdict(claim, replaced)) for claim in lasting}
+    return {name: pair for name, pair in verdicts.items() if pair[0] != pair[1]}
 
 
 def _verdict(claim: Claim, record: Record) -> str:

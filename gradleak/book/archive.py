@@ -11,7 +11,6 @@ import io
 import subprocess
 import time
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,11 @@ from gradleak.show.tables import duration
 from gradleak.storage import write_whole
 
 MANIFEST, CITATION, SUMS = "codecheck.yml", "CITATION.cff", "SHA256SUMS"
+# What a check must produce beside the records.
+MADE = {
+    "_build/html/book/index.html": "The book, by `make book`: every figure, table and verdict from the records.",
+    "_build/gradleak.pdf": "The book as one PDF, by `make pdf`.",
+}
 # What is built, and the command that builds it.
 BUILT = {"_build/html": "make book", "_build/gradleak.pdf": "make pdf"}
 SPECIFICATION = "https://codecheck.org.uk/spec/config/1.0/"
@@ -51,26 +55,20 @@ def citation() -> dict[str, Any]:
 def codecheck() -> str:
     """Return the manifest of CODECHECK: each record and the book, with what makes it and what it holds."""
     cited = citation()
-    paper: dict[str, Any] = {
-        "title": cited["title"],
-        "authors": [{"name": _name(author)} for author in cited["authors"]],
-    }
+    authors = [{"name": _name(author)} for author in cited["authors"]]
+    paper: dict[str, Any] = {"title": cited["title"], "authors": authors}
     if "doi" in cited:
         paper["reference"] = f"https://doi.org/{cited['doi']}"
-    manifest = [{"file": file, "comment": comment} for file, comment in _manifest()]
+    manifest = [
+        {"file": records.file_of(name).relative_to(paths.root()).as_posix(), "comment": _described(record)}
+        for name in studies.names()
+        if (record := records.recorded(name))
+    ]
+    manifest += [{"file": place, "comment": comment} for place, comment in MADE.items()]
     content = {"version": SPECIFICATION, "paper": paper, "manifest": manifest, "summary": SUMMARY}
     if "repository-code" in cited:
         content["repository"] = cited["repository-code"]
     return HEAD + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=118)
-
-
-def _manifest() -> Iterator[tuple[str, str]]:
-    """Yield the files that a check must produce, each with a comment."""
-    for name in studies.names():
-        if record := records.recorded(name):
-            yield records.file_of(name).relative_to(paths.root()).as_posix(), _described(record)
-    yield "_build/html/book/index.html", "The book, by `make book`: every figure, table and verdict from the records."
-    yield "_build/gradleak.pdf", "The book as one PDF, by `make pdf`."
 
 
 def _described(record: Record) -> str:
@@ -89,9 +87,8 @@ def _name(author: dict[str, str]) -> str:
 
 def write_codecheck() -> Path:
     """Write the manifest of CODECHECK to the top of the checkout, and return its file."""
-    file = paths.root() / MANIFEST
-    text = codecheck()
-    write_whole(file, lambda stream: stream.write(text.encode()))
+    file, text = paths.root() / MANIFEST, codecheck().encode()
+    write_whole(file, lambda stream: stream.write(text))
     return file
 
 
@@ -118,9 +115,16 @@ def write(out: Path | None = None) -> list[str]:
     sums = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items()]
     files[SUMS] = "".join(sums).encode()
     date = time.gmtime(int(_git("log", "-1", "--format=%ct")))[:6]
-    content = _zipped({f"{top}/{name}": data for name, data in files.items()}, date)
-    write_whole(file, lambda stream: stream.write(content))
-    return [f"archive  {file}  ({len(files)} files)", f"sha256   {hashlib.sha256(content).hexdigest()}", *missing]
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in sorted(files.items()):
+            entry = zipfile.ZipInfo(f"{top}/{name}", date)
+            # A shell script begins with "#!" and stays executable.
+            entry.external_attr = (0o100755 if content.startswith(b"#!") else 0o100644) << 16
+            archive.writestr(entry, content, zipfile.ZIP_DEFLATED, compresslevel=9)
+    write_whole(file, lambda stream: stream.write(packed.getvalue()))
+    digest = hashlib.sha256(packed.getvalue()).hexdigest()
+    return [f"archive  {file}  ({len(files)} files)", f"sha256   {digest}", *missing]
 
 
 def _git(*words: str) -> bytes:
@@ -128,15 +132,3 @@ def _git(*words: str) -> bytes:
         return subprocess.run(["git", *words], cwd=paths.root(), capture_output=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError) as error:
         raise GradleakError("the archive holds the last commit of a git checkout, and there is none here") from error
-
-
-def _zipped(files: dict[str, bytes], date: Any) -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name, content in sorted(files.items()):
-            entry = zipfile.ZipInfo(name, date)
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            # A shell script begins with "#!" and stays executable.
-            entry.external_attr = (0o100755 if content.startswith(b"#!") else 0o100644) << 16
-            archive.writestr(entry, content)
-    return packed.getvalue()

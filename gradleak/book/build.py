@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import joblib
 import yaml
+from joblib.externals.loky import get_reusable_executor
 
 from gradleak import paths, studies
+from gradleak.book import generated, pages
+from gradleak.book.pages import PageRun
 from gradleak.errors import GradleakError
+from gradleak.runs import code, gpus, progress, records, runner
 from gradleak.studies import Study
-
-if TYPE_CHECKING:
-    from gradleak.book.pages import PageRun
 
 # What the HTML is made from: the book's files and pages, and files of measurements, which may be absent.
 RENDERED = ("_config.yml", "book", "gradleak/book/build.py", "benchmarks/results.json", "benchmarks/gpu-check.json")
+# Words in the lines of jupyter-book's output that say what is wrong.
+TELLING = ("WARNING", "ERROR", "Error:", "Exception")
 
 
 def build(profile: str = "quick", *, jobs: int | None = None, cluster: str | None = None) -> Path:
@@ -39,19 +39,101 @@ def build(profile: str = "quick", *, jobs: int | None = None, cluster: str | Non
     Returns:
         The file of the book's first page.
     """
-    contents = _contents()
-    ordered = sorted((studies.load(name) for name in studies.names()), key=lambda study: _place(study, contents))
-    index = paths.root() / "_build" / "html" / "index.html"
-    from gradleak.book import generated
-    from gradleak.runs import records
-
+    pages.require_notebooks()
+    ordered = in_order()
     for study in ordered:
         records.recorded(study.name)  # a damaged record is an error now, not after all pages ran
-    runs = _run_pages(ordered, profile, jobs, cluster)
-    _remove_stale({run.notebook for run in runs.values()})
-    generated.write(ordered, papers(), runs, jobs)
-    _render(index)
-    return index
+    runs = run_pages(ordered, profile, jobs, cluster)
+    kept = {file for run in runs.values() for file in (run.notebook, run.record)}
+    for file in paths.executed().glob("*/*.*"):
+        if file not in kept:
+            file.unlink()
+    generated.write(ordered, papers(), runs)
+    return _render()
+
+
+def _contents() -> list[str]:
+    """Return the patterns of pages in the table of contents, in their order."""
+    toc = yaml.safe_load((paths.book() / "_toc.yml").read_text())
+    chapters = (chapter for part in toc["parts"] for chapter in part["chapters"])
+    entries = (entry for chapter in chapters for entry in (chapter, *chapter.get("sections", ())))
+    return [entry["glob"] for entry in entries if "glob" in entry]
+
+
+def papers() -> list[str]:
+    """Return the papers in the order of the table of contents."""
+    return list(dict.fromkeys(Path(pattern).parent.name for pattern in _contents()))
+
+
+def in_order() -> list[Study]:
+    """Return all studies in the order of the table of contents; refuse one that is not in it."""
+    patterns, places = _contents(), {}
+    for study in map(studies.load, studies.names()):
+        page = f"book/executed/{study.paper}/{study.name}"
+        matching = [place for place, pattern in enumerate(patterns) if fnmatch(page, pattern)]
+        if not matching:
+            raise GradleakError(f"book/_toc.yml does not name the page '{study.name}': add the line `- glob: {page}`")
+        places[study] = matching[0]
+    return sorted(places, key=places.__getitem__)
+
+
+def run_pages(
+    ordered: list[Study], profile: str, jobs: int | None = None, cluster: str | None = None
+) -> dict[str, PageRun]:
+    """Run all changed pages, even if some fail, and print the outcome of each; raise an error if any has failed."""
+    runs: dict[str, PageRun] = {}
+    failed: list[str] = []
+
+    def note(study: Study, outcome: str) -> None:
+        done = len(runs) + len(failed)
+        print(f"[{done}/{len(ordered)}] {study.paper}/{study.name}: {outcome}", flush=True)
+
+    for study in ordered:
+        key = pages.page_key(study, studies.parameters(study, profile))
+        if run := pages.finished(study, key, paths.executed() / study.paper):
+            runs[study.name] = run
+            note(study, "unchanged")
+    waiting = [study for study in ordered if study.name not in runs]
+    # Pages that run one by one have all jobs for their trials.
+    at_once = runner.processes(jobs, max(1, len(waiting)), "cpu")
+    alone = at_once == 1
+    shared = None if alone else (gpus.visible(), gpus.folder())
+    work = (joblib.delayed(_attempt)(study.name, profile, jobs if alone else 1, cluster, shared) for study in waiting)
+    try:
+        # The pages use all cores, so each gets a single thread.
+        with contextlib.nullcontext() if alone else joblib.parallel_config("loky", inner_max_num_threads=1):
+            for name, result in joblib.Parallel(at_once, return_as="generator_unordered")(work):
+                if isinstance(result, GradleakError):
+                    failed.append(name)
+                    note(studies.load(name), f"failed: {result}")
+                else:
+                    runs[name] = result
+                    note(studies.load(name), f"{result.seconds:.0f} s")
+    except BrokenProcessPool as error:
+        raise GradleakError("a page's process ended without an error message: was there too little memory?") from error
+    finally:
+        if not alone:
+            get_reusable_executor().shutdown()  # the workers' memory and GPUs are free again
+    if failed:
+        raise GradleakError(f"{len(failed)} of {len(ordered)} pages failed: {', '.join(failed)}; see the errors above")
+    return {study.name: runs[study.name] for study in ordered}
+
+
+def _attempt(
+    name: str, profile: str, jobs: int | None, cluster: str | None, shared: tuple[list[str], Path] | None
+) -> tuple[str, PageRun | GradleakError]:
+    """Run a changed page in this process, which first takes one of the GPUs in `shared` if pages run in parallel."""
+    if shared:
+        # The page's kernel inherits the chosen GPU through the environment.
+        gpus.take(*shared)
+    study = studies.load(name)
+    # The progress bars of pages that run in parallel would overwrite each other.
+    with progress.quiet() if jobs == 1 else contextlib.nullcontext():
+        try:
+            parameters = studies.parameters(study, profile)
+            return name, pages.run_page(study, parameters, paths.executed() / study.paper, jobs=jobs, cluster=cluster)
+        except GradleakError as error:
+            return name, error
 
 
 def _inputs() -> str:
@@ -64,123 +146,12 @@ def _inputs() -> str:
     return digest.hexdigest()
 
 
-def _contents() -> list[str]:
-    """Return the patterns of pages in the table of contents, in their order."""
-    toc = yaml.safe_load((paths.book() / "_toc.yml").read_text())
-    chapters = (chapter for part in toc["parts"] for chapter in part["chapters"])
-    pages = (page for chapter in chapters for page in (chapter, *chapter.get("sections", ())))
-    return [page["glob"] for page in pages if "glob" in page]
-
-
-def papers() -> list[str]:
-    """Return the papers in the order of the table of contents."""
-    return list(dict.fromkeys(Path(pattern).parent.name for pattern in _contents()))
-
-
-def _place(study: Study, contents: list[str]) -> int:
-    """Return the index of the first pattern in the table of contents that matches a page; refuse a page without one."""
-    page = f"book/executed/{study.paper}/{study.name}"
-    places = [place for place, pattern in enumerate(contents) if fnmatch(page, pattern)]
-    if not places:
-        raise GradleakError(f"book/_toc.yml does not name the page '{study.name}': add the line `- glob: {page}`")
-    return places[0]
-
-
-def _run_pages(ordered: list[Study], profile: str, jobs: int | None, cluster: str | None = None) -> dict[str, PageRun]:
-    """Run all changed pages, even if some fail, and print the outcome of each; raise an error if any has failed."""
-    from gradleak.book import pages
-
-    pages.require_notebooks()
-    runs: dict[str, PageRun] = {}
-    for study in ordered:
-        key = pages.page_key(study, studies.parameters(study, profile))
-        if run := pages.finished(study, key, _folder(study)):
-            runs[study.name] = run
-            _say(len(runs), len(ordered), study, "unchanged")
-    waiting, failed = [study for study in ordered if study.name not in runs], []
-    for study, result in _attempts(waiting, profile, jobs, cluster):
-        if isinstance(result, GradleakError):
-            failed.append(study.name)
-            outcome = f"failed: {result}"
-        else:
-            runs[study.name] = result
-            outcome = f"{result.seconds:.0f} s"
-        _say(len(runs) + len(failed), len(ordered), study, outcome)
-    if failed:
-        raise GradleakError(f"{len(failed)} of {len(ordered)} pages failed: {', '.join(failed)}; see the errors above")
-    return {study.name: runs[study.name] for study in ordered}
-
-
-def _attempts(
-    waiting: list[Study], profile: str, jobs: int | None, cluster: str | None
-) -> Iterator[tuple[Study, PageRun | GradleakError]]:
-    """Run pages in parallel, with one job for each page; if pages run one by one, each uses all jobs for its trials."""
-    from gradleak.runs import gpus, runner
-
-    at_once = runner.processes(jobs, max(1, len(waiting)), "cpu")
-    if at_once == 1:
-        yield from ((study, _attempt(study.name, profile, jobs, cluster)) for study in waiting)
-        return
-    # The pages use all cores, so each gets a single thread.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # A fork of a process that has loaded libraries may hang, so the processes are new ones.
-    pool = ProcessPoolExecutor(at_once, mp_context=multiprocessing.get_context("spawn"))
-    try:
-        shared = gpus.visible(), gpus.folder()
-        begun = {pool.submit(_attempt, study.name, profile, 1, cluster, shared): study for study in waiting}
-        yield from ((begun[done], done.result()) for done in as_completed(begun))
-    except BrokenProcessPool as error:
-        raise GradleakError("a page's process ended without an error message: was there too little memory?") from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _attempt(
-    name: str,
-    profile: str,
-    jobs: int | None,
-    cluster: str | None,
-    shared: tuple[list[str], Path] | None = None,
-) -> PageRun | GradleakError:
-    """Run a changed page in this process, which first takes one of the GPUs in `shared` if pages run in parallel."""
-    from gradleak.book import pages
-    from gradleak.runs import gpus, progress
-
-    if shared:
-        # The page's kernel inherits the chosen GPU through the environment.
-        gpus.take(*shared)
-    study = studies.load(name)
-    # The progress bars of pages that run in parallel would overwrite each other.
-    with progress.quiet() if jobs == 1 else contextlib.nullcontext():
-        try:
-            parameters = studies.parameters(study, profile)
-            return pages.run_page(study, parameters, _folder(study), jobs=jobs, cluster=cluster)
-        except GradleakError as error:
-            return error
-
-
-def _folder(study: Study) -> Path:
-    return paths.executed() / study.paper
-
-
-def _say(number: int, count: int, study: Study, what: str) -> None:
-    print(f"[{number}/{count}] {study.paper}/{study.name}: {what}", flush=True)
-
-
-def _remove_stale(kept: set[Path]) -> None:
-    for notebook in paths.executed().glob("*/*.ipynb"):
-        if notebook not in kept:
-            notebook.unlink()
-            notebook.with_suffix(".json").unlink(missing_ok=True)
-
-
-def _render(index: Path) -> None:
-    stamp = paths.root() / "_build" / "inputs.hash"
+def _render() -> Path:
+    """Render the book with jupyter-book if a file that it is made from has changed; return its first page."""
+    stamp, index = paths.root() / "_build" / "inputs.hash", paths.root() / "_build" / "html" / "index.html"
     inputs_hash = _inputs()
     if index.is_file() and stamp.is_file() and stamp.read_text() == inputs_hash:
-        return
-    from gradleak.runs import code
-
+        return index
     stamp.unlink(missing_ok=True)
     # jupyter-book cannot be run by `python -m`, and the first line of its script fails if Python's path has a space.
     command = [
@@ -199,14 +170,11 @@ def _render(index: Path) -> None:
     }
     result = subprocess.run(command, cwd=paths.root(), capture_output=True, text=True, env=environment, check=False)
     if result.returncode != 0:
-        messages = [line for line in (result.stdout + result.stderr).splitlines() if _tells(line)]
-        print("\n".join(messages[-40:]) or result.stdout[-4000:] + result.stderr[-4000:], file=sys.stderr)
+        output = result.stdout + result.stderr
+        # Kernels write a line with "WARNING" about their connection at each start.
+        lines = [line for line in output.splitlines() if not line.startswith("[IPKernelApp]")]
+        messages = [line for line in lines if any(word in line for word in TELLING)]
+        print("\n".join(messages[-40:]) or output[-8000:], file=sys.stderr)
         raise GradleakError(f"the book was not built without warnings: {len(messages)} lines above say why")
     stamp.write_text(inputs_hash)
-
-
-def _tells(line: str) -> bool:
-    # Kernels write a line with "WARNING" about their connection at each start.
-    return not line.startswith("[IPKernelApp]") and any(
-        word in line for word in ("WARNING", "ERROR", "Error:", "Exception")
-    )
+    return index

@@ -62,21 +62,15 @@ def draw() -> Figure:
     lower: Any = figure
     if batch:
         above, lower = lower.subfigures(2, 1, height_ratios=[1, 2.05])
-        _draw_batch(above, batch)
+        row = batch.frame().dropna(subset="picture").iloc[0]
+        private, _, closed = np.split(mosaics.unpacked(row["picture"]), 3)
+        title = f"No biases: all {row['size']:.0f} images, from one averaged gradient"
+        _draw(above, title, ("private", "recovered"), np.concatenate([private, closed]), int(row["size"]))
     left, *right = lower.subfigures(1, 2 if convolutional else 1, squeeze=False)[0]
     _draw_bias(left)
     if convolutional:
         _draw_convolutional(right[0], convolutional)
     return figure
-
-
-def _draw_batch(part: Any, record: Record) -> None:
-    """Draw a whole batch that was recovered from one averaged gradient."""
-    frame = record.frame()
-    row = frame[frame["picture"].notna()].iloc[0]
-    private, _, closed = np.split(mosaics.unpacked(row["picture"]), 3)
-    title = f"No biases: all {row['size']:.0f} images, from one averaged gradient"
-    _draw(part, title, ("private", "recovered"), np.concatenate([private, closed]), int(row["size"]))
 
 
 def _draw_bias(part: Any) -> None:

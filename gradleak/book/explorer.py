@@ -49,12 +49,12 @@ CLIENTS = (
 
 def gather(ordered: Sequence[Study]) -> list[Outcome]:
     """Return the outcomes of all recorded studies that state them."""
-    found: list[Outcome] = []
-    for study in ordered:
-        record = records.recorded(study.name)
-        if record is not None and hasattr(study.module, "outcomes"):
-            found += study.module.outcomes(record)
-    return found
+    return [
+        outcome
+        for study in ordered
+        if hasattr(study.module, "outcomes") and (record := records.recorded(study.name))
+        for outcome in study.module.outcomes(record)
+    ]
 
 
 def text(outcomes: Sequence[Outcome]) -> str:
@@ -63,21 +63,24 @@ def text(outcomes: Sequence[Outcome]) -> str:
         f"*{level}* from {100 * share:g} % on, or {word} images ({decibels:g} dB)"
         for level, share, (word, decibels) in zip(LEVELS[:0:-1], SHARES[::-1], reversed(SCALE.items()), strict=True)
     )
-    plain = [one for one in outcomes if one.family == "none" and one.client == "float32"]
+    undefended = [one for one in outcomes if one.family == "none"]
+    precise = [one for one in outcomes if one.client == "float32"]
+    plain = [one for one in undefended if one.client == "float32"]
+    measured = {_kind(one) for one in plain}
+    # A kind of models that was not measured is a single line.
+    models = [line for kind in MODELS for line in ([f"{kind}, {b}" for b in BATCHES] if kind in measured else [kind])]
     tables = (
         _table(
-            plain, "model and batch", _models(plain), _model,
+            plain, "model", "model and batch", models, lambda one: f"{_kind(one)}, {_range(one.batch, BATCHES)}",
             "By the model and the batch size, from clients that take one step in float32 and have no defence",
-            "tab-leaks-by-model",
         ),
         _table(
-            [one for one in outcomes if one.client == "float32"], "defence", list(STRENGTHS), strength,
-            "By the defence and its strength, over all models and batch sizes", "tab-leaks-by-defence",
+            precise, "defence", "defence", STRENGTHS, strength,
+            "By the defence and its strength, over all models and batch sizes",
         ),
         _table(
-            [one for one in outcomes if one.family == "none"], "client", list(CLIENTS), lambda one: one.client,
+            undefended, "client", "client", CLIENTS, lambda one: one.client,
             "By what the client does and what the server sees, over all models and batch sizes, without a defence",
-            "tab-leaks-by-client",
         ),
     )  # fmt: skip
     return (
@@ -89,8 +92,8 @@ def text(outcomes: Sequence[Outcome]) -> str:
 
 
 def _table(
-    outcomes: Sequence[Outcome], head: str, lines: list[str],
-    line_of: Callable[[Outcome], str], caption: str, name: str,
+    outcomes: Sequence[Outcome], name: str, head: str, lines: Sequence[str], line_of: Callable[[Outcome], str],
+    caption: str,
 ) -> Table:  # fmt: skip
     """Return the most severe outcome of each kind of data for each line of a table, linked to its page.
 
@@ -107,28 +110,18 @@ def _table(
     marks = [["", *(LEVELS[one.severity] if one else UNMEASURED for one in own)] for own in cells]
     links = [["", *(f"doc:executed/{paper_of(one.page)}/{one.page}" if one else "" for one in own)] for own in cells]
     caption += ": the most severe outcome. In brackets: 95 % interval; number of cases. Click a value for its page."
-    return Table(frame, caption, name, kind="cells", marks=marks, links=links)
+    return Table(frame, caption, f"tab-leaks-by-{name}", kind="cells", marks=marks, links=links)
 
 
 def _cell(one: Outcome | None) -> str:
     if one is None:
         return UNMEASURED
     interval = "" if math.isnan(one.low) else f"{_number(one.low)}–{_number(one.high)}; "
-    return f"{_number(one.value)}{_unit(one)} ({interval}{one.count:,})"
+    return f"{_value(one)} ({interval}{one.count:,})"
 
 
 def _kind(one: Outcome) -> str:
     return next((kind for kind, words in MODELS.items() if any(word in one.network for word in words)), LAYER)
-
-
-def _model(one: Outcome) -> str:
-    return f"{_kind(one)}, {_range(one.batch, BATCHES)}"
-
-
-def _models(outcomes: Sequence[Outcome]) -> list[str]:
-    """Return all kinds of models with all ranges of batch sizes; a kind that was not measured is a single line."""
-    measured = {_kind(one) for one in outcomes}
-    return [line for kind in MODELS for line in ([f"{kind}, {b}" for b in BATCHES] if kind in measured else [kind])]
 
 
 def strength(one: Outcome) -> str:
@@ -152,8 +145,8 @@ def _range(size: float, ranges: Mapping[str, float]) -> str:
     return next(words for words, end in ranges.items() if size < end)
 
 
-def _unit(outcome: Outcome) -> str:
-    return "" if math.isinf(outcome.value) else f" {outcome.unit}"
+def _value(one: Outcome) -> str:
+    return _number(one.value) + ("" if math.isinf(one.value) else f" {one.unit}")
 
 
 def _number(value: float) -> str:
@@ -164,12 +157,8 @@ def _number(value: float) -> str:
 
 def rows(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """Return the table of all outcomes, the most severe first; texts are HTML, and each row links to its page."""
-    severe = sorted(outcomes, key=lambda one: (-one.severity, -_bound(one.low), -_bound(one.value)))
-    return pd.DataFrame(map(_row, severe))
-
-
-def _bound(value: float) -> float:
-    return -math.inf if math.isnan(value) else value
+    low = {one: -math.inf if math.isnan(one.low) else one.low for one in outcomes}
+    return pd.DataFrame(map(_row, sorted(outcomes, key=lambda one: (-one.severity, -low[one], -one.value))))
 
 
 def _row(one: Outcome) -> dict[str, str | int]:
@@ -182,7 +171,7 @@ def _row(one: Outcome) -> dict[str, str | int]:
     return {
         "leaks": f'<span class="{badge(LEVELS[one.severity])}">{LEVELS[one.severity]}</span>',
         "attack": html.escape(one.attack),
-        "success": f"<strong>{_number(one.value)}{_unit(one)}</strong> {html.escape(one.measure)} "
+        "success": f"<strong>{_value(one)}</strong> {html.escape(one.measure)} "
         f"({interval}; n = {one.count:,} {html.escape(one.cases)}{guessing})",
         "network": html.escape(one.network),
         "training": one.training,

@@ -60,7 +60,7 @@ def _times(shown: Sequence[Record]) -> str:
     machines = sorted({machine.name for record in shown for machine in record.machines})
     return (
         "*Time*: the mean or median of the CPU time of one attack or, where marked, of the elapsed time, as recorded "
-        f"on: {'; '.join(machines)} ({{doc}}`status`)."
+        f"on: {'; '.join(machines)} ({{doc}}`architecture`)."
     )
 
 

@@ -23,8 +23,7 @@ from gradleak import claims, paths, studies
 from gradleak.book import PATIENCE
 from gradleak.errors import GradleakError, GradleakWarning, InputError, first_line
 from gradleak.runs import cells, code, progress, records, runner
-from gradleak.runs.records import Record
-from gradleak.storage import parsed, storage_error, write_whole
+from gradleak.storage import check_folder, parsed, write_whole
 from gradleak.studies import Parameters, Study
 
 # One of our warnings as Python prints it: the place in the code, the message and the line of code.
@@ -64,12 +63,7 @@ def require_notebooks() -> None:
 
 
 def run_page(
-    study: Study,
-    parameters: Parameters,
-    out: Path,
-    *,
-    jobs: int | None = None,
-    cluster: str | None = None,
+    study: Study, parameters: Parameters, out: Path, *, jobs: int | None = None, cluster: str | None = None
 ) -> PageRun:
     """Run a study and execute its notebook.
 
@@ -81,34 +75,40 @@ def run_page(
         cluster: The address of a Dask scheduler for the trials.
     """
     require_notebooks()
-    import nbformat
-
     out = Path(out).resolve()
     notebook, record = out / f"{study.name}.ipynb", out / f"{study.name}.json"
     cells.read(study.notebook)
     key = page_key(study, parameters)
     _refuse_foreign(notebook, record)
+    check_folder(out)
+    record.unlink(missing_ok=True)
+    started = time.perf_counter()
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            pass  # check that files can be written before the page runs
-        record.unlink(missing_ok=True)
-        started = time.perf_counter()
-        run = _run(study, parameters, jobs, cluster)
-        with tempfile.TemporaryDirectory() as scratch:
-            page = _execute(study, parameters, notebook, Path(scratch))
-        seconds = round(time.perf_counter() - started, 1)
-        page.metadata["gradleak"] = {"study": study.name, "key": key, "seconds": seconds, "date": run.days[-1]} | (
-            run.machines[0].model_dump(include={"device", "versions"})
-        )
-        _pass_on_warnings(page)
-        _cleaned(page, {scratch: "scratch"})
-        records.write(run, record)
-        text = nbformat.writes(page) + "\n"
-        write_whole(notebook, lambda stream: stream.write(text.encode()))
-    except OSError as error:
-        raise error if isinstance(error, GradleakError) else storage_error(notebook, error) from error
+        run = runner.run_study(study, parameters, jobs=jobs, cluster=cluster)
+    except GradleakError:
+        raise
+    except Exception as error:
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        raise GradleakError(
+            f"page '{study.name}' failed: {type(error).__name__}: {first_line(error)}{notes}"
+        ) from error
+    with tempfile.TemporaryDirectory() as scratch:
+        page = _execute(study, parameters, notebook, Path(scratch))
+    _clean(page, scratch)
+    seconds = round(time.perf_counter() - started, 1)
+    page.metadata["gradleak"] = {"study": study.name, "key": key, "seconds": seconds, "date": run.days[-1]} | (
+        run.machines[0].model_dump(include={"device", "versions"})
+    )
+    records.write(run, record)
+    _write(page, notebook)
     return PageRun(notebook, record, seconds)
+
+
+def _write(page: Any, notebook: Path) -> None:
+    import nbformat
+
+    text = nbformat.writes(page) + "\n"
+    write_whole(notebook, lambda stream: stream.write(text.encode()))
 
 
 def _refuse_foreign(notebook: Path, record: Path) -> None:
@@ -122,19 +122,6 @@ def _refuse_foreign(notebook: Path, record: Path) -> None:
     if not ours:
         file = notebook if notebook.exists() else record
         raise InputError(f"{file.name} in '{file.parent.name}' does not come from a run: choose another folder")
-
-
-def _run(study: Study, parameters: Parameters, jobs: int | None, cluster: str | None) -> Record:
-    """Run the trials of a page; an error of a trial becomes the page's error."""
-    try:
-        return runner.run_study(study, parameters, jobs=jobs, cluster=cluster)
-    except GradleakError:
-        raise
-    except Exception as error:
-        where = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-        raise GradleakError(
-            f"page '{study.name}' failed: {type(error).__name__}: {first_line(error)}{where}"
-        ) from error
 
 
 def _settings(folder: Path) -> dict[str, str]:
@@ -174,7 +161,6 @@ def finished(study: Study, key: str, out: Path) -> PageRun | None:
 
 def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path) -> Any:
     """Execute a page in a new kernel and return it; if a cell fails, the page up to there is written to `notebook`."""
-    import nbformat
     from jupyter_client.kernelspec import NoSuchKernel
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, DeadKernelError
@@ -195,8 +181,7 @@ def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path)
             for number, cell in enumerate(progress.progress(page.cells, len(page.cells), f"{study.name}: cells")):
                 client.execute_cell(cell, number)
     except CellExecutionError as error:
-        text = nbformat.writes(page)
-        write_whole(notebook, lambda stream: stream.write(text.encode()))
+        _write(page, notebook)
         value = str(error.evalue).strip().partition("\n")[0]
         raise GradleakError(
             f"page '{study.name}' failed in cell {cell.execution_count}: {error.ename}: {value} "
@@ -209,42 +194,32 @@ def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path)
     return page
 
 
-def _pass_on_warnings(page: Any) -> None:
-    """Give our own warnings in a page's outputs to the user, and remove them from the page."""
+def _clean(page: Any, scratch: str) -> None:
+    """Give our own warnings in a page's outputs to the user, and remove them and all traces of this machine.
+
+    Traces are papermill's metadata, times, and paths in tracebacks and warnings.
+
+    Args:
+        page: The executed page.
+        scratch: The folder in which the kernel ran.
+    """
+    page.metadata.pop("papermill", None)
+    package = str(code.package_folder().parent)
+    named = {str(paths.root()): ".", package: ".", sys.prefix: "python", str(Path.home()): "~", scratch: "scratch"}
+    # In some containers the home folder is "/", and replacing it would change every slash.
+    places = sorted((place for place in named if len(place) > 1), key=len, reverse=True)
+    pattern = re.compile(rf"({'|'.join(map(re.escape, places))})(?![\w.-])")
     for cell in page.cells:
+        for kind in ("papermill", "execution"):
+            cell.metadata.pop(kind, None)
         for output in cell.get("outputs", ()):
             if output.get("name") == "stderr":
                 for message in WARNING.findall(output.text):
                     warnings.warn(message, GradleakWarning, stacklevel=3)
                 output.text = WARNING.sub("", output.text)
-        if "outputs" in cell:
-            cell.outputs = [output for output in cell.outputs if output.get("text") != ""]
-
-
-def _cleaned(page: Any, named: dict[str, str]) -> None:
-    """Remove traces of this machine: papermill's metadata, times, and paths in tracebacks and warnings."""
-    page.metadata.pop("papermill", None)
-    named = {
-        str(paths.root()): ".",
-        str(code.package_folder().parent): ".",
-        sys.prefix: "python",
-        str(Path.home()): "~",
-        **named,
-    }
-    for cell in page.cells:
-        cell.metadata.pop("papermill", None)
-        cell.metadata.pop("execution", None)
-        for output in cell.get("outputs", ()):
             texts = output.get("data", output)
             for kind in ("text", "text/plain", "text/html", "text/markdown", "evalue"):
                 if isinstance(texts.get(kind), str):
-                    texts[kind] = _without(texts[kind], named)
-
-
-def _without(text: str, named: dict[str, str]) -> str:
-    for place in sorted(named, key=len, reverse=True):
-        # In some containers the home folder is "/", and replacing it would change every slash.
-        if len(place) > 1:
-            word = named[place].replace("\\", r"\\")
-            text = re.sub(re.escape(place) + r"(?![\w.-])", word, text)
-    return text
+                    texts[kind] = pattern.sub(lambda found: named[found[1]], texts[kind])
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if output.get("text") != ""]

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
+import itertools
 import json
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -79,30 +82,25 @@ def asked(study: Study) -> Parameters:
     record = records.recorded(study.name)
     if record is None:
         return studies.parameters(study, "paper")
-    values, slots = dict(record.parameters), {recording.slot(study, trial.inputs) for trial in record.trials}
+    asked_for = study.Parameters(**record.parameters)
+    slots = {recording.slot(study, trial.inputs) for trial in record.trials}
     for claim in claims.load(study.name):
         if _open(claim, record):
+            values = asked_for.model_dump()
             raised = values | {name: _raised(values.get(name), need) for name, need in claim.needs.items()}
-            if raised != values and _keeps(study, raised, slots):
-                values = raised
-    return study.Parameters(**values)
+            with contextlib.suppress(ValueError):
+                parameters = study.Parameters(**raised)
+                if raised != values and slots <= {recording.slot(study, inputs) for inputs in study.trials(parameters)}:
+                    asked_for = parameters
+    return asked_for
 
 
 def _raised(offered: Any, needed: Any) -> Any:
     """Return a value of a parameter that meets what a claim needs, starting from the value `offered`."""
+    values = needed if isinstance(needed, list) else [needed]
     if isinstance(offered, list):
-        values = needed if isinstance(needed, list) else [needed]
         return offered + [value for value in values if value not in offered]
-    return offered if enough(offered, needed) else needed[0] if isinstance(needed, list) else needed
-
-
-def _keeps(study: Study, values: Columns, slots: set[str]) -> bool:
-    """Whether parameters are valid and their run has a trial for everything that was recorded."""
-    try:
-        planned = study.trials(study.Parameters(**values))
-    except ValueError:
-        return False
-    return slots <= {recording.slot(study, inputs) for inputs in planned}
+    return offered if enough(offered, needed) else values[0]
 
 
 def _open(claim: Claim, record: Record) -> bool:
@@ -113,9 +111,7 @@ def _open(claim: Claim, record: Record) -> bool:
 
 def queue() -> list[Entry]:
     """Return the trials that would decide claims, those first that decide most claims per expected second."""
-    entries = []
-    for name in studies.names():
-        entries += _of_study(studies.load(name))
+    entries = [pair for name in studies.names() for pair in _of_study(studies.load(name))]
     return [entry for _, entry in sorted(entries, key=lambda pair: -pair[0])]
 
 
@@ -128,13 +124,12 @@ def _of_study(study: Study) -> list[tuple[float, Entry]]:
     if record is None:
         return []
     parameters = asked(study)
-    growing = recording.Recording(study, parameters)
-    missing = growing.missing()
-    behind = _behind(study, record, parameters, missing)
+    missing = recording.Recording(study, parameters).missing()
+    left = _behind(study, record, parameters, missing)
     seconds = [_expected(study, record, inputs) for inputs in missing]
     price = [1e9 if one is None else max(one, 0.1) for one in seconds]
     entries: list[tuple[float, Entry]] = []
-    left, done, least = dict(behind), set[int](), float("inf")
+    done, least = set[int](), math.inf
     while left:
         gains = {
             places: sum(other <= done | places for other in left.values())
@@ -185,23 +180,19 @@ def _expected(study: Study, record: Record, inputs: Columns) -> float | None:
 
 
 def _effort(inputs: Columns, fields: frozenset[str]) -> float:
-    product = 1.0
-    for name in fields:
-        value: Any = inputs.get(name)
-        if isinstance(value, int | float) and value > 0:
-            product *= value
-    return product
+    values = map(inputs.get, fields)
+    return math.prod(value for value in values if isinstance(value, int | float) and value > 0)
 
 
-def summary(entries: Sequence[Entry]) -> list[str]:
-    """Return the size of the queue in sentences."""
+def summary(entries: Sequence[Entry]) -> str:
+    """Return the size of the queue in one sentence."""
     decided = sum(len(entry.decides) for entry in entries)
-    cpu = sum(entry.seconds or 0.0 for entry in entries)
-    gpu = sum(entry.gpu_seconds or 0.0 for entry in entries)
-    return [
-        f"{len(entries)} trials would decide {decided} claims; expected time: {duration(cpu)} on one thread of a CPU, "
-        f"{duration(gpu)} on a GPU."
-    ]
+    cpu = duration(sum(entry.seconds or 0.0 for entry in entries))
+    gpu = duration(sum(entry.gpu_seconds or 0.0 for entry in entries))
+    return (
+        f"{len(entries)} trials would decide {decided} claims; expected time: {cpu} on one thread of a CPU, {gpu} on a "
+        "GPU."
+    )
 
 
 def run(
@@ -224,9 +215,9 @@ def run(
         say: Called with a line after each trial.
     """
     resolved = experiments.resolve_device(device)
-    loaded = {name: studies.load(name) for name in dict.fromkeys(entry.study for entry in entries)}
+    loaded = {name: studies.load(name) for name in {entry.study for entry in entries}}
     work = [(loaded[entry.study], loaded[entry.study].on_device(entry.inputs, resolved)) for entry in entries]
-    growing: dict[str, recording.Recording] = {}
+    recorded = functools.cache(lambda name: recording.Recording(loaded[name], asked(loaded[name]), claims.rules(name)))
     finished, failed, lines = 0, [], []
     try:
         with recording.deadline(minutes), contextlib.closing(runner.try_trials(work, jobs=jobs)) as results:
@@ -239,10 +230,9 @@ def run(
                 if out is not None:
                     recording.append(result, study.name, _with_room(out))
                 else:
-                    if study.name not in growing:
-                        growing[study.name] = recording.Recording(study, asked(study), claims.rules(study.name))
-                    growing[study.name].add(result)
-                    growing[study.name].write()
+                    growing = recorded(study.name)
+                    growing.add(result)
+                    growing.write()
                 say(f"{study.name}: {short(inputs)}: {duration(result.seconds)}")
     except recording.OutOfTime:
         lines.append("The time is over. Trials that were still running are lost.")
@@ -251,11 +241,9 @@ def run(
 
 def _with_room(file: Path) -> Path:
     """Return the file, or the next one with a number in its name if it is so large that it might not travel."""
-    number, chosen = 1, file
-    while chosen.is_file() and chosen.stat().st_size > MOST_BYTES:
-        number += 1
-        chosen = file.with_stem(f"{file.stem}-{number}")
-    return chosen
+    further = (file.with_stem(f"{file.stem}-{number}") for number in itertools.count(2))
+    files = itertools.chain([file], further)
+    return next(one for one in files if not one.is_file() or one.stat().st_size <= MOST_BYTES)
 
 
 def main() -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.resources
 import re
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,11 +64,23 @@ def summary(study: Study, record: Record) -> Summary:
     sentences = []
     for whose, own in groups.items():
         verdicts = Counter(verdict(line.fresh) for line in own)
-        if own:
-            counts = "; ".join(f"{count} '{words}'" for words, count in verdicts.items())
-            sentences.append(f"{counted(len(own), 'claim')} {whose}: {counts}.")
-    needed, settings = _lacking([line.fresh for line in lines], record.parameters)
+        counts = "; ".join(f"{count} '{words}'" for words, count in verdicts.items())
+        sentences += [f"{counted(len(own), 'claim')} {whose}: {counts}."] if own else []
+    undecided = [
+        line.fresh for line in lines if line.fresh.agrees is not None and line.fresh.verdict not in claims.DECIDED
+    ]
+    needed = dict.fromkeys(
+        f"{name} = {brief(value)}"
+        for judgement in undecided
+        for name, value in judgement.claim.needs.items()
+        if not claims.reaches(judgement.claim.model_copy(update={"needs": {name: value}}), dict(record.parameters))
+    )
     sentences += [f"To be judged, claims need {'; '.join(needed)}."] if needed else []
+    settings = dict.fromkeys(
+        f"{name} = {brief(judgement.claim.setting[name])}"  # type: ignore[index]
+        for judgement in undecided
+        for name in judgement.differs
+    )
     sentences += [f"The papers' setting is {'; '.join(settings)}."] if settings else []
     return Summary([_row(line) for own in groups.values() for line in own], [*sentences, _changed(study, record)])
 
@@ -91,25 +101,21 @@ def write(found: Summary, notebook: Path) -> Path:
         if cell.cell_type == "markdown":
             for pattern, plain in PLAIN:
                 cell.source = re.sub(pattern, plain, cell.source)
-    template = importlib.resources.files("gradleak.book") / "templates" / "run.html.j2"
-    mathjax = importlib.metadata.distribution("sphinx-mathjax-offline").locate_file(
-        "sphinx-mathjax-offline/static/mathjax/tex-svg.js"
-    )
+    offline = importlib.metadata.distribution("sphinx-mathjax-offline")
+    mathjax = Path(str(offline.locate_file("sphinx-mathjax-offline/static/mathjax/tex-svg.js")))
     exporter = HTMLExporter(
-        raw_template=template.read_text("utf-8"),
+        raw_template=Path(__file__).with_name("run.html.j2").read_text("utf-8"),
         exclude_input_prompt=True,
         exclude_output_prompt=True,
         config=Config({"TagRemovePreprocessor": {"enabled": True, "remove_input_tags": {"hide-input"}}}),
     )
-    text, _ = exporter.from_notebook_node(
-        page,
-        {
-            "metadata": {"name": f"A run of {notebook.stem}"},
-            "mathjax": Path(str(mathjax)).read_text("utf-8"),
-            "styles": _of_book("html_css_files"),
-            "scripts": _of_book("html_js_files"),
-        },
-    )
+    resources = {
+        "metadata": {"name": f"A run of {notebook.stem}"},
+        "mathjax": mathjax.read_text("utf-8"),
+        "styles": _of_book("html_css_files"),
+        "scripts": _of_book("html_js_files"),
+    }
+    text, _ = exporter.from_notebook_node(page, resources)
     file = notebook.with_suffix(".html")
     write_whole(file, lambda stream: stream.write(text.encode()))
     return file
@@ -128,22 +134,6 @@ def brief(value: Any) -> str:
     """Return a value as a short text; lists without brackets, and long ones cut."""
     text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 2].rstrip(' ,')} …"
-
-
-def _lacking(judgements: list[Judgement], parameters: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return what a run lacks to judge its claims: the parameters that they need, and the papers' settings."""
-    needed: dict[str, None] = {}
-    settings: dict[str, None] = {}
-    for judgement in judgements:
-        if judgement.agrees is None or judgement.verdict in claims.DECIDED:
-            continue
-        claim = judgement.claim
-        for name, value in claim.needs.items():
-            if not claims.reaches(claim.model_copy(update={"needs": {name: value}}), dict(parameters)):
-                needed[f"{name} = {brief(value)}"] = None
-        for name in judgement.differs:
-            settings[f"{name} = {brief(claim.setting[name])}"] = None  # type: ignore[index]
-    return list(needed), list(settings)
 
 
 def _changed(study: Study, record: Record) -> str:

@@ -14,8 +14,6 @@ from gradleak.claims import Line, listed, rounding
 from gradleak.claims.listed import Fact
 from gradleak.claims.shown import bar
 from gradleak.runs import golden, records
-from gradleak.runs.golden import State
-from gradleak.runs.records import Record
 from gradleak.show import provenance
 from gradleak.studies import Study
 
@@ -25,13 +23,14 @@ BESIDE = "beside"
 
 def text(lines: Sequence[Line]) -> str:
     """Return the sections that follow the table of all claims, in Markdown."""
-    parts = [
-        "## What fails, and why",
-        claims.causes_table(lines)._repr_markdown_(),
-        "## Downloads",
-        _downloads(),
-    ]
-    return "\n\n".join(parts) + "\n"
+    columns = [f"`{name}`\n: {about}" for name, about in listed.ABOUT.items()]
+    return (
+        f"## What fails, and why\n\n{claims.causes_table(lines)._repr_markdown_()}\n\n## Downloads\n\n"
+        "All claims with their verdicts: {bookfile}`claims.csv <claims.csv>` and {bookfile}`claims.json "
+        "<claims.json>`. Both have the same fields. The records are linked from each page's table of provenance and "
+        "from {doc}`architecture`, and every table has a link that saves it as CSV.\n\n"
+        "::::{dropdown} The columns of claims.csv and the fields of claims.json\n" + "\n\n".join(columns) + "\n::::\n"
+    )
 
 
 def scores(lines: Sequence[Line]) -> str:
@@ -78,17 +77,6 @@ def _row(study: Study, line: Line) -> dict[str, str]:
     }
 
 
-def _downloads() -> str:
-    """Return the links to the lists of claims, with the meaning of their columns."""
-    rows = [f"`{name}`\n: {about}" for name, about in listed.ABOUT.items()]
-    return (
-        "All claims with their verdicts: {bookfile}`claims.csv <claims.csv>` and {bookfile}`claims.json "
-        "<claims.json>`. Both have the same fields. The records are linked from each page's table of provenance and "
-        "from {doc}`status`, and every table has a link that saves it as CSV.\n\n"
-        "::::{dropdown} The columns of claims.csv and the fields of claims.json\n" + "\n\n".join(rows) + "\n::::"
-    )
-
-
 def files(ordered: Sequence[Study], judged: Mapping[str, list[Line]]) -> dict[str, bytes]:
     """Return the files that lie beside the book: lists of all claims, a page for each claim, and all records.
 
@@ -101,7 +89,9 @@ def files(ordered: Sequence[Study], judged: Mapping[str, list[Line]]) -> dict[st
     for study in ordered:
         record = records.recorded(study.name)
         state = golden.state(record) if record else None
-        links = _links(study, record, state)
+        address = provenance.address(study.name)
+        links = [Fact("Record", f"{address.rpartition('/')[2]} ({state})", f"../{address}")] if record else []
+        links.append(Fact("Page", study.title, f"../book/executed/{study.paper}/{study.name}.html"))
         for line in judged[study.name]:
             entries.append(listed.listed(line, state))
             again = [Fact("Run again", text) for text in rounding.verdicts(line.claim.id)]
@@ -111,16 +101,7 @@ def files(ordered: Sequence[Study], judged: Mapping[str, list[Line]]) -> dict[st
                 rows=listed.rows_behind(line.claim, record) if record else None,
             ).encode()
         if record:
-            made[provenance.address(study.name)] = records.file_of(study.name).read_bytes()
+            made[address] = records.file_of(study.name).read_bytes()
     made["claims.json"] = listed.as_json(entries).encode()
     made["claims.csv"] = listed.as_csv(entries).encode()
     return made
-
-
-def _links(study: Study, record: Record | None, state: State | None) -> list[Fact]:
-    """Return the facts that lead from a claim to its page's record and to the page."""
-    page = Fact("Page", study.title, f"../book/executed/{study.paper}/{study.name}.html")
-    if record is None:
-        return [page]
-    address = provenance.address(study.name)
-    return [Fact("Record", f"{address.rpartition('/')[2]} ({state})", f"../{address}"), page]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -81,10 +82,9 @@ def tried(leaks: Leaks, page: str, outcomes: Sequence[Outcome]) -> list[Outcome]
         and _family(one) not in ("none", RESCALING)
         and (one.page == page or (one.batch > 1) == (leaks.batch > 1))
     ]
-    sizes: dict[str, set[int]] = {}
-    for one in own:
-        sizes.setdefault(one.page, set()).add(one.batch)
-    near = {name: min(known, key=lambda size: abs(math.log(size / leaks.batch))) for name, known in sizes.items()}
+    # The last size with a page's name is the nearest.
+    far_first = sorted(own, key=lambda one: -abs(math.log(one.batch / leaks.batch)))
+    near = {one.page: one.batch for one in far_first}
     return [one for one in own if one.batch == near[one.page]]
 
 
@@ -171,8 +171,6 @@ def _as_strong(one: Outcome, other: Outcome) -> bool:
 
 
 def _level(outcome: Outcome) -> tuple[str, float]:
-    name, *levels = outcome.defense.split("/")
-    try:
-        return name, float(levels[-1]) if levels else 0.0
-    except ValueError:
-        return outcome.defense, 0.0  # a layer that is not sent has no level
+    found = re.fullmatch(r"([\w-]+)/(?:.*/)?([\d.e+-]+)", outcome.defense)
+    # A layer that is not sent has no level.
+    return (found[1], float(found[2])) if found else (outcome.defense, 0.0)

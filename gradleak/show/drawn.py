@@ -11,9 +11,8 @@ panels show different things, `arranged` draws a list of them:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -43,6 +42,30 @@ def grouped(rows: pd.DataFrame, by: str | Sequence[str]) -> list[tuple[tuple[Any
     """Return groups of rows with the values of the columns `by`, in their order; without columns, all rows."""
     keys = [by] if isinstance(by, str) else list(by)
     return list(rows.groupby(keys, sort=False)) if keys else [((), rows)]
+
+
+def styled_groups(
+    rows: pd.DataFrame,
+    by: str | Sequence[str],
+    label: Named,
+    order: Collection[str],
+    looks: Mapping[str, Look] | None,
+    **style: Any,
+) -> Iterator[tuple[int, str, pd.DataFrame, Look]]:
+    """Yield the number, the label, the rows and the style of each group that is drawn.
+
+    Args:
+        rows: The rows of a panel.
+        by: The columns whose values make the groups.
+        label: Makes the label of a group of its values.
+        order: The groups that are drawn, by their label, in this order; all of them if it is empty.
+        looks: The style of a group by its label, where the house's order of colours, dashes and markers will not do.
+        style: The style of all groups.
+    """
+    named = {label(*values): group for values, group in grouped(rows, by)}
+    for number, name in enumerate(order or named):
+        if name in named:
+            yield number, name, named[name], look_of(number) | style | dict((looks or {}).get(name, {}))
 
 
 def drawn(
@@ -113,27 +136,22 @@ def lines(
     """
 
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
-        named = {label(*values): group for values, group in grouped(rows, by)}
-        every = sorted(rows[x].unique())
-        for number, name in enumerate(order or named):
-            if name not in named:
-                continue
-            values = named[name].groupby(x)
+        every, count = sorted(rows[x].unique()), len(grouped(rows, by))
+        for number, name, group, look in styled_groups(rows, by, label, order, looks, **style):
+            values = group.groupby(x)
             shown = values[y].agg(middle).astype(float)
-            look = look_of(number) | style | dict((looks or {}).get(name, {}))
             at = shown.index.to_numpy()
             if aside:
-                at = np.array([every.index(value) for value in at]) + aside * (number - (len(named) - 1) / 2)
+                at = np.array([every.index(value) for value in at]) + aside * (number - (count - 1) / 2)
             axis.plot(at, shown.to_numpy(), label=name, **look)
             if band == "range":
                 low, high = values[y].min(), values[y].max()
             elif band:
                 half = values[y].std() if band == "deviation" else values[band].mean()
                 low, high = shown - half, shown + half
-            else:
-                continue
-            low, high = low.astype(float), high.astype(float)
-            axis.fill_between(at, low, high, color=look["color"], alpha=0.15, linewidth=0)
+            if band:
+                ends = low.astype(float), high.astype(float)
+                axis.fill_between(at, *ends, color=look["color"], alpha=0.15, linewidth=0)
 
     return draw
 
@@ -182,14 +200,11 @@ def scattered(
     """
 
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
-        named = {label(*values): group for values, group in grouped(rows, by)}
-        for number, name in enumerate(order or named):
-            if name in named:
-                # Large and small markers take turns, so that points in the same place are seen.
-                size = {"markersize": (7, 4.5)[number % 2]}
-                look = look_of(number) | size | style | dict((looks or {}).get(name, {})) | {"linestyle": "none"}
-                own = named[name][[x, y]].astype(float)
-                axis.plot(own[x], own[y], label=name, **look)
+        for number, name, group, look in styled_groups(rows, by, label, order, looks, **{"markersize": 0} | style):
+            # Large and small markers take turns, so that points in the same place are seen.
+            size = look["markersize"] or (7, 4.5)[number % 2]
+            own = group[[x, y]].astype(float)
+            axis.plot(own[x], own[y], label=name, **look | {"linestyle": "none", "markersize": size})
 
     return draw
 
@@ -298,8 +313,7 @@ def powers_of_two(column: str) -> Mark:
     return draw
 
 
-@dataclass(frozen=True)
-class Panel:
+class Panel(NamedTuple):
     """The rows of a panel, the marks that show them, and what `Axes.set` takes."""
 
     rows: pd.DataFrame
@@ -403,11 +417,10 @@ def proportions(
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
         names = list(rows[y].unique())
         named_lines(axis, names)
-        groups = {listed(*values): group for values, group in grouped(rows, by)}
-        for number, label in enumerate([name for name in order or groups if name in groups]):
-            look = look_of(number) | {"linestyle": "", "markersize": 7} | dict((looks or {}).get(label, {}))
-            for name, group in groups[label].groupby(y, sort=False):
-                place = names.index(name) + aside * (number - (len(groups) - 1) / 2)
+        count = len(grouped(rows, by))
+        for number, label, own, look in styled_groups(rows, by, listed, order, looks, linestyle="", markersize=7):
+            for name, group in own.groupby(y, sort=False):
+                place = names.index(name) + aside * (number - (count - 1) / 2)
                 axis.plot(interval(group[x]), [place, place], color=look["color"], linewidth=1.8)
                 axis.plot([group[x].mean()], [place], label=label, **look)
         axis.grid(visible=False, axis="y")

@@ -62,11 +62,9 @@ def table(record: Record) -> Table:
     """Return a table for the foot of a page, with the provenance of this run and of the recorded run."""
     recorded = records.recorded(record.study)
     columns = {"this run": {"file": "–"} | _described(record)}
-    links = ["", ""]
     if recorded:
-        place = address(recorded.study)
-        columns["recorded"] = {"file": place.rpartition("/")[2]} | _described(recorded)
-        links.append(f"bookfile:{place}")
+        columns["recorded"] = {"file": records.file_of(record.study).name} | _described(recorded)
+    links = ["", "", *([f"bookfile:{address(record.study)}"] if recorded else [])]
     frame = pd.DataFrame(columns).rename_axis("").reset_index()
     return Table(
         frame,
@@ -86,9 +84,8 @@ def address(study: str) -> str:
 def machines(record: Record) -> str:
     """Return the machines on which a record's trials ran, each with its number of trials if there are several."""
     names = Counter(trial.machine.name for trial in record.trials)
-    if len(names) == 1:
-        return next(iter(names))
-    return "; ".join(f"{name} ({counted(number, 'trial')})" for name, number in names.most_common())
+    numbered = (f"{name} ({counted(number, 'trial')})" for name, number in names.most_common())
+    return "; ".join(names if len(names) == 1 else numbered)
 
 
 def _described(record: Record) -> dict[str, str]:
@@ -110,12 +107,9 @@ def _described(record: Record) -> dict[str, str]:
 
 def _on_cpu(study: Study) -> str:
     """Return which experiments of a study run on the CPU even if there is a GPU, with the reasons."""
-    reasons: dict[str, list[str]] = {}
-    for part, kind in study.experiments.items():
-        if kind.stays_on_cpu:
-            reasons.setdefault(kind.stays_on_cpu, []).append(part)
     texts = []
-    for reason, parts in reasons.items():
+    for reason in dict.fromkeys(kind.stays_on_cpu for kind in study.experiments.values() if kind.stays_on_cpu):
+        parts = [part for part, kind in study.experiments.items() if kind.stays_on_cpu == reason]
         everything = len(parts) == len(study.experiments)
         texts.append(f"{'all experiments' if everything else 'experiments ' + ', '.join(parts)} ({reason})")
     return "; ".join(texts) or "no experiment"

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
 import pandas as pd
+from jinja2 import Template
 
 from gradleak.wording import MISSING as MISSING
 from gradleak.wording import duration as duration
 
 # More notes than this on a visible table are folded.
 MOST_NOTES = 3
+PAGE = Template(
+    """\
+{%- if table.fold %}<details><summary>{{ table.fold }}</summary>{% endif -%}
+<div class="{{ ("gradleak-table " + table.kind).rstrip() }}" style="overflow-x:auto"><table>
+<caption>{{ table.caption }}</caption>
+<thead><tr>{% for name, side in head %}<th style="text-align:{{ side }}">{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>{% for row in rows %}<tr>{% for text, badge, side in row -%}
+<td style="text-align:{{ side }}">
+{%- if badge %}<span class="{{ badge }}">{{ text }}</span>{% else %}{{ text }}{% endif -%}
+</td>
+{%- endfor %}</tr>{% endfor %}</tbody></table></div>
+{%- if notes_title %}<details><summary>{{ notes_title }}</summary>{% endif -%}
+{%- if table.remarks[1:] %}<ul>{% for text in table.remarks %}<li>{{ text }}</li>{% endfor %}</ul>
+{%- elif table.remarks %}<p>{{ table.remarks[0] }}</p>{% endif -%}
+{%- if notes_title %}</details>{% endif %}{% if table.fold %}</details>{% endif %}""",
+    autoescape=True,
+)
 
 
 @dataclass(frozen=True)
@@ -45,31 +61,28 @@ class Table:
     links: Sequence[Sequence[str]] = ()
 
     @property
-    def _head(self) -> list[str]:
-        return [str(name) for name in self.frame.columns]
-
-    @property
-    def _rows(self) -> list[list[str]]:
-        # Read the cells by column, because pandas would convert the whole numbers of a mixed row to floats.
+    def _cells(self) -> list[list[tuple[str, str, str]]]:
+        """The text, the style classes of the badge and the link of every cell, row by row."""
+        # Read the texts by column, because pandas would convert the whole numbers of a mixed row to floats.
         columns = [
-            [_text(value, self.formats.get(name, "")) for value in self.frame.iloc[:, index].tolist()]
-            for index, name in enumerate(self._head)
+            [_text(value, self.formats.get(str(name), "")) for value in self.frame.iloc[:, place].tolist()]
+            for place, name in enumerate(self.frame.columns)
         ]
-        return [list(row) for row in zip(*columns, strict=True)]
+        empty = [[""] * len(columns)] * len(self.frame)
+        badges = [[badge(word) if word else "" for word in row] for row in self.marks or empty]
+        rows = zip(zip(*columns, strict=True), badges, self.links or empty, strict=True)
+        return [list(zip(*row, strict=True)) for row in rows]
 
     @property
-    def _badges(self) -> list[list[str]]:
-        """The style classes of every cell's badge, or "" for a cell without a badge."""
-        marks = self.marks or [[""] * len(self.frame.columns)] * len(self.frame)
-        return [[badge(word) if word else "" for word in row] for row in marks]
+    def _sides(self) -> list[str]:
+        """For each column the side to which it is aligned: "right" if it holds numbers."""
+        columns = list(zip(*self._cells, strict=True)) or [()] * len(self.frame.columns)
 
-    @property
-    def _right(self) -> list[bool]:
-        """For each column whether it is aligned to the right: if it holds numbers."""
-        rows = self._rows
-        marked = [any(column) for column in zip(*self.marks, strict=True)] if self.kind == "cells" else []
-        numbers = [bool(rows) and all(map(_is_number, column)) for column in zip(*rows, strict=True)]
-        return [number or mark for number, mark in zip_longest(numbers or [False] * len(self._head), marked)]
+        def right(column: tuple[tuple[str, str, str], ...]) -> bool:
+            marked = self.kind == "cells" and any(badge for _, badge, _ in column)
+            return bool(column) and (marked or all(_is_number(text) for text, _, _ in column))
+
+        return ["right" if right(column) else "left" for column in columns]
 
     @property
     def remarks(self) -> list[str]:
@@ -77,60 +90,30 @@ class Table:
         return [text for text in ([self.notes] if isinstance(self.notes, str) else self.notes) if text]
 
     @property
-    def _classes(self) -> str:
-        return f"gradleak-table {self.kind}".rstrip()
+    def _notes_title(self) -> str:
+        """The title of the fold of the notes: if there are many, and the table itself is visible."""
+        folded = len(self.remarks) > MOST_NOTES and not self.fold
+        return f"{len(self.remarks)} notes on this table" if folded else ""
 
     def _repr_html_(self) -> str:
-        sides = [f' style="text-align:{"right" if numbers else "left"}"' for numbers in self._right]
-
-        def line(tag: str, cells: list[str]) -> str:
-            return "".join(f"<{tag}{side}>{cell}</{tag}>" for cell, side in zip(cells, sides, strict=True))
-
-        def shown(cell: str, badge: str) -> str:
-            text = html.escape(cell)
-            return f'<span class="{badge}">{text}</span>' if badge else text
-
-        top = line("th", [html.escape(name) for name in self._head])
-        cells = [list(map(shown, row, badges)) for row, badges in zip(self._rows, self._badges, strict=True)]
-        body = "".join(f"<tr>{line('td', row)}</tr>" for row in cells)
-        texts = [html.escape(text) for text in self.remarks]
-        notes = "<ul>" + "".join(f"<li>{text}</li>" for text in texts) + "</ul>" if texts[1:] else ""
-        notes = notes or "".join(f"<p>{text}</p>" for text in texts)
-        if self._folds_notes:
-            notes = f"<details><summary>{self._notes_title}</summary>{notes}</details>"
-        caption = html.escape(self.caption)
-        table = (
-            f'<div class="{self._classes}" style="overflow-x:auto"><table><caption>{caption}</caption>'
-            f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>{notes}"
-        )
-        return f"<details><summary>{html.escape(self.fold)}</summary>{table}</details>" if self.fold else table
-
-    @property
-    def _folds_notes(self) -> bool:
-        """Whether the notes are folded: if there are many, and the table itself is visible."""
-        return len(self.remarks) > MOST_NOTES and not self.fold
-
-    @property
-    def _notes_title(self) -> str:
-        return f"{len(self.remarks)} notes on this table"
+        head = zip(map(str, self.frame.columns), self._sides, strict=True)
+        rows = [[(*cell[:2], side) for cell, side in zip(row, self._sides, strict=True)] for row in self._cells]
+        return str(PAGE.render(table=self, head=list(head), rows=rows, notes_title=self._notes_title))
 
     def _repr_markdown_(self) -> str:
-        align = ["---:" if numbers else "---" for numbers in self._right]
-
-        def shown(cell: str, badge: str, link: str) -> str:
-            text = _linked(cell, link) if link else _escaped(cell)
+        def shown(text: str, badge: str, link: str) -> str:
+            text = _linked(text, link) if link else _escaped(text)
             return f"[{text}]{{.{badge.replace(' ', ' .')}}}" if badge else text
 
-        links = self.links or [[""] * len(align)] * len(self.frame)
-        shown_rows = (list(map(shown, *cells)) for cells in zip(self._rows, self._badges, links, strict=True))
-        cells = [[_escaped(name) for name in self._head], align, *shown_rows]
-        lines = ["| " + " | ".join(row) + " |" for row in cells]
-        body = "\n".join(lines)
+        align = ["---:" if side == "right" else "---" for side in self._sides]
+        rows = [[shown(*cell) for cell in row] for row in self._cells]
+        lines = [[_escaped(str(name)) for name in self.frame.columns], align, *rows]
+        body = "\n".join("| " + " | ".join(row) + " |" for row in lines)
         texts = [("- " if self.remarks[1:] else "") + _escaped(text) for text in self.remarks]
         notes = "\n\n{.gradleak-notes}\n" + "\n".join(texts) + "\n" if texts else ""
-        if self._folds_notes:
+        if self._notes_title:
             notes = f"\n:::{{dropdown}} {self._notes_title}{notes}:::\n"
-        options = f":name: {self.name}\n:class: {self._classes}"
+        options = f":name: {self.name}\n:class: gradleak-table {self.kind}".rstrip()
         table = f":::{{table}} {_escaped(self.caption)}\n{options}\n\n{body}\n:::\n{notes}"
         return f"::::{{dropdown}} {_escaped(self.fold)}\n{table}\n::::\n" if self.fold else table
 

@@ -47,21 +47,9 @@ class Form:
     @property
     def times(self) -> str:
         """What the runs took that are known, in one sentence."""
-        known = [
-            f"{what} took {duration(seconds)}"
-            for what, seconds in (("a run with these values", self.seconds), ("the recorded run", self.recorded))
-            if seconds is not None
-        ]
+        runs = {"a run with these values": self.seconds, "the recorded run": self.recorded}
+        known = [f"{what} took {duration(seconds)}" for what, seconds in runs.items() if seconds is not None]
         return f"On the CPU of this book, {' and '.join(known)} of computing time. " if known else ""
-
-    def _fields(self) -> str:
-        lines = (
-            f'<label><code>{entry.name}</code><input name="{entry.name}" value="{html.escape(written(entry.quick))}" '
-            f'autocomplete="off" spellcheck="false"><small>{html.escape(entry.about)} '
-            f"(recorded: {html.escape(_short(entry.paper))})</small></label>"
-            for entry in self.entries
-        )
-        return "".join(lines)
 
     @property
     def html(self) -> str:
@@ -69,8 +57,14 @@ class Form:
         sizes = {entry.name: size(entry.quick) for entry in self.entries if entry.name != "seed" and size(entry.quick)}
         facts = {"study": self.study, "seconds": self.seconds, "sizes": sizes}
         data = html.escape(json.dumps(facts))
+        fields = (
+            f'<label><code>{entry.name}</code><input name="{entry.name}" value="{html.escape(written(entry.quick))}" '
+            f'autocomplete="off" spellcheck="false"><small>{html.escape(entry.about)} '
+            f"(recorded: {html.escape(_short(entry.paper))})</small></label>"
+            for entry in self.entries
+        )
         return (
-            f'<div class="gradleak-yourself" role="form" data-facts="{data}">{self._fields()}'
+            f'<div class="gradleak-yourself" role="form" data-facts="{data}">{"".join(fields)}'
             f'<p>{html.escape(self.times)}<span class="gradleak-estimate" aria-live="polite"></span></p>'
             f"<pre><code>gradleak run {self.study} --open</code></pre>"
             '<button type="button" hidden>Copy the command</button></div>'
@@ -101,22 +95,17 @@ def form(record: Record) -> Form:
         Entry(name, quick[name], used.get(name, paper.get(name, quick[name])), field.description or "")
         for name, field in study.Parameters.model_fields.items()
     )
-    seconds = _seconds(record) if record.profile == "quick" and not record.accelerated else None
-    whole = _seconds(recorded) if recorded and not recorded.accelerated else None
+    seconds = round(record.seconds, 2) if record.profile == "quick" and not record.accelerated else None
+    whole = round(recorded.seconds, 2) if recorded and not recorded.accelerated else None
     return Form(record.study, entries, seconds, whole)
-
-
-def _seconds(record: Record) -> float:
-    return round(sum(trial.seconds for trial in record.trials), 2)
 
 
 def size(value: Any) -> float:
     """Return what a parameter contributes to the time: a count, the length of a list, or 0 for anything else."""
-    if isinstance(value, bool):
-        return 0.0
     if isinstance(value, list):
         return float(len(value))
-    return float(value) if isinstance(value, int) and value > 0 else 0.0
+    counts = isinstance(value, int) and not isinstance(value, bool)
+    return float(max(value, 0)) if counts else 0.0
 
 
 def _short(value: Any) -> str:

@@ -16,16 +16,10 @@ import pytest
 from PIL import Image
 
 from gradleak import studies
-from gradleak.book.browser import chromium, executable, served
-from tests.acceptance.browser import pages_of
+from gradleak.book.browser import served
 
 BOOK = Path(os.environ.get("GRADLEAK_BOOK") or Path(__file__).parents[2] / "_build" / "html")
-REQUIRED = os.environ.get("GRADLEAK_REQUIRE_BROWSER") == "1"
-MISSING = "no Chromium on this machine" if executable() is None else "no built book: run `make book` first"
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not REQUIRED and (executable() is None or not (BOOK / "index.html").is_file()), reason=MISSING),
-]
+pytestmark = pytest.mark.browser
 WIDTHS = (1400, 400)
 SCHEMES = ("light", "dark")
 
@@ -54,10 +48,10 @@ LONGEST = 12_000
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[tuple[str, Any]]:
-    assert executable(), "a browser is required here, and there is none"
-    assert (BOOK / "index.html").is_file(), "a built book is required here, and there is none"
-    with served(BOOK) as address, chromium() as browser:
+def site(browser: Any) -> Iterator[tuple[str, Any]]:
+    if not (BOOK / "index.html").is_file() and os.environ.get("GRADLEAK_REQUIRE_BROWSER") != "1":
+        pytest.skip("no built book: run `make book` first")
+    with served(BOOK) as address:
         yield address, browser
 
 
@@ -72,7 +66,7 @@ def visits(site: tuple[str, Any]) -> dict[str, dict[str, Any]]:
     view.on("pageerror", lambda error: said.append(str(error)))
     view.on("requestfailed", lambda request: said.append(f"failed: {request.url}"))
     found = {}
-    for page in pages_of(BOOK):
+    for page in sorted(file.relative_to(BOOK).as_posix() for file in (BOOK / "book").rglob("*.html")):
         said.clear()
         view.goto(f"{address}/{page}", wait_until="load")
         view.evaluate("() => window.MathJax?.startup.promise")
@@ -103,19 +97,15 @@ def reach(view: Any, scheme: str, width: int) -> int:
     return int(view.evaluate("document.documentElement.scrollWidth"))
 
 
-def test_the_named_pages_are_there(visits: dict[str, Any]) -> None:
-    prose = "index start attacks reading scoreboard gallery explorer around performance clusters status architecture"
-    prose += " api references"
-    named = {*prose.split(), "wang2024", "wainakh2021", "yin2021", "posterior2023", "dang2021"}
-    named |= {f"executed/{studies.load(name).paper}/{name}" for name in studies.names()}
-    assert {f"book/{name}.html" for name in named} == set(visits)
+def page_of(name: str) -> str:
+    return f"book/executed/{studies.paper_of(name)}/{name}.html"
 
 
-def test_no_page_complains(visits: dict[str, Any]) -> None:
+def test_the_named_pages_are_there_and_complain_of_nothing(visits: dict[str, Any]) -> None:
+    prose = "index start attacks reading scoreboard explorer around performance architecture api"
+    named = {f"book/{name}.html" for name in (*prose.split(), *map(studies.paper_of, studies.names()))}
+    assert named | set(map(page_of, studies.names())) == set(visits)
     assert {page: visit["said"] for page, visit in visits.items() if visit["said"]} == {}
-
-
-def test_no_page_shows_a_traceback_or_an_unresolved_reference(visits: dict[str, Any]) -> None:
     for page, visit in visits.items():
         for sign in ("Traceback (most recent call last)", "Error:", "{numref}", "{cite", ":::", "UserWarning"):
             assert sign not in visit["text"], f"{page} shows {sign}"
@@ -153,37 +143,35 @@ def test_where_a_list_of_pages_or_contents_has_no_room_a_button_opens_it(
     view.close()
 
 
-def test_a_page_answers_first(visits: dict[str, Any]) -> None:
+def test_a_page_answers_first_with_named_figures_and_drawn_formulas(visits: dict[str, Any]) -> None:
     """The key number, the verdicts and a figure are on the first screen, and no page is long with its folds closed."""
     figures = []
-    for name in studies.names():
-        places = visits[f"book/executed/{studies.load(name).paper}/{name}.html"]["places"]
-        assert places["number"] <= 600, name
-        assert places["verdict"] <= 900, name
-        assert places["figure"] <= 1000, name
+    for visit in (visits[page_of(name)] for name in studies.names()):
+        places = visit["places"]
+        assert places["number"] <= 600
+        assert places["verdict"] <= 900
+        assert places["figure"] <= 1000
         figures.append(places["figure"])
-        assert places["height"] <= LONGEST, name
+        assert places["height"] <= LONGEST
+        assert visit["formulas"] > 5
+        assert visit["raw"] == 0
+        assert sum("Figure" in number for number in visit["numbers"]) >= 1
+        assert sum("Table" in number for number in visit["numbers"]) >= 2
     assert statistics.median(figures) <= 900
 
 
-def test_no_table_scrolls_on_a_screen(visits: dict[str, Any]) -> None:
+def test_no_table_scrolls_on_a_screen_and_no_page_is_wider_than_the_window(visits: dict[str, Any]) -> None:
     assert {page: visit["over"] for page, visit in visits.items() if visit["over"]} == {}
+    reaches = {
+        (page, *window): reach - window[1]
+        for page, visit in visits.items()
+        for window, reach in visit["reaches"].items()
+    }
+    assert {window: over for window, over in reaches.items() if over > 1} == {}
 
 
-def test_formulas_are_drawn_without_a_network(visits: dict[str, Any]) -> None:
-    for name in studies.names():
-        visit = visits[f"book/executed/{studies.load(name).paper}/{name}.html"]
-        assert visit["formulas"] > 5
-        assert visit["raw"] == 0
-
-
-def test_figures_and_tables_are_named_and_not_blank(visits: dict[str, Any], site: tuple[str, Any]) -> None:
+def test_pictures_are_described_and_not_blank(visits: dict[str, Any], site: tuple[str, Any]) -> None:
     assert site, "the pictures are served"
-    for name in studies.names():
-        visit = visits[f"book/executed/{studies.load(name).paper}/{name}.html"]
-        assert len(visit["pictures"]) >= 1
-        assert sum("Figure" in number for number in visit["numbers"]) >= 1
-        assert sum("Table" in number for number in visit["numbers"]) >= 2
     for page, visit in visits.items():
         for source, width, alt in visit["pictures"]:
             assert width > 100, f"{page}: {source} was not shown"
@@ -195,6 +183,10 @@ def test_figures_and_tables_are_named_and_not_blank(visits: dict[str, Any], site
 def test_a_claim_is_two_clicks_from_its_number_in_the_paper(site: tuple[str, Any]) -> None:
     address, browser = site
     view = browser.new_page(viewport={"width": WIDTHS[0], "height": 900})
+    view.goto(f"{address}/search.html?q=softmax", wait_until="networkidle")
+    view.locator("#search-results li p.context").nth(3).wait_for()
+    found = view.locator("#search-results").inner_text()
+    assert not [sign for sign in ("\\(", "\\[", "\\frac", "\\operatorname") if sign in found], "no LaTeX in excerpts"
     view.goto(f"{address}/search.html?q=wang2024, Table 3", wait_until="networkidle")
     view.locator("#search-results li a").first.click()
     number = view.locator("table.cells:has-text('wang2024, Table 3') td a").first
@@ -202,33 +194,11 @@ def test_a_claim_is_two_clicks_from_its_number_in_the_paper(site: tuple[str, Any
     view.get_by_text("Behind the measured value").wait_for()
     assert urlparse(view.url).path.startswith("/claims/")
     view.close()
-
-
-def test_the_scoreboard_is_filtered_without_a_network(site: tuple[str, Any]) -> None:
-    _, browser = site
     view = browser.new_context(offline=True).new_page()
     view.goto((BOOK / "book" / "scoreboard.html").as_uri() + "#claim-theorem1-bias")
     view.locator(".dt-info", has_text="filtered").wait_for()
     assert view.locator("table.all-claims tbody a[href='../claims/theorem1-bias.html']").count() == 1
     view.close()
-
-
-def test_summaries_of_a_search_hold_no_latex(site: tuple[str, Any]) -> None:
-    address, browser = site
-    view = browser.new_page()
-    view.goto(f"{address}/search.html?q=softmax", wait_until="networkidle")
-    view.locator("#search-results li p.context").nth(3).wait_for()
-    found = view.locator("#search-results").inner_text()
-    assert len(found) > 1000
-    assert not [sign for sign in ("\\(", "\\[", "\\frac", "\\operatorname") if sign in found]
-    view.close()
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("width", WIDTHS)
-def test_no_page_is_wider_than_the_window(width: int, scheme: str, visits: dict[str, Any]) -> None:
-    reaches = {page: visit["reaches"][scheme, width] for page, visit in visits.items()}
-    assert {page: reach for page, reach in reaches.items() if reach > width + 1} == {}
 
 
 def test_verdicts_have_their_colours(site: tuple[str, Any]) -> None:

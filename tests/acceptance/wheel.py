@@ -6,17 +6,18 @@ one that is removed), and does with it what the README promises. Takes minutes, 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import time
 import venv
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+Run = Callable[..., subprocess.CompletedProcess[str]]
 MODEL = """
 from torch import nn
 
@@ -39,48 +40,44 @@ AUDITS = {
 }
 
 
-def built(folder: Path) -> Path:
-    """Build the wheel of this checkout and return it."""
-    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder), str(ROOT)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+def promises(gradleak: Run, work: Path, audits: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, bool, str]]:
+    """Yield what the package promises without its book, whether it holds, and what was seen.
+
+    Args:
+        gradleak: Runs the command with these words in the folder `work`.
+        work: A folder for a model and for reports.
+        audits: What is audited, by its name.
+    """
+    yield "gradleak data", "photos" in gradleak("data").stdout, "lists photos"
+    yield "gradleak claims", "theorem1-sum-bound" in gradleak("claims").stdout, "lists claims"
+    page = gradleak("run", "theorem1")
+    said = page.stderr.count("\n") == 1 and "runs its pages from a checkout" in page.stderr
+    yield "gradleak run", page.returncode == 2 and said, page.stderr.strip()
+    (work / "mine.py").write_text(MODEL)
+    for number, (name, words) in enumerate(audits.items()):
+        ended = gradleak("audit", *words, "--data", "photos", "--out", f"report{number}")
+        if ended.returncode != 0:
+            yield f"audit of {name}", False, ended.stderr.strip()[-300:]
+            continue
+        findings = json.loads((work / f"report{number}" / "report.json").read_text())["findings"]
+        best = max((one["measures"].get("image-psnr", 0.0) for one in findings), default=0.0)
+        yield f"audit of {name}", bool(findings) if "--minutes" in words else best > 60, f"best image {best:.1f} dB"
 
 
 def checks(python: Path, work: Path) -> Iterator[tuple[str, bool, str]]:
-    """Yield what is promised, whether it holds, and what was seen."""
+    """Yield what the installed wheel promises, whether it holds, and what was seen."""
     environment = {n: v for n, v in os.environ.items() if not n.startswith(("GRADLEAK", "PYTHON", "VIRTUAL_ENV"))}
     environment["HOME"] = str(work)
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([python, *words], cwd=work, env=environment, capture_output=True, text=True, check=False)
 
-    def gradleak(*words: str) -> subprocess.CompletedProcess[str]:
-        return run("-m", "gradleak", *words)
-
     own, others, torch = map(float, run("-c", SIZES).stdout.split())
     yield "installed", own < 5, f"gradleak {own:.1f} MB, what it needs {others:.0f} MB, torch {torch:.1f} GB"
-    seconds = {name: float(run("-c", IMPORT.format(name)).stdout) for name in ("torch", "torch, gradleak.labels")}
-    told = ", ".join(f"import {name}: {taken:.1f} CPU-s" for name, taken in seconds.items())
-    yield "imported", seconds["torch, gradleak.labels"] < seconds["torch"] + 5, told
+    alone, both = (float(run("-c", IMPORT.format(name)).stdout) for name in ("torch", "torch, gradleak.labels"))
+    yield "imported", both < alone + 5, f"torch: {alone:.1f} CPU-s, with gradleak.labels: {both:.1f} CPU-s"
     yield "needs nothing of the book", run("-c", "import papermill").returncode == 1, "papermill is not there"
-    yield "gradleak data", "photos" in gradleak("data").stdout, "lists photos"
-    claims = gradleak("claims")
-    yield "gradleak claims", "theorem1-sum-bound" in claims.stdout, f"{len(claims.stdout.splitlines())} lines"
-    page = gradleak("run", "theorem1")
-    yield "gradleak run", page.returncode == 2 and page.stderr.count("\n") == 1, page.stderr.strip()
-    (work / "mine.py").write_text(MODEL)
-    for number, (name, words) in enumerate(AUDITS.items()):
-        started = time.perf_counter()
-        ended = gradleak("audit", *words, "--data", "photos", "--out", f"report{number}")
-        if ended.returncode != 0:
-            yield f"audit of {name}", False, ended.stderr.strip()[-300:]
-            continue
-        findings = json.loads((work / f"report{number}" / "report.json").read_text())["findings"]
-        taken = time.perf_counter() - started
-        best = max((one["measures"].get("image-psnr", 0.0) for one in findings), default=0.0)
-        well = bool(findings) if "--minutes" in words else best > 60
-        yield f"audit of {name}", well, f"{taken:.0f} s, best image {best:.1f} dB"
+    yield from promises(functools.partial(run, "-m", "gradleak"), work, AUDITS)
 
 
 def main(kept: Path | None) -> int:
@@ -88,12 +85,14 @@ def main(kept: Path | None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         place, work = kept or Path(scratch) / "environment", Path(scratch) / "work"
         work.mkdir()
-        wheel = built(Path(scratch))
-        if not (place / "bin" / "python").is_file():
+        build = [sys.executable, "-m", "build", "--wheel", "--outdir", scratch, str(ROOT)]
+        subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
+        (wheel,) = Path(scratch).glob("*.whl")
+        python = place / "bin" / "python"
+        if not python.is_file():
             venv.create(place, with_pip=True)
-        python, lock = place / "bin" / "python", str(ROOT / "requirements.lock")
         print(f"installing {wheel.name} (several minutes the first time: torch is large)", flush=True)
-        for options in (["-c", lock], ["--no-deps", "--force-reinstall"]):
+        for options in (["-c", str(ROOT / "requirements.lock")], ["--no-deps", "--force-reinstall"]):
             pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *options, str(wheel)]
             subprocess.run(pip, check=True, cwd=scratch, env=os.environ | {"PYTHONPATH": ""})
         wrong = 0

@@ -8,9 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -19,41 +17,34 @@ from gradleak.book import PATIENCE
 from gradleak.errors import GradleakError
 from gradleak.runs import records, runner
 from tests.checkout import PAUSE, WAITING, Toy
+from tests.patience import wait_until
 from tests.test_cli import call
 
 pytestmark = pytest.mark.slow
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """A Dask scheduler and its workers, processes of their own."""
-
-    address: str
-    scheduler: subprocess.Popen[bytes]
-    workers: list[subprocess.Popen[bytes]]
+Process = subprocess.Popen[bytes]
 
 
 @contextlib.contextmanager
-def started(checkout: Toy, *options: str, workers: int = 2) -> Iterator[Cluster]:
-    """Start a cluster whose workers import this checkout's code, and end it."""
+def started(checkout: Toy, threads: int = 1, workers: int = 2) -> Iterator[tuple[str, list[Process]]]:
+    """Start a scheduler and workers that import this checkout's code; yield its address and all processes; end them."""
     file = checkout.root / "scheduler.json"
     file.unlink(missing_ok=True)
     environment = os.environ | {"PYTHONPATH": str(checkout.root)}
 
-    def start(what: str, *words: str) -> subprocess.Popen[bytes]:
+    def start(what: str, *words: str) -> Process:
         command = [sys.executable, "-m", f"distributed.cli.dask_{what}", "--scheduler-file", str(file), *words]
-        with (checkout.root / f"{what}.log").open("ab") as told:
-            options = {"cwd": checkout.root, "env": environment, "stdout": told, "stderr": told}
-            return subprocess.Popen([*command, "--no-dashboard"], **options)
+        command += ["--host", "127.0.0.1", "--no-dashboard"]
+        with (checkout.root / f"{what}.log").open("ab") as log:
+            return subprocess.Popen(command, cwd=checkout.root, env=environment, stdout=log, stderr=log)
 
-    processes = [start("scheduler", "--host", "127.0.0.1", "--port", "0")]
+    processes = [start("scheduler", "--port", "0")]
     try:
-        while not file.is_file() or not file.read_text().strip():
-            assert processes[0].poll() is None, (checkout.root / "scheduler.log").read_text()
-            time.sleep(0.05)
-        asked = options or ("--nthreads", "1")
-        processes += [start("worker", "--no-nanny", "--host", "127.0.0.1", *asked) for _ in range(workers)]
-        yield Cluster(json.loads(file.read_text())["address"], processes[0], processes[1:])
+        wait_until(lambda: processes[0].poll() is not None or (file.is_file() and file.read_text().strip()))
+        assert processes[0].poll() is None, (checkout.root / "scheduler.log").read_text()
+        processes += [start("worker", "--no-nanny", "--nthreads", str(threads)) for _ in range(workers)]
+        yield json.loads(file.read_text())["address"], processes
     finally:
         for process in processes:
             process.kill()
@@ -85,29 +76,28 @@ def gradleak(checkout: Toy, *words: str) -> subprocess.Popen[str]:
 
 
 def until_kept(running: subprocess.Popen[str], checkout: Toy, count: int) -> None:
-    while len(checkout.kept()) < count:
-        assert running.poll() is None, running.communicate()
-        time.sleep(0.05)
+    wait_until(lambda: running.poll() is not None or len(checkout.kept()) >= count)
+    assert running.poll() is None, running.communicate()
 
 
-def alone(checkout: Toy, cache: str, **changes: Any) -> str:
-    """Run the toy in this process, as far as a cache does not hold it, and return its record's digest."""
+def alone(checkout: Toy) -> str:
+    """Run the toy in this process, with a cache of its own, and return its record's digest."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADLEAK_CACHE", str(checkout.root / cache))
-        return runner.run_study("toy", checkout.parameters(**changes), jobs=1).digest()
+        patch.setenv("GRADLEAK_CACHE", str(checkout.root / "other"))
+        return runner.run_study("toy", checkout.parameters(), jobs=1).digest()
 
 
 def test_a_worker_may_be_killed(checkout: Toy) -> None:
     checkout.edit(PAUSE, WAITING)
     out = checkout.root / "out"
-    with started(checkout) as cluster:
-        running = gradleak(checkout, "run", "toy", "--out", str(out), "--cluster", cluster.address)
+    with started(checkout) as (address, processes):
+        running = gradleak(checkout, "run", "toy", "--out", str(out), "--cluster", address)
         until_kept(running, checkout, 1)
-        cluster.workers[0].send_signal(signal.SIGKILL)
+        processes[1].send_signal(signal.SIGKILL)
         checkout.go.touch()
         _, said = running.communicate(timeout=PATIENCE)
         assert running.returncode == 0, said
-        assert records.read(out / "toy.json").digest() == alone(checkout, "other")
+        assert records.read(out / "toy.json").digest() == alone(checkout)
 
 
 def test_a_scheduler_that_goes_away_is_one_line_and_the_next_run_goes_on(
@@ -115,13 +105,13 @@ def test_a_scheduler_that_goes_away_is_one_line_and_the_next_run_goes_on(
 ) -> None:
     checkout.edit(PAUSE, WAITING)
     command = ("record", "toy", "--profile", "quick")
-    with started(checkout) as cluster:
-        running = gradleak(checkout, *command, "--cluster", cluster.address)
+    with started(checkout) as (address, processes):
+        running = gradleak(checkout, *command, "--cluster", address)
         until_kept(running, checkout, 2)
-        cluster.scheduler.send_signal(signal.SIGKILL)
+        processes[0].send_signal(signal.SIGKILL)
         _, said = running.communicate(timeout=PATIENCE)
     told = "finished trials are kept, and the same command goes on from there"
-    line = f"gradleak: the Dask scheduler at '{cluster.address}' went away; {told}\n"
+    line = f"gradleak: the Dask scheduler at '{address}' went away; {told}\n"
     assert (running.returncode, said) == (2, line)
     kept = records.file_of("toy")
     assert records.read(kept).size == "2 of 4 trials"
@@ -129,7 +119,7 @@ def test_a_scheduler_that_goes_away_is_one_line_and_the_next_run_goes_on(
     checkout.trace.unlink()
     assert call(capsys, *command, "--jobs", "1")[0] == 0
     assert checkout.traced == [2, 3], "what was kept does not run again"
-    assert records.read(kept).digest() == alone(checkout, "other")
+    assert records.read(kept).digest() == alone(checkout)
 
 
 def test_record_and_book_take_a_cluster(
@@ -147,12 +137,11 @@ def test_record_and_book_take_a_cluster(
 def test_workers_of_several_threads_and_none_at_all_are_refused(
     checkout: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with started(checkout, "--nthreads", "2", workers=1) as made:
-        code, _, said = call(capsys, "record", "toy", "--profile", "quick", "--cluster", made.address)
-        assert (code, said) == (
-            2, f"gradleak: a worker of '{made.address}' has 2 threads: start it with `--nthreads 1`\n"
-        )  # fmt: skip
+    command = ("record", "toy", "--profile", "quick", "--cluster")
+    with started(checkout, threads=2, workers=1) as (address, _):
+        line = f"gradleak: a worker of '{address}' has 2 threads: start it with `--nthreads 1`\n"
+        assert call(capsys, *command, address)[::2] == (2, line)
     monkeypatch.setattr("gradleak.runs.runner.WAIT", 1)
-    with started(checkout, workers=0) as made:
-        code, _, said = call(capsys, "record", "toy", "--profile", "quick", "--cluster", made.address)
-        assert (code, said) == (2, f"gradleak: no worker has come to the Dask scheduler at '{made.address}' in 1 s\n")
+    with started(checkout, workers=0) as (address, _):
+        line = f"gradleak: no worker has come to the Dask scheduler at '{address}' in 1 s\n"
+        assert call(capsys, *command, address)[::2] == (2, line)

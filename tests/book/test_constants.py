@@ -21,9 +21,6 @@ def test_the_table_states_every_word_with_its_limit() -> None:
         assert f"| {word} | {least:.0f} dB | " in text
     assert list(constants.REASONS) == list(metrics.SCALE)
     assert "generated/scale.md" in (paths.book() / "reading.md").read_text("utf-8")
-
-
-def test_an_exact_image_is_off_by_less_than_half_a_level() -> None:
     assert constants.levels(metrics.EXACT) < 0.5 < constants.levels(metrics.INDISTINGUISHABLE)
 
 

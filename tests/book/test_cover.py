@@ -9,14 +9,11 @@ from gradleak.book import cover
 from gradleak.show import figures
 
 
-def test_photographs_come_back() -> None:
+def test_photographs_come_back_and_the_picture_is_drawn() -> None:
     private, rows, recovered = cover.expose()
     assert private.shape == rows.shape == recovered.shape == (cover.IMAGES, 3, 64, 64)
     assert metrics.psnr(recovered, private).min() > 100
     assert private.flatten(1).std(dim=1).min() > 0.1, "a photograph worth looking at"
-
-
-def test_the_picture_is_drawn() -> None:
     figure = cover.draw()
     pixels = figures.gray_table(figure)
     assert pixels.shape[1] > 1200

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,11 @@ from nbclient import NotebookClient
 
 from gradleak import paths
 from gradleak.book import explorer, scoreboard
-from gradleak.book.browser import chromium, executable
 from tests.book.made_up import outcome
 from tests.book.test_scoreboard import page
 from tests.claims.test_shown import line
 
-REQUIRED = os.environ.get("GRADLEAK_REQUIRE_BROWSER") == "1"
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not REQUIRED and executable() is None, reason="no Chromium on this machine"),
-]
+pytestmark = pytest.mark.browser
 PAGE = '<!DOCTYPE html><html data-theme="{}"><meta charset="utf-8">{}'
 CLAIMS = [
     line(
@@ -59,15 +53,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module")
-def view(folder: Path) -> Iterator[Any]:
-    with chromium() as browser:
-        context = browser.new_context(offline=True)
-        opened = context.new_page()
-        said: list[str] = []
-        opened.on("pageerror", lambda error: said.append(str(error)))
-        yield opened
-        assert said == []
+@pytest.fixture
+def view(folder: Path, browser: Any) -> Iterator[Any]:
+    opened = browser.new_context(offline=True).new_page()
+    said: list[str] = []
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    yield opened
+    assert said == []
 
 
 def rows(view: Any) -> list[str]:
@@ -88,12 +80,9 @@ def test_claims_are_searched_and_filtered(view: Any, folder: Path) -> None:
     view.get_by_role("button", name="Show All").click()
     view.locator(".dtsp-searchPane td", has_text="not reproduced").click()
     assert "1 to 10 of 10 entries" in view.inner_text(".dt-info")
-
-
-def test_the_address_of_a_claim_shows_it(view: Any, folder: Path) -> None:
     view.goto((folder / "scoreboard-dark.html").as_uri() + "#claim-c-38")
     (row,) = rows(view)
-    assert "statement 38" in row
+    assert "statement 38" in row, "the address of a claim shows it"
 
 
 def test_outcomes_are_filtered_and_what_was_not_run_is_said(view: Any, folder: Path) -> None:

@@ -35,12 +35,6 @@ CLAIMS = """
 SECONDS = {0: 1.0, 1: 40.0, 2: 20.0, 3: 1.0}
 
 
-@pytest.fixture
-def recorded(checkout: Toy) -> Toy:
-    """Give a toy whose claims need ten times the recorded effort."""
-    return undecided(checkout)
-
-
 def undecided(checkout: Toy) -> Toy:
     """Record a toy whose claims need ten times the recorded effort."""
     checkout.rewrite(EFFORT)
@@ -49,6 +43,9 @@ def undecided(checkout: Toy) -> Toy:
     trials = [one.model_copy(update={"seconds": SECONDS[place]}) for place, one in enumerate(record.trials)]
     records.write(record.model_copy(update={"trials": trials}), records.file_of("toy"))
     return checkout
+
+
+recorded = pytest.fixture(undecided, name="recorded")
 
 
 def test_most_claims_per_second_come_first(recorded: Toy) -> None:
@@ -60,7 +57,7 @@ def test_most_claims_per_second_come_first(recorded: Toy) -> None:
     ]
     assert [entry.seconds for entry in entries] == [10.0, 200.0, 400.0], "ten times the effort takes ten times as long"
     assert all(entry.inputs["scale"] == 10 for entry in entries)
-    assert queue.summary(entries)[0].startswith("3 trials would decide 3 claims; expected time: 10 min")
+    assert queue.summary(entries).startswith("3 trials would decide 3 claims; expected time: 10 min")
     assert len(recorded.traced) == 4, "a queue is only a list"
 
 
@@ -97,13 +94,13 @@ def test_a_queue_that_is_killed_is_merged_and_continued(recorded: Toy, tmp_path:
     assert {one.verdict for name, one in claims.judgements(record_of()).items() if name != "other"} == {"reproduced"}
 
 
-def test_the_time_ends_a_queue(recorded: Toy, tmp_path: Path) -> None:
+def test_the_time_or_a_failed_trial_does_not_lose_the_others(
+    recorded: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorded.rewrite(EFFORT, ("if os.environ.get", "if self.number == 2: time.sleep(3600)\n        if os.environ.get"))
     lines = queue.run(queue.queue(), minutes=0.05, jobs=1, out=tmp_path / "trials.jsonl")
     assert lines == ["The time is over. Trials that were still running are lost.", "1 of 3 trials ended."]
-
-
-def test_a_trial_that_fails_does_not_end_the_queue(recorded: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded.rewrite(EFFORT)
     monkeypatch.setenv("TOY_FAILS", "2")
     lines = queue.run(queue.queue(), minutes=None, jobs=1)
     assert lines[-1] == "2 of 3 trials ended."

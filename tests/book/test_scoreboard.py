@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gradleak import claims, paths
-from gradleak.book import generated, scoreboard
+from gradleak.book import scoreboard
 from gradleak.claims import Line, rounding
 from gradleak.runs import records, runner
 from gradleak.show import provenance
@@ -68,18 +68,16 @@ def test_lists_details_and_records_lie_beside_the_book(toy: Study) -> None:
     assert json.loads(without["claims.json"])[0]["record"] == "not recorded"
     records.write(runner.run_study(toy, toy.Parameters(samples=4), jobs=1), records.file_of("toy"))
     files = scoreboard.files([toy], {"toy": claims.lines({}, "toy")})
-    address = provenance.address("toy")
-    assert address == "records/toy2020/toy.json"
-    assert files[address] == records.file_of("toy").read_bytes(), "byte by byte"
+    assert files["records/toy2020/toy.json"] == records.file_of("toy").read_bytes(), "byte by byte"
     (entry,) = json.loads(files["claims.json"])
     assert (entry["id"], entry["record"], entry["verdict"]) == ("toy-sum", "current", "reproduced")
     assert b'<a href="../records/toy2020/toy.json">' in files["claims/toy-sum.html"]
     assert b"Behind the measured value" in files["claims/toy-sum.html"]
-    folder = paths.root() / "beside"
-    generated._put_beside(folder, files | {"claims/gone.html": b"x"})
-    generated._put_beside(folder, files)
-    there = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
-    assert there == set(files)
+    lines = provenance.table(runner.run_study(toy, toy.Parameters(samples=2), jobs=1))._repr_markdown_().splitlines()
+    (row,) = [line for line in lines if "bookfile" in line]
+    assert row == "| file | – | {bookfile}`toy.json <records/toy2020/toy.json>` |", (
+        "the table of provenance leads there"
+    )
 
 
 def test_a_claim_says_where_it_had_another_verdict(toy: Study) -> None:
@@ -96,12 +94,3 @@ def test_a_claim_says_where_it_had_another_verdict(toy: Study) -> None:
     assert found.count("Run again") == 1
     assert sentence in found
     assert sentence in claims.verdicts(runner.run_study(toy, toy.Parameters(samples=4), jobs=1)).tables[0].remarks
-
-
-def test_the_table_of_provenance_leads_to_the_record(toy: Study) -> None:
-    fresh = runner.run_study(toy, toy.Parameters(samples=2), jobs=1)
-    assert "bookfile" not in provenance.table(fresh)._repr_markdown_()
-    records.write(runner.run_study(toy, toy.Parameters(samples=4), jobs=1), records.file_of("toy"))
-    lines = provenance.table(fresh)._repr_markdown_().splitlines()
-    (row,) = [line for line in lines if "bookfile" in line]
-    assert row == "| file | – | {bookfile}`toy.json <records/toy2020/toy.json>` |"

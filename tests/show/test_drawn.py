@@ -83,14 +83,13 @@ def test_other_marks_show_the_rows_of_their_panel() -> None:
     assert len(first.collections[0].get_offsets()) == 3
     assert [line.get_ydata()[0] for line in first.lines] == [pytest.approx(2 / 3), 0.1]
     assert list(first.get_xticks()) == [2, 8]
-    axis = drawn(ROWS, bars("size", "right", by="attack")).axes[0]
+    marks = bars("size", "right", by="attack"), bound(4, " one by one", 0.5), bound(6, label="most")
+    axis = drawn(ROWS, *marks).axes[0]
     assert sorted({round(bar.get_height(), 3) for bar in axis.patches if bar.get_height()}) == [0.25, 0.5, 0.833]
-    assert axis.get_legend() is None
-
-
-def test_without_rows_the_figure_says_so() -> None:
-    figure = drawn(ROWS[:0], lines("size", "right"), empty="no batches")
-    assert figure.axes[0].texts[0].get_text() == "no batches"
+    assert [line.get_xdata()[0] for line in axis.lines] == [4, 6]
+    assert (axis.texts[0].get_text(), axis.texts[0].get_position()) == (" one by one", (4, 0.5))
+    assert "most" in axis.get_legend_handles_labels()[1]
+    assert drawn(ROWS[:0], *marks, empty="no batches").axes[0].texts[0].get_text() == "no batches"
 
 
 def test_stacked_bars_are_shares_of_their_sum() -> None:
@@ -112,11 +111,17 @@ def test_panels_of_different_kinds_have_common_labels_once() -> None:
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["left", "right", "", ""]
     assert [axis.get_ylabel() for axis in figure.axes] == ["above", "", "below", ""]
     assert [axis.get_xlabel() for axis in figure.axes] == ["", "", "B", "B"]
+    named = drawn(ROWS, mark, panels=["network", "attack"], across=2, ylabel=lambda network, _: network)
+    assert [axis.get_ylabel() for axis in named.axes] == ["lenet", "", "resnet"]
     uneven = arranged([panel(ROWS, mark, xlabel="B", ylabel=name) for name in "abc"], across=2, sharey=False)
     assert [(axis.get_xlabel(), axis.get_ylabel()) for axis in uneven.axes] == [("", "a"), ("B", "b"), ("B", "c")]
 
 
-def test_bands_show_a_deviation_or_a_column() -> None:
+def test_bands_show_a_deviation_or_a_column_and_looks_combine_two_words() -> None:
+    looks = crossed(("ours", "theirs"), ("told", "not told"))
+    assert list(looks) == ["ours, told", "ours, not told", "theirs, told", "theirs, not told"]
+    assert looks["ours, told"]["color"] == looks["ours, not told"]["color"] != looks["theirs, told"]["color"]
+    assert looks["ours, told"]["marker"] == looks["theirs, told"]["marker"] != looks["ours, not told"]["marker"]
     rows = pd.DataFrame({"x": [1, 1, 2, 2], "y": [0.0, 2.0, 1.0, 3.0], "half": [0.5, 0.5, 0.25, 0.25]})
     for band, low in (("deviation", 1 - np.sqrt(2)), ("half", 0.5)):
         shown = drawn(rows, lines("x", "y", band=band)).axes[0].collections[0].get_paths()[0].vertices
@@ -164,25 +169,3 @@ def test_scattered_points_are_all_rows_and_tell_their_groups() -> None:
     assert len(ours.get_xdata()) == 5, "no mean of points in the same place"
     assert (ours.get_color(), ours.get_linestyle()) == ("0.6", "None")
     assert theirs.get_markersize() > ours.get_markersize()
-
-
-def test_crossed_looks_give_the_first_word_a_colour_and_the_second_dashes() -> None:
-    looks = crossed(("ours", "theirs"), ("told", "not told"))
-    axis = drawn(ROWS.assign(told="told"), lines("size", "right", by=["attack", "told"], looks=looks)).axes[0]
-    assert list(looks) == ["ours, told", "ours, not told", "theirs, told", "theirs, not told"]
-    assert looks["ours, told"]["color"] == looks["ours, not told"]["color"] != looks["theirs, told"]["color"]
-    assert looks["ours, told"]["marker"] == looks["theirs, told"]["marker"] != looks["ours, not told"]["marker"]
-    assert [line.get_color() for line in axis.lines] == list(figures.COLOURS[:2])
-
-
-def test_a_bound_is_a_vertical_line_with_words_and_a_label() -> None:
-    axis = drawn(ROWS, bound(4, " one by one", 0.5), bound(6, label="most")).axes[0]
-    assert [line.get_xdata()[0] for line in axis.lines] == [4, 6]
-    assert (axis.texts[0].get_text(), axis.texts[0].get_position()) == (" one by one", (4, 0.5))
-    assert axis.get_legend_handles_labels()[1] == ["most"]
-
-
-def test_the_vertical_axis_may_be_named_by_its_panel() -> None:
-    mark = scattered("size", "right", by="attack")
-    figure = drawn(ROWS, mark, panels=["network", "attack"], across=2, ylabel=lambda network, _: network)
-    assert [axis.get_ylabel() for axis in figure.axes] == ["lenet", "", "resnet"]

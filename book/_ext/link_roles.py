@@ -1,4 +1,7 @@
-"""A Sphinx extension with roles for what lies beside the pages: {claim}`text <id>` and {bookfile}`text <path>`."""
+"""A Sphinx extension with roles for links: {page}`noise`, {claim}`text <id>` and {bookfile}`text <path>`.
+
+{page} leads to a page of the book by its bare name, the others to what lies beside the pages.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
-from sphinx.util.docutils import ReferenceRole
+from sphinx.util.docutils import ReferenceRole, SphinxRole
+from sphinx.util.nodes import make_refnode
 from sphinx.util.osutil import relative_uri
 
 # The folder whose files are copied to the root of the built book; see `html_extra_path` in _config.yml.
@@ -37,8 +41,20 @@ class Claim(BookFile):
         return super().run()
 
 
+class Page(SphinxRole):
+    """A link to the page of this name; its name alone where the book is built without it."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """Return the link."""
+        name = nodes.literal(self.text, self.text)
+        there = [page for page in self.env.found_docs if "/executed/" in page and page.rpartition("/")[2] == self.text]
+        if not there:
+            return [name], []
+        return [make_refnode(self.env.app.builder, self.env.docname, there[0], "", name)], []
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Give Sphinx the roles."""
-    app.add_role("claim", Claim())
-    app.add_role("bookfile", BookFile())
+    for name, role in {"page": Page, "claim": Claim, "bookfile": BookFile}.items():
+        app.add_role(name, role())
     return {"parallel_read_safe": True}
