@@ -22,35 +22,21 @@ from gradleak.leak import Gradients, evaluating, observe
 from gradleak.runs.fitting import Sees
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-from gradleak.show.drawn import arranged, lines, panel, powers_of_two
+from gradleak.show.drawn import arranged, drawn, lines, panel, powers_of_two
 from gradleak.show.headline import Headline
 from gradleak.show.summaries import among, cell, cells, mean, only, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.outcomes import FOUND, WORDS, Outcome, collected, stages, written
-from gradleak.studies.shared.tally import (
-    DRAWN,
-    GUESS,
-    LOOKS,
-    SIZES,
-    LabelAttack,
-    Tally,
-    attack,
-    drawn,
-    load,
-    others,
-    with_errors,
-)
+from gradleak.studies.shared.tally import DRAWN, GUESS, LOOKS, SIZES, Tally, attack, batch_of, load, others, with_errors
 from gradleak.studies.wainakh2021.columns import COLUMNS
 
 PLACE = "Sections 6.4 and 6.5, Figures 4 and 5"
-# The attacks during training. The name of an attack's method is that of the attack in lower case.
-ATTACKS = {name: LabelAttack(name.lower()) for name in ("LLG", "LLG*", "LLG+", GUESS, "shadow", "posterior")} | {
-    DRAWN: LabelAttack("draw")
-}
-# Behind defences: the paper's attack, the guess, an attack that knows the defence, and one that does not rely on signs.
-BEHIND = {name: ATTACKS[name] for name in ("LLG+", GUESS, "shadow", "posterior")}
+# The attacks during training. Behind defences: the paper's attack, the guess, an attack that knows the defence, and one
+# that does not rely on signs.
+ATTACKS = ("LLG", "LLG*", "LLG+", GUESS, "shadow", "posterior", DRAWN)
+BEHIND = ("LLG+", GUESS, "shadow", "posterior")
 # The learning rate, and the number of images for measuring the model's accuracy.
 RATE = 0.1
 TESTED = 1000
@@ -92,9 +78,7 @@ class Parameters(studies.Parameters):
     training_auxiliary: int = setting(paper=80, ge=1, le=1000)
     repeats: int = setting(paper=100, ge=1, le=10_000)
     sizes: list[int] = setting(paper=SIZES, smallest=[1, 8])
-    defenses: list[Defence] = setting(
-        paper=["none/0", *OF_PAPER, *OF_CODE, *OTHERS], smallest=["none/0", "noise/0.1"], validate_default=True
-    )
+    defenses: list[Defence] = setting(paper=["none/0", *OF_PAPER, *OF_CODE, *OTHERS], smallest=["none/0", "noise/0.1"])
     auxiliary: int = setting(ge=1, le=1000)
     dataset: str = setting(paper="mnist")
 
@@ -143,10 +127,8 @@ class AttackedTraining(Experiment):
                 tally = Tally()
                 given = others(public, self.auxiliary, generator)
                 for _ in range(self.batches):
-                    attack(
-                        tally, model, private, given,
-                        sizes=[self.training_size], balance="unbalanced", generator=generator, attacks=ATTACKS,
-                    )  # fmt: skip
+                    sizes = [self.training_size]
+                    attack(tally, model, private, given, sizes=sizes, generator=generator, attacks=ATTACKS)
                 own = self._batch(private, TESTED // self.training_size * self.training_size, pair, generator)
                 stop: Columns = {
                     "step": step,
@@ -210,9 +192,9 @@ class AttackedBehind(Experiment):
             for tally, own in ((behind, defence), (without, None)):
                 attack(
                     tally, model, private, given,
-                    sizes=self.sizes, balance="unbalanced", generator=generator, attacks=BEHIND, defense=own,
+                    sizes=self.sizes, generator=generator, attacks=BEHIND, defense=own,
                 )  # fmt: skip
-            chosen = drawn(private.labels, 8, "unbalanced", generator)
+            chosen = batch_of(private.labels, 8, "unbalanced", generator)
             inputs, labels = private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
             clean = observe(model, inputs, labels).gradients
             changes.append((defenses.utility(clean, defence(clean)), _clipped(self.defense, self.level, clean)))
@@ -303,22 +285,28 @@ def figure_defenses(record: Record) -> Figure:
     """
     frame = with_errors(record.rows(AttackedBehind))
     guess = select(frame, attack=GUESS, defense=frame["defense"].iloc[0]).assign(line="guess", error=0.0)
-    families = {title: own for title, own in FAMILIES.items() if frame["defense"].isin(own).any()} or {"": {}}
-    looks: dict[str, dict[str, Any]] = {
-        "no defence": {"color": "0.2"},
-        "guess": {"color": "0.6", "linestyle": "-", "marker": "", "linewidth": 1.2},
-    }
-    success = lines("size", "success", by="line", band="error", looks=looks, marker="o")
     panels = []
-    for name, (title, family) in product([name for name in BEHIND if name != GUESS], families.items()):
-        rows = select(frame[frame["defense"].isin(["none", *family])], attack=name)
-        levels = zip(rows["defense"], rows["level"], strict=True)
-        rows = rows.assign(line=[family.get(defense, "no defence").format(level) for defense, level in levels])
-        settings = {"title": title, "ylabel": f"{name} (%)", "xlabel": "batch size", "ylim": (0, 105)}
-        panels.append(panel(pd.concat([rows, guess]), success, powers_of_two("size"), **settings))
-    figure = arranged(panels, len(families), height=2.0, sharex=True)
-    for axis in figure.axes[-len(families) :]:
+    for name, (family, levels) in product([name for name in BEHIND if name != GUESS], FAMILIES.items()):
+        rows = select(frame[frame["defense"].isin(["none", *levels])], attack=name)
+        defended = zip(rows["defense"], rows["level"], strict=True)
+        rows = rows.assign(line=[levels.get(defense, "no defence").format(level) for defense, level in defended])
+        panels.append(pd.concat([rows, guess]).assign(attacker=name, family=family))
+    looks = {"no defence": {"color": "0.2"}, "guess": {"color": "0.6", "linestyle": "-", "marker": ""}}
+    figure = drawn(
+        pd.concat(panels),
+        lines("size", "success", by="line", band="error", looks=looks, marker="o"),
+        powers_of_two("size"),
+        panels=["attacker", "family"],
+        title=lambda attacker, family: family,
+        ylabel=lambda attacker, family: f"{attacker} (%)",
+        xlabel="batch size",
+        ylim=(0, 105),
+        across=len(FAMILIES),
+        height=2.0,
+    )
+    for axis in figure.axes:
         axis.tick_params("x", labelsize=8.5)
+    for axis in figure.axes[-len(FAMILIES) :]:
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.36), fontsize=9, handlelength=2.6)
     return figure
 
