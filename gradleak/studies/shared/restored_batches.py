@@ -138,14 +138,14 @@ class Case:
         images = images.detach().cpu()
         shown = images.nan_to_num(0.5, 0.5, 0.5).clamp(0, 1)
         # LPIPS needs larger images.
-        larger = [F.interpolate(own, scale_factor=ENLARGED, mode="bilinear") for own in (shown, self.truth)]
+        large, own = (F.interpolate(part, scale_factor=ENLARGED, mode="bilinear") for part in (shown, self.truth))
         columns: dict[str, Tensor | None] = {
             "psnr": metrics.psnr(images, self.truth),
             "ssim": metrics.ssim(images, self.truth),
             "registered": metrics.registered_psnr(images, self.truth),
             "frequencies": metrics.fft2d(images, self.truth),
             "relative_l2": metrics.relative_l2(images, self.truth),
-            "lpips": metrics.lpips(*larger).values,
+            "lpips": metrics.lpips(large, own).values,
             "loud": self.loud,
             "right_label": self.right,
             "known_feature": self.known.there.bool().repeat_interleave(self.size),

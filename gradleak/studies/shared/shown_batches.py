@@ -81,7 +81,7 @@ def draw_runs(images: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
     return arranged(panels, len(panels), height=0.3 * images["run"].nunique() + 0.9, legend=2)
 
 
-def draw_sizes(record: Record, part: str, titles: Mapping[str, str]) -> Figure:
+def draw_sizes(record: Record, part: str, titles: Mapping[str, str], seed: int) -> Figure:
     """Draw the means of measures against the batch size, a line for each kind of image and attack.
 
     Bars are 95 % bootstrap intervals over groups of images, each as large as the largest batch. Dashed: the share of
@@ -91,6 +91,7 @@ def draw_sizes(record: Record, part: str, titles: Mapping[str, str]) -> Figure:
         record: The record.
         part: The part with the images.
         titles: The title of each measure's panel: PSNR in dB, others in percent.
+        seed: Seed of the bootstrap.
     """
     images = rows_of(record, "image", part)
     images = images.assign(
@@ -109,7 +110,7 @@ def draw_sizes(record: Record, part: str, titles: Mapping[str, str]) -> Figure:
             for number, line in enumerate(lines):
                 values = select(rows, line=line).groupby("batch_size")[column]
                 means = values.mean()
-                ends = [interval_of(own.to_numpy(), sizes[-1], record.parameters["seed"]) for _, own in values]
+                ends = [interval_of(own.to_numpy(), sizes[-1], seed) for _, own in values]
                 # Shift the lines sideways, so that no interval hides another.
                 where = means.index * (1 + 0.12 * ((number + 0.5) / len(lines) - 0.5))
                 look = look_of(number) | {"markersize": 6, "capsize": 3}

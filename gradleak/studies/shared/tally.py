@@ -95,7 +95,8 @@ class Tally:
         found = pd.DataFrame(self.found, columns=["attack", "size", "success", "classes", "seconds"])
         guesses = found[found["attack"] == GUESS].groupby("size")["success"].mean()
         rows: list[Cells] = []
-        for (attack, size), own in found.groupby(["attack", "size"], sort=False):
+        groups: Any = found.groupby(["attack", "size"], sort=False)
+        for (attack, size), own in groups:
             row: Cells = {
                 "attack": attack,
                 "size": int(size),

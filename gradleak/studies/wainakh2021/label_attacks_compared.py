@@ -27,13 +27,15 @@ from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.drawn import drawn
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, joined, mean, only, select, summary, where_least
+from gradleak.show.summaries import select
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import OnPixels, built
 from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.outcomes import FOUND, WORDS, Outcome, collected, stages, written
 from gradleak.studies.shared.tally import Tally, attack, load, others
 from gradleak.studies.wainakh2021.columns import COLUMNS
+
+__all__ = ["COLUMNS"]
 
 PLACE = "Beyond section 6"
 ATTACKS = ("guess", "GradInversion", "row sums", "RLG", "LLG", "LLG*", "iLRG", "LLG+", "posterior", "shadow")
@@ -161,10 +163,8 @@ def _named(record: Record) -> pd.DataFrame:
     """Return the rows with the names of networks ("net") and defences ("behind") for tables and figures."""
     frame = record.rows(ComparedAttacks)
     frame["net"] = (frame["network"] + " " + frame["activation"]).str.strip()
-    frame["behind"] = [
-        "no defence" if name == "none" else f"{name} {level:g}"
-        for name, level in zip(frame["defense"], frame["level"], strict=True)
-    ]
+    levels = zip(frame["defense"], frame["level"], strict=True)
+    frame["behind"] = ["no defence" if name == "none" else f"{name} {level:g}" for name, level in levels]
     return frame
 
 
@@ -219,21 +219,11 @@ def _heat(frame: pd.DataFrame, panel: str, across: str, label: str) -> Figure:
     return drawn(frame, heat, panels=panel, across=frame[panel].nunique(), height=3.9, xlabel=label)
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return the success of every attack: means over all settings, and the setting with the fewest labels found."""
+def worst(record: Record) -> pd.Series[float]:
+    """Return the share of labels (%) that each attack finds in the setting in which it finds the fewest, in order."""
     rows = _named(record)
-    text = COLUMNS["success"].text
-    setting = joined(", ", only("net"), only("epochs", "epochs: {}"), only("behind"), only("size", "B = {}"))
-    return summary(
-        rows[rows["attack"] != IN_RANGE],
-        {"attack": "attack"},
-        {
-            "labels found, no defence": among(mean("success", text), defense="none"),
-            "labels found, all settings": mean("success", text),
-            "fewest labels found": where_least("success", only("success", text)),
-            "setting with the fewest": where_least("success", setting),
-        },
-    )
+    fewest = rows[rows["attack"] != IN_RANGE].groupby("attack")["success"].min()
+    return fewest.sort_values(ascending=False)
 
 
 def threat_table() -> pd.DataFrame:

@@ -22,9 +22,9 @@ from gradleak.leak import Gradients, evaluating, observe
 from gradleak.runs.fitting import Sees
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-from gradleak.show.drawn import arranged, drawn, lines, panel, powers_of_two
+from gradleak.show.drawn import Look, arranged, drawn, lines, panel, powers_of_two
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, cell, cells, mean, only, select, summary
+from gradleak.show.summaries import select
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.defended import Defended, named
@@ -47,12 +47,12 @@ BLOCK = 100
 OF_PAPER = ["noise/0.01", "noise/0.1", "noise/1", "dp/1", "dp/5", "dp/10", "prune/0.2", "prune/0.4", "prune/0.8"]
 OF_CODE = ["noise-coded/1", "dp-coded/1", "prune-coded/0.2", "prune-coded/0.8"]
 OTHERS = ["grad-drop/0.8", "sign/0", "quantize/4"]
-# The groups of defences in the figure, and the defences' names there.
+# The groups of defences in the figure, and the defences' names there, with their level and cosine.
 FAMILIES = {
-    "noise": {"noise": "variance {:g}"},
-    "clipping and noise": {"dp": "norm {:g}"},
-    "fewer entries": {"prune": "prune {:.0%} of all", "grad-drop": "drop {:.0%} a tensor"},
-    "fewer bits": {"sign": "signs only", "quantize": "{:.0f} bits"},
+    "noise": {"noise": "variance {:g}: {:.2f}"},
+    "clipping and noise": {"dp": "norm {:g}: {:.2f}"},
+    "fewer entries": {"prune": "prune {:.0%} of all: {:.2f}", "grad-drop": "drop {:.0%} a tensor: {:.2f}"},
+    "fewer bits": {"sign": "signs only: {1:.2f}", "quantize": "{:.0f} bits: {:.2f}"},
 }
 
 
@@ -217,9 +217,8 @@ def headline(record: Record) -> Headline:
     """Return the finding: neither training nor noise hides the labels, and clipping with much noise hides most."""
     known = claims.judgements(record)
     llg, noise = known["training-llg"], known["defenses-noise-1"]
-    clipped = select(record.rows(AttackedBehind), defense="dp", level=1)
-    knowing = select(clipped, attack="shadow")["success"].mean()
-    cosine = clipped["utility"].iloc[0]
+    clipped = select(record.rows(AttackedBehind), defense="dp", level=1, attack="shadow")
+    knowing, cosine = clipped["success"].mean(), clipped["utility"].mean()
     return Headline(
         f"Neither training nor noise hides the labels: LLG finds at least {llg.text} at every stop of training, LLG+ "
         f"at least {noise.text} more than a guess behind strong noise. Clipping with noise leaves an informed attacker "
@@ -257,41 +256,24 @@ def figure_training(record: Record) -> Figure:
     return figure
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return the cosine with the clean gradient and the success of each attack, a mean over batch sizes, by defence."""
-    rows = record.rows(AttackedBehind)
-    texts = written(rows["defense"], rows["level"], Defence.words)
-    lines = summary(
-        rows.assign(shown=[defenses.shown(text) for text in texts]),
-        {"defense": "defense", "level": "level"},
-        {"defence": only("shown")}
-        | cells(COLUMNS, "utility")
-        | {name: among(mean("success", COLUMNS["success"].text), attack=name) for name in BEHIND}
-        | {"best attack above the guess, worst batch size": _best_at_worst_size},
-    )
-    # Two levels of a defence may have the same name.
-    return lines.drop(columns=["defense", "level"])
-
-
-def _best_at_worst_size(rows: pd.DataFrame) -> str:
-    """Measure how many labels the best attack finds above the guess, at the batch size where these are fewest."""
-    return cell(rows.groupby("size")["over_guess"].max().min(), COLUMNS["over_guess"].text)
-
-
 def figure_defenses(record: Record) -> Figure:
     """Draw the share of labels found (%) against the batch size behind each defence.
 
-    One row of panels for each attack, one column for each kind of defence, one line for each strength.
+    One row of panels for each attack, one column for each kind of defence, one line for each strength. The legend
+    states the cosine of the sent gradient with the clean one.
     """
     frame = with_errors(record.rows(AttackedBehind))
     guess = select(frame, attack=GUESS, defense=frame["defense"].iloc[0]).assign(line="guess", error=0.0)
     panels = []
     for name, (family, levels) in product([name for name in BEHIND if name != GUESS], FAMILIES.items()):
         rows = select(frame[frame["defense"].isin(["none", *levels])], attack=name)
-        defended = zip(rows["defense"], rows["level"], strict=True)
-        rows = rows.assign(line=[levels.get(defense, "no defence").format(level) for defense, level in defended])
+        defended = zip(rows["defense"], rows["level"], rows["utility"], strict=True)
+        rows = rows.assign(line=[levels.get(name, "no defence: {1:.2f}").format(*own) for name, *own in defended])
         panels.append(pd.concat([rows, guess]).assign(attacker=name, family=family))
-    looks = {"no defence": {"color": "0.2"}, "guess": {"color": "0.6", "linestyle": "-", "marker": ""}}
+    looks: dict[str, Look] = {
+        "no defence: 1.00": {"color": "0.2"},
+        "guess": {"color": "0.6", "linestyle": "-", "marker": ""},
+    }
     figure = drawn(
         pd.concat(panels),
         lines("size", "success", by="line", band="error", looks=looks, marker="o"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Self
 
 import pandas as pd
 import torch
@@ -150,6 +150,7 @@ def restored(record: Record) -> pd.DataFrame:
         training=training,
         title=(rows["network"] + " " + rows["activation"]).str.strip() + ", " + training,
         kind=rows["repeats"].map(BATCHES),
+        share=rows["accuracy"].map("{:.2f} ± ".format) + rows["spread"].map("{:.1f} %".format),
         limit=(100 * distinct / sizes).where(rows["repeats"].astype(bool), 100.0),
     )
 
@@ -157,17 +158,12 @@ def restored(record: Record) -> pd.DataFrame:
 def in_large_batches(record: Record) -> str:
     """Return in words the share of labels that GradInversion's rule restores from the largest batches."""
     rows = select(restored(record), rule="GradInversion")
-    rows = select(rows, size=rows["size"].max())
-    shares = [f"{row.title}, {row.kind}: {share_of(row)}" for row in rows.itertuples()]
+    rows = rows[rows["size"] == rows["size"].max()]
     return (
-        f"From batches of {rows['size'].iloc[0]:.0f}, GradInversion’s rule restores (mean ± standard deviation over "
-        f"batches): {'; '.join(shares)}."
+        f"From batches of {rows['size'].iloc[0]}, GradInversion’s rule restores (mean ± standard deviation over "
+        "batches): "
+        f"{'; '.join(rows['title'] + ', ' + rows['kind'] + ': ' + rows['share'])}."
     )
-
-
-def share_of(row: Any) -> str:
-    """Return the share of labels restored, mean ± standard deviation over batches."""
-    return f"{row.accuracy:.2f} ± {row.spread:.1f} %"
 
 
 def figure_accuracy(record: Record) -> Figure:
@@ -193,13 +189,13 @@ def figure_accuracy(record: Record) -> Figure:
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    rows = select(record.rows(RestoredLabels), rule="GradInversion", size=96)
-    distinct = select(rows, network=TRAINED, repeats=False).iloc[0]
+    rows = select(restored(record), rule="GradInversion", size=96)
+    distinct = select(rows, network=TRAINED).iloc[0]
     repeated = select(rows, network="efficientnet-b0", repeats=True).iloc[0]
     return Leaks(
         "labels of a batch (GradInversion)",
         f"batches of {distinct['size']}; trained EfficientNet-Lite0",
-        f"{share_of(distinct)} of labels; where classes repeat, {share_of(repeated)} (untrained EfficientNet-B0); "
+        f"{distinct['share']} of labels; where classes repeat, {repeated['share']} (untrained EfficientNet-B0); "
         f"{distinct['count']} batches each",
         "",
         kind="labels",

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import pandas as pd
 import torch
@@ -291,25 +291,21 @@ class Table4(RestoredBatches):
 
     def found(self, case: Case, name: str) -> Reconstruction:
         """Return the images that an attack finds, some with a prior that is learned from public pictures."""
+        if name not in (LATENT, DENOISED):
+            return super().found(case, name)
+        labels, learning = case.known.labels.flatten(0, 1), {"dataset", "epochs", "depth", "width"}
         recipe = PictureRecipe(
-            kind="denoiser" if name == DENOISED else "generator",
-            dataset=self.dataset,
-            epochs=self.epochs,
-            depth=self.depth,
-            width=self.width,
+            kind="denoiser" if name == DENOISED else "generator", **self.model_dump(include=learning)
         )
-        labels = case.known.labels.flatten(0, 1)
         if name == LATENT:
             generator, settings = trained_generator(recipe).to(case.device), replace(PROJECTION, steps=self.steps)
             return project_batches(
                 case.leaks, labels, generator=generator, width=self.width, settings=settings, seed=case.seed
             )
-        if name == DENOISED:
-            denoiser, fidelity = learned(recipe).to(case.device), scaled(FIDELITY, self.steps)
-            return restore_denoised(
-                case.leaks, labels, denoiser=denoiser, settings=fidelity, statistics=case.statistics, seed=case.seed
-            )
-        return super().found(case, name)
+        denoiser, fidelity = learned(recipe).to(case.device), scaled(FIDELITY, self.steps)
+        return restore_denoised(
+            case.leaks, labels, denoiser=denoiser, settings=fidelity, statistics=case.statistics, seed=case.seed
+        )
 
 
 class FewImages(RestoredBatches):
@@ -408,15 +404,16 @@ class PureNoise(Experiment):
         images = images[torch.linspace(0, len(images) - 1, self.pictures).round().long()]
         generator = torch.Generator().manual_seed(self.seed)
         parts = [definitions(own, torch.randn(own.shape, generator=generator)) for own in images.split(20)]
-        found = pd.concat([pd.DataFrame({key: own.double() for key, own in part.items()}) for part in parts])
-        for (measure, definition), values in found.items():
+        found: Any = pd.concat([pd.DataFrame({key: own.double() for key, own in part.items()}) for part in parts])
+        for measure, definition in found:
+            values = found[measure, definition]
             yield {
                 "what": "noise",
                 "measure": measure,
                 "definition": definition,
-                "value": values.mean(),
-                "error": values.sem(),
-                "of_eight": values.std() / math.sqrt(8),
+                "value": float(values.mean()),
+                "error": float(values.sem()),
+                "of_eight": float(values.std()) / math.sqrt(8),
                 "published": NOISE[measure],
                 "count": len(values),
             }
@@ -454,21 +451,16 @@ def headline(record: Record) -> Headline:
     """Return the finding: GradInversion beats its baselines, but large batches give less than a flat image."""
     known = claims.judgements(record)
     gain, smooth = known["gi-over-inverting"], known["gi-variation"]
-    images = rows_of(record, "image", "rows").astype({"psnr": float})
-    psnr = images.groupby("run")["psnr"].mean()
-    others = [known[name].value or 0 for name in ("gi-gradient", "gi-running", "gi-exact")]
-    sizes = record.stated(Parameters).sizes
-    ends = min(sizes), max(sizes)
+    images = rows_of(record, "image", "rows")
+    psnr = images.astype({"psnr": float}).groupby("run")["psnr"].mean()
     seen = rows_of(record, "image", "sizes").groupby("run")["identified"]
-    alone, shared = (seen.get_group(named("random", size)) for size in ends)
+    alone, shared = (seen.get_group(named("random", size)) for size in (1, 8))
     return Headline(
         f"On a ResNet-20, GradInversion beats inverting gradients in batches of {images['size'].iloc[0]:.0f} by at "
         f"least {gain.value or 0:.1f} dB of PSNR, mostly by smoothness, yet stays below a flat image; another network "
         f"identifies {alone.sum():.0f} of {len(alone)} images restored alone, and {shared.sum():.0f} of {len(shared)} "
-        f"in batches of {ends[1]}.",
-        true=bool(gain.agrees and smooth.agrees and known["gs-alone"].agrees)
-        and (smooth.value or 0) > max(others)
-        and bool(psnr[EXACT] < psnr["mean colour"]),
+        "in batches of 8.",
+        true=bool(gain.agrees and smooth.agrees and known["gs-alone"].agrees and psnr[EXACT] < psnr["mean colour"]),
         claim="gi-over-inverting",
         what="lower 95 % bound of the mean PSNR gain over inverting gradients (ResNet-20, CIFAR-10, 500 steps)",
         figure=figure_quality,
@@ -497,7 +489,7 @@ def figure_sizes(record: Record) -> Figure:
         "identified_by_own": "identified by\nthe attacked network (%)",
         "psnr": "PSNR (dB)\n",
     }
-    return draw_sizes(record, "sizes", titles)
+    return draw_sizes(record, "sizes", titles, record.stated(Parameters).seed)
 
 
 def outcomes(record: Record) -> list[Outcome]:
