@@ -367,11 +367,12 @@ def _draw_quantiles(axis: Axes, rows: pd.DataFrame) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
 
 
-def milliseconds(record: Record) -> pd.Series[float]:
-    """Return the mean time (ms) per batch of each attack, and of the gradients, on the first dataset."""
+def milliseconds(record: Record) -> pd.Series[str]:
+    """Return the mean time (ms) per batch of each attack, and of the gradients, on the first dataset, as text."""
     rows = _on_datasets(record)
     sums = select(rows, dataset=rows["dataset"].iloc[0]).groupby("attack", sort=False)[["seconds", "count"]].sum()
-    return 1000 * sums["seconds"] / sums["count"]
+    each = 1000 * sums["seconds"] / sums["count"]
+    return each.map(lambda one: f"{float(f'{one:.2g}'):,g}")
 
 
 def _on_datasets(record: Record) -> pd.DataFrame:
@@ -414,7 +415,7 @@ def leaks(record: Record) -> Leaks:
         f"batches of up to {largest} MNIST images; untrained CNN, {record.parameters['auxiliary']} samples per class",
         f"{knowing.text} of labels at the worst batch size, {alone.text} without the samples (LLG); "
         f"{knowing.count:,} batches",
-        f"{milliseconds(record)['LLG+']:.2g} ms elapsed",
+        f"{milliseconds(record)['LLG+']} ms elapsed",
         kind="labels",
         attack="LLG+",
         batch=int(largest),
