@@ -17,8 +17,13 @@ WRONG = [
     ("llg-defenses", "defenses", "noise/-1", "'noise/-1' is not right: variance must be at least 0; got -1"),
     ("llg-defenses", "defenses", "quantize/4.5", "bits must be a whole number; got 4.5"),
     ("llg-defenses", "defenses", "fog/1", "unknown defence 'fog'. Known: dp, dp-coded, grad-drop, noise"),
-    ("label-attacks-compared", "networks", "lenet5", "'lenet5' is not written network/activation"),
-    ("label-attacks-compared", "networks", "lenet5/wobbly", "unknown activation 'wobbly'"),
+    (
+        "label-attacks-compared",
+        "networks",
+        "[{'network': 'lenet5', 'layers': 2}]",
+        "its 'layers', extra inputs are not",
+    ),
+    ("label-attacks-compared", "networks", "[{'network': 'lenet5', 'activation': 'wobbly'}]", "unknown activation"),
     ("reveal-labels", "defenses", "grad-drop/2", "share must lie in 0 … 1; got 2"),
     (
         "reveal-labels",
@@ -27,7 +32,12 @@ WRONG = [
         "its 'classes', input should be greater than or equal",
     ),
     ("reveal-labels", "rows", SHOWN.format("digits", "efficientnet-lite0", 1000), "takes 3 channels; 'digits' has 1"),
-    ("batch-restoration", "rows", "photos/lenet5/relu/10", "samples without repeats need as many classes; got 10"),
+    (
+        "batch-restoration",
+        "rows",
+        "[{'dataset': 'photos', 'network': 'lenet5', 'activation': 'relu', 'classes': 10}]",
+        "96 samples without repeats need as many classes; got 10",
+    ),
     (
         "posterior-attack",
         "rows",

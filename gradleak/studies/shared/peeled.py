@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gradleak import data, metrics
 from gradleak.images import Peeled
 from gradleak.runs.plain import Columns
-from gradleak.show.summaries import Measure, among, greatest, only, select, summary
+from gradleak.show.summaries import select
 
 # An attack's estimate of its error may be wrong by this factor.
 FACTOR = 10.0
@@ -103,27 +103,3 @@ def batches(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of batches, with a column `certified`: whether the attack's status is "unique"."""
     own = select(rows, what="batch")
     return own.assign(certified=own["status"].eq("unique"))
-
-
-# The measures of a layer: how often its inputs were recovered, and the largest claimed and true errors.
-LAYERS: dict[str, Measure] = {
-    "equations": only("equations", ".0f"),
-    "unknowns": only("unknowns", ".0f"),
-    "inputs recovered in": lambda rows: f"{len(select(rows, reason=''))} of {len(rows)}",
-    "largest claimed error": among(greatest("claimed", ".0e"), reason=""),
-    "largest true error": among(greatest("off", ".0e"), reason=""),
-}
-
-
-def layer_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with one row for each layer, from the last."""
-    own = select(rows, what="layer").sort_values(["number", "layer"], kind="stable")
-    return summary(own.assign(layer=own["layer"].map(_short)), {"number": "number", "layer": "layer"}, LAYERS).drop(
-        columns="number"
-    )
-
-
-def _short(layer: str) -> str:
-    """Return a layer's name, shortened for a table."""
-    first, _, joined = layer.removeprefix("network.").replace("body.", "").partition("+")
-    return f"{first}, shortcut" if joined else first

@@ -43,6 +43,8 @@ PRINTED_WARMUP = 50 / 20_000
 DRAWS = 4000
 # The number of images whose gradients are computed together.
 TOGETHER = 32
+# The limits of PSNRs (dB), so that lost and exact images have finite means.
+PSNRS = (0, 200)
 # The factor of each measure in a gain, negative where less is better: PSNR in dB, SSIM and LPIPS in units, IIP in %.
 GAINS = {"psnr": 1.0, "ssim": 1.0, "lpips": -1.0, "identified": 100.0}
 
@@ -135,13 +137,15 @@ class Case:
         """Return a row for each image (N·B, C, H, W), in the order of the batches, and a strip of the first images."""
         images = images.detach().cpu()
         shown = images.nan_to_num(0.5, 0.5, 0.5).clamp(0, 1)
+        # LPIPS needs larger images.
+        large, own = (F.interpolate(part, scale_factor=ENLARGED, mode="bilinear") for part in (shown, self.truth))
         columns: dict[str, Tensor | None] = {
             "psnr": metrics.psnr(images, self.truth),
             "ssim": metrics.ssim(images, self.truth),
             "registered": metrics.registered_psnr(images, self.truth),
             "frequencies": metrics.fft2d(images, self.truth),
             "relative_l2": metrics.relative_l2(images, self.truth),
-            "lpips": metrics.lpips(enlarged(shown), enlarged(self.truth)).values,
+            "lpips": metrics.lpips(large, own).values,
             "loud": self.loud,
             "right_label": self.right,
             "known_feature": self.known.there.bool().repeat_interleave(self.size),
@@ -241,6 +245,36 @@ def chosen(private: data.Dataset, size: int, count: int, seed: int, first: Tenso
     return torch.stack(places).reshape(count, size)
 
 
+def named(kind: str, size: int, attack: str = "") -> str:
+    """Return the name of a run on images of a kind in batches of one size."""
+    return f"{kind}, B = {size}" + (f", {attack}" if attack else "")
+
+
+def in_batches(
+    scene: Scene, kind: str, places: Tensor, sizes: list[int], attacks: Mapping[str, GradInversion], first: int = 0
+) -> Rows:
+    """Restore the same images in batches of every size by every attack; the baselines are measured only once.
+
+    Args:
+        scene: The private images and the network.
+        kind: The kind of the images.
+        places: The indices (N, B) of groups of the images.
+        sizes: The batch sizes, which divide B.
+        attacks: The attacks, by name. If no feature is recovered, all of them are equal to the first.
+        first: The number of the first group.
+    """
+    rows: Rows = []
+    for size in sizes:
+        case = Case(scene, places.reshape(-1, size), first * places.shape[1] // size)
+        found = [] if rows else [*case.private(), *case.floors()]
+        for number, (attack, settings) in enumerate(attacks.items()):
+            if number == 0 or case.known.there.any():
+                own = case.restored("", settings, exact=True)
+            found += marked(own, run=named(kind, size, attack))
+        rows += marked(found, kind=kind, batch_size=size, labels=float(case.counted.mean()))
+    return rows
+
+
 def of_both_kinds(scene: Scene, size: int, count: int, first: int = 0) -> Iterator[tuple[str, Tensor]]:
     """Yield each kind of image and the indices (count, size) of groups of that kind, numbered from `first`."""
     for kind in KINDS:
@@ -276,11 +310,6 @@ def drawn(network: str, judge: str, dataset: str, size: int, first: int, batches
     return Case(scene, chosen(scene.private, size, first + batches, seed)[first:], first)
 
 
-def few(count: int, together: int) -> list[tuple[int, int]]:
-    """Return the first batch and the number of batches of each experiment, with `together` batches at a time."""
-    return [(n, min(together, count - n)) for n in range(0, count, together)]
-
-
 def unrelated(private: data.Dataset, places: Tensor, first: int, seed: int) -> Tensor:
     """Return the indices (N,) of unrelated images to compare with those at `places` (N,)."""
     others = torch.randperm(len(private), generator=torch.Generator().manual_seed(seed + 1))
@@ -302,11 +331,6 @@ def gradient_norms(model: nn.Module, private: data.Dataset) -> Tensor:
         slopes = vmap(grad(loss), (None, 0, 0))(parameters, *part)
         lengths.append(torch.stack([own.flatten(1).norm(dim=1) for own in slopes.values()]).norm(dim=0))
     return torch.cat(lengths).cpu()
-
-
-def enlarged(images: Tensor) -> Tensor:
-    """Return images (N, C, H, W), enlarged so that LPIPS can compare them."""
-    return F.interpolate(images, scale_factor=ENLARGED, mode="bilinear")
 
 
 def scaled(settings: GradInversion, steps: int) -> GradInversion:
@@ -352,7 +376,7 @@ def values_of(rows: Sequence[Mapping[str, Any]], run: str, measure: str) -> np.n
     if not own or any(row[measure] is None for row in own):
         return None
     values = np.array([float(row[measure]) for row in own])
-    return values.clip(0, 200) if measure == "psnr" else values
+    return values.clip(*PSNRS) if measure == "psnr" else values
 
 
 def interval_of(values: np.ndarray, size: int, seed: int) -> tuple[float, float]:

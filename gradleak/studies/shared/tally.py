@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import pandas as pd
 import torch
@@ -25,25 +24,14 @@ BALANCES = ("unbalanced", "balanced")
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128]
 
 
-class LabelAttack(NamedTuple):
-    """A label attack of the package: its method, and the kind of made-up inputs that it uses, if any."""
-
-    method: str
-    dummy: str = "random"
-
-
-# The attacks by their names in figures.
-ATTACKS = {
-    "LLG": LabelAttack("llg"),
-    "LLG*": LabelAttack("llg*"),
-    "LLG*, zeros": LabelAttack("llg*", dummy="zeros"),
-    "LLG*, ones": LabelAttack("llg*", dummy="ones"),
-    "LLG+": LabelAttack("llg+"),
-    "guess": LabelAttack("guess"),
-}
 GUESS = "guess"
 # The guess of wainakh2021's code draws every label independently.
 DRAWN = "guess, drawn"
+# The attacks of wainakh2021 by their names in figures.
+ATTACKS = ("LLG", "LLG*", "LLG*, zeros", "LLG*, ones", "LLG+", GUESS)
+# The method of an attack and the kind of made-up inputs that it uses. Those of other attacks have the attack's name in
+# lower case, and random inputs.
+VARIANTS = {"LLG*, zeros": ("llg*", "zeros"), "LLG*, ones": ("llg*", "ones"), DRAWN: ("draw", "random")}
 # Each attack's colour and dashes are the same on every page; guesses are grey.
 LOOKS: dict[str, dict[str, Any]] = {
     name: {"color": (*figures.COLOURS, "0.55", "0.7")[colour], "linestyle": figures.DASHES[dash], "marker": "o"}
@@ -70,7 +58,7 @@ def load(name: str, split: Literal["train", "test"]) -> data.Dataset:
     return data.load(name, split, size=SMALLER.get(name))
 
 
-def drawn(labels: Tensor, size: int, balance: str, generator: torch.Generator) -> Tensor:
+def batch_of(labels: Tensor, size: int, balance: str, generator: torch.Generator) -> Tensor:
     """Return the indices (B,) of a batch as wainakh2021 draws it.
 
     A balanced batch is drawn from all samples alike. In an unbalanced one half of the samples are of one class and a
@@ -89,40 +77,39 @@ def others(dataset: data.Dataset, each: int, generator: torch.Generator) -> tupl
     return dataset.images[chosen], dataset.labels[chosen]
 
 
-@dataclass
 class Tally:
-    """The results of attacks, by (attack, batch size): label share, class Jaccard index and time (s) of every batch."""
+    """The results of attacks: the shares of labels and classes found (%), and the time (s), of every batch."""
 
-    found: dict[tuple[str, int], list[tuple[float, float, float]]] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.found: list[tuple[str, int, float, float, float]] = []
 
     def add(self, attack: str, size: int, counts: Tensor, truth: Tensor, seconds: float) -> None:
         """Add an attack's counts (1, C) of one batch; zeros if the attack refused."""
-        share = float(metrics.count_overlap(counts.cpu(), truth)[0])
-        classes = float(metrics.class_jaccard(counts.cpu(), truth)[0])
-        self.found.setdefault((attack, size), []).append((share, classes, seconds))
+        share, classes = (
+            100 * float(measure(counts.cpu(), truth)[0]) for measure in (metrics.count_overlap, metrics.class_jaccard)
+        )
+        self.found.append((attack, size, share, classes, seconds))
 
     def rows(self) -> list[Cells]:
         """Return a row for each attack and batch size: its mean success (%), and how far it exceeds any guess."""
-        return [self._row(attack, size) for attack, size in self.found]
-
-    def _row(self, attack: str, size: int) -> Cells:
-        shares, classes, seconds = self._measured(attack, size)
-        row: Cells = {
-            "attack": attack,
-            "size": size,
-            "success": float(shares.mean()),
-            "spread": float(shares.std()) if len(shares) > 1 else 0.0,
-            "count": len(shares),
-            "classes": 100 * float(classes.mean()),
-            "seconds": float(seconds.sum()),
-        }
-        if (GUESS, size) in self.found:
-            row["over_guess"] = float(shares.mean() - self._measured(GUESS, size)[0].mean())
-        return row
-
-    def _measured(self, attack: str, size: int) -> tuple[Tensor, Tensor, Tensor]:
-        shares, classes, seconds = torch.tensor(self.found[attack, size], dtype=torch.float64).unbind(dim=1)
-        return 100 * shares, classes, seconds
+        found = pd.DataFrame(self.found, columns=["attack", "size", "success", "classes", "seconds"])
+        guesses = found[found["attack"] == GUESS].groupby("size")["success"].mean()
+        rows: list[Cells] = []
+        groups: Any = found.groupby(["attack", "size"], sort=False)
+        for (attack, size), own in groups:
+            row: Cells = {
+                "attack": attack,
+                "size": int(size),
+                "success": float(own["success"].mean()),
+                "spread": float(own["success"].std()) if len(own) > 1 else 0.0,
+                "count": len(own),
+                "classes": float(own["classes"].mean()),
+                "seconds": float(own["seconds"].sum()),
+            }
+            if size in guesses:
+                row["over_guess"] = float(own["success"].mean() - guesses[size])
+            rows.append(row)
+        return rows
 
 
 def attack(
@@ -132,9 +119,9 @@ def attack(
     auxiliary: tuple[Tensor, Tensor],
     *,
     sizes: Sequence[int],
-    balance: str,
     generator: torch.Generator,
-    attacks: Mapping[str, LabelAttack] = ATTACKS,
+    balance: str = "unbalanced",
+    attacks: Sequence[str] = ATTACKS,
     defense: Defense | None = None,
     chunk: int = 250,
 ) -> None:
@@ -146,9 +133,9 @@ def attack(
         private: The private samples.
         auxiliary: The attacker's inputs and their classes.
         sizes: The batch sizes.
-        balance: How batches are drawn, "unbalanced" or "balanced".
         generator: The source of randomness.
-        attacks: The attacks, by name.
+        balance: How batches are drawn, "unbalanced" or "balanced".
+        attacks: The names of the attacks.
         defense: The client's defence.
         chunk: The number of auxiliary samples in each forward pass.
     """
@@ -157,12 +144,13 @@ def attack(
     given = auxiliary[0].to(device), auxiliary[1].to(device)
     seed = int(torch.randint(2**31, (1,), generator=generator))
     # A `Knowledge` caches its forward passes, so attacks with the same made-up inputs share them.
+    methods = {name: VARIANTS.get(name, (name.lower(), "random")) for name in attacks}
     known = {
         dummy: Knowledge(model, given, shape, dummy=dummy, defense=defense, seed=seed, chunk=chunk)
-        for dummy in {one.dummy for one in attacks.values()}
+        for dummy in {dummy for _, dummy in methods.values()}
     }
     for size in sizes:
-        chosen = drawn(private.labels, size, balance, generator)
+        chosen = batch_of(private.labels, size, balance, generator)
         inputs, labels = private.images[chosen].to(device), private.labels[chosen].to(device)
         if defense is None or isinstance(defense, Each):
             heads = observe_heads(model, inputs, labels, batch_size=size)
@@ -170,19 +158,13 @@ def attack(
         else:
             heads = observe(model, inputs, labels, defense=defense).heads
         truth = torch.bincount(private.labels[chosen], minlength=private.classes).unsqueeze(0)
-        for name, (method, dummy) in attacks.items():
+        for name, (method, dummy) in methods.items():
             started = time.perf_counter()
             try:
                 counts = count_heads(heads, method, known[dummy], whatever_holds=True)
             except InputError:
                 counts = torch.zeros_like(truth)
             tally.add(name, size, counts, truth, time.perf_counter() - started)
-
-
-def milliseconds(rows: pd.DataFrame) -> str:
-    """Measure the mean time (ms) per batch."""
-    each = 1000 * rows["seconds"].sum() / rows["count"].sum()
-    return f"{float(f'{each:.2g}'):g}"
 
 
 def with_errors(rows: pd.DataFrame) -> pd.DataFrame:

@@ -15,40 +15,40 @@ import seaborn as sns
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pydantic import model_validator
+from pydantic import Field
 from torch import nn
 
 from gradleak import claims, data, studies
 from gradleak.labels import METHODS
 from gradleak.models import training
 from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Form
+from gradleak.runs.forms import Group
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.drawn import drawn
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, joined, mean, only, select, summary, where_least
+from gradleak.show.summaries import select
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import OnPixels, built
 from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.outcomes import FOUND, WORDS, Outcome, collected, stages, written
-from gradleak.studies.shared.tally import LabelAttack, Tally, attack, load, milliseconds, others
+from gradleak.studies.shared.tally import Tally, attack, load, others
 from gradleak.studies.wainakh2021.columns import COLUMNS
 
+__all__ = ["COLUMNS"]
+
 PLACE = "Beyond section 6"
-NAMES = ("guess", "GradInversion", "row sums", "RLG", "LLG", "LLG*", "iLRG", "LLG+", "posterior", "shadow")
-# The name of an attack's method is that of the attack in lower case.
-ATTACKS = {name: LabelAttack(name.lower()) for name in NAMES}
+ATTACKS = ("guess", "GradInversion", "row sums", "RLG", "LLG", "LLG*", "iLRG", "LLG+", "posterior", "shadow")
 # The attacks that are run when LLG* knows how inputs are normalised, and the name of LLG* in this case.
-BESIDE_TOLD = {name: ATTACKS[name] for name in ("guess", "LLG", "LLG*")}
+BESIDE_TOLD = ("guess", "LLG", "LLG*")
 IN_RANGE = "LLG*, normalised"
 
 
-class Network(Form):
-    """A network and its activation, written "network/activation"; the activation is empty for the network's default."""
+class Network(Group):
+    """A network and its activation, which is empty for the network's default."""
 
     network: str
-    activation: str
+    activation: str = ""
 
 
 class Defence(Defended):
@@ -57,20 +57,24 @@ class Defence(Defended):
     words: ClassVar = {"none": "none", "noise": "gaussian", "clip": "clip", "grad-drop": "grad-drop"}
 
 
+WITHOUT_BATCH_NORM = [
+    {"network": "llg-cnn"},
+    {"network": "lenet5", "activation": "relu"},
+    {"network": "lenet5", "activation": "tanh"},
+    {"network": "llg-lenet"},
+]
+
+
 class Parameters(studies.Parameters):
     """Parameters of the page: networks, stages of training, defences, batch sizes and data."""
 
     networks: list[Network] = setting(
-        paper=["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/", "resnet20/"],
-        smallest=["lenet5/tanh"],
-        validate_default=True,
+        paper=[*WITHOUT_BATCH_NORM, {"network": "resnet20"}], smallest=[{"network": "lenet5", "activation": "tanh"}]
     )
-    told: list[Network] = setting(
-        paper=["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/"], smallest=[], validate_default=True
-    )
+    told: list[Network] = setting(paper=WITHOUT_BATCH_NORM, smallest=[])
     epochs: list[int] = setting(paper=[0, 1, 5], smallest=[0])
     defenses: list[Defence] = setting(
-        paper=["none/0", "noise/0.001", "noise/0.01", "grad-drop/0.9"], smallest=["none/0"], validate_default=True
+        paper=["none/0", "noise/0.001", "noise/0.01", "grad-drop/0.9"], smallest=["none/0"]
     )
     sizes: list[int] = setting(paper=[1, 8, 32, 128], smallest=[1, 4])
     batches: int = setting(paper=50, smallest=2, ge=1, le=10_000)
@@ -84,9 +88,9 @@ class Parameters(studies.Parameters):
     def experiments(self) -> Iterator[Experiment]:
         """Yield each network, stage of training and defence, then networks on which LLG* knows the normalisation."""
         for network, epochs, defence in product(self.networks, self.epochs, self.defenses):
-            yield ComparedAttacks.of(self, **dict(network), epochs=epochs, **dict(defence), told=False)
+            yield ComparedAttacks.of(self, **dict(network), epochs=epochs, **dict(defence))
         for network, epochs in product(self.told, self.epochs):
-            yield ComparedAttacks.of(self, **dict(network), epochs=epochs, **dict(Defence.of("none/0")), told=True)
+            yield ComparedAttacks.of(self, **dict(network), epochs=epochs, defense="none", level=0.0, told=True)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
@@ -99,7 +103,7 @@ class Parameters(studies.Parameters):
 class ComparedAttacks(Experiment):
     """Batches of one network behind one defence, on which every attack is run.
 
-    If `told` is true, only LLG* is reported, and it knows how inputs are normalised.
+    If `in_range` is true, only LLG* is reported, and it knows how inputs are normalised.
     """
 
     network: str
@@ -111,18 +115,13 @@ class ComparedAttacks(Experiment):
     batches: int
     auxiliary: int
     dataset: str
-    told: bool = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _told_is_stated_only_if_true(cls, inputs: dict[str, Any]) -> dict[str, Any]:
-        return {name: value for name, value in inputs.items() if name != "told" or value}
+    in_range: bool = Field(False, alias="told")
 
     def run(self) -> list[Columns]:
         """Run every attack on every batch."""
         private, public = load(self.dataset, "train"), load(self.dataset, "test")
         model, accuracy = self._model(private)
-        if self.told:
+        if self.in_range:
             model = OnPixels(model)
         else:
             private, public = _normalised(private), _normalised(public)
@@ -133,12 +132,11 @@ class ComparedAttacks(Experiment):
             defended = self.defense != "none"
             attack(
                 tally, model, private, given,
-                sizes=self.sizes, balance="unbalanced", generator=generator,
-                attacks=BESIDE_TOLD if self.told else ATTACKS,
+                sizes=self.sizes, generator=generator, attacks=BESIDE_TOLD if self.in_range else ATTACKS,
                 defense=named(Defence.words, self.defense, self.level, generator) if defended else None,
             )  # fmt: skip
         rows: list[dict[str, Any]] = [{"test_accuracy": accuracy} | row for row in tally.rows()]
-        if not self.told:
+        if not self.in_range:
             return rows
         llg = {row["size"]: row["success"] for row in rows if row["attack"] == "LLG"}
         return [
@@ -165,10 +163,8 @@ def _named(record: Record) -> pd.DataFrame:
     """Return the rows with the names of networks ("net") and defences ("behind") for tables and figures."""
     frame = record.rows(ComparedAttacks)
     frame["net"] = (frame["network"] + " " + frame["activation"]).str.strip()
-    frame["behind"] = [
-        "no defence" if name == "none" else f"{name} {level:g}"
-        for name, level in zip(frame["defense"], frame["level"], strict=True)
-    ]
+    levels = zip(frame["defense"], frame["level"], strict=True)
+    frame["behind"] = ["no defence" if name == "none" else f"{name} {level:g}" for name, level in levels]
     return frame
 
 
@@ -223,28 +219,16 @@ def _heat(frame: pd.DataFrame, panel: str, across: str, label: str) -> Figure:
     return drawn(frame, heat, panels=panel, across=frame[panel].nunique(), height=3.9, xlabel=label)
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return the success of every attack: means over all settings, and the setting with the fewest labels found."""
+def worst(record: Record) -> pd.Series[float]:
+    """Return the share of labels (%) that each attack finds in the setting in which it finds the fewest, in order."""
     rows = _named(record)
-    text = COLUMNS["success"].text
-    setting = joined(", ", only("net"), only("epochs", "epochs: {}"), only("behind"), only("size", "B = {}"))
-    return summary(
-        rows[rows["attack"] != IN_RANGE],
-        {"attack": "attack"},
-        {
-            "labels found, no defence": among(mean("success", text), defense="none"),
-            "labels found, all settings": mean("success", text),
-            "Jaccard index of classes, no defence": among(mean("classes", text), defense="none"),
-            "time per batch (ms)": milliseconds,
-            "fewest labels found": where_least("success", only("success", text)),
-            "setting with the fewest": where_least("success", setting),
-        },
-    )
+    fewest = rows[rows["attack"] != IN_RANGE].groupby("attack")["success"].min()
+    return fewest.sort_values(ascending=False)
 
 
 def threat_table() -> pd.DataFrame:
     """Return the threat model and the assumptions of each attack; one row for each attack."""
-    lines = [(name, METHODS[own.method].threat, METHODS[own.method].assumes) for name, own in ATTACKS.items()]
+    lines = [(name, METHODS[name.lower()].threat, METHODS[name.lower()].assumes) for name in ATTACKS]
     return pd.DataFrame(lines, columns=["attack", "needs beside the gradient", "assumes"])
 
 

@@ -31,8 +31,8 @@ from gradleak.runs.records import Record
 from gradleak.show import drawn as show
 from gradleak.show import figures
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import among, select, summary
+from gradleak.show.leaks import Leaks
+from gradleak.show.summaries import select
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import tally
 from gradleak.studies.shared.attacked_networks import built
@@ -61,10 +61,7 @@ MOST = {"llg-resnet20": 32, "llg-resnet20-batch": 32}
 BY_BATCH = ("llg-resnet20-batch",)
 # The attacks on other architectures: that of the paper's figure, three others, and two that also use the bias's
 # gradient.
-ON_ARCHITECTURES = {name: tally.ATTACKS[name] for name in ("LLG+", "LLG*", "LLG", tally.GUESS)} | {
-    "iLRG": tally.LabelAttack("ilrg"),
-    "posterior": tally.LabelAttack("posterior"),
-}
+ON_ARCHITECTURES = ("LLG+", "LLG*", "LLG", tally.GUESS, "iLRG", "posterior")
 # The networks by their names in figures.
 TITLES = {
     CNN: "CNN",
@@ -135,7 +132,7 @@ class OnNetworks(Experiment):
 
     def batch(self, private: data.Dataset, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw the images and labels of a batch."""
-        chosen = tally.drawn(private.labels, size, self.balance, generator)
+        chosen = tally.batch_of(private.labels, size, self.balance, generator)
         return private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
 
 
@@ -166,7 +163,9 @@ class RowsOfClasses(OnNetworks):
             "impact_spread": float(np.std(impacts)),
             "impact_variation": float(np.std(impacts) / abs(np.mean(impacts))),
         }
-        slopes = _slopes(counts, rows[1])
+        # The least-squares slope of each class's row sum over the number of its samples, over all networks.
+        centred = counts - counts.double().mean(dim=0)
+        slopes = (centred * rows[1]).sum(dim=0) / centred.square().sum(dim=0)
         yield {
             "what": "labels",
             "compared": len(slopes),
@@ -175,18 +174,18 @@ class RowsOfClasses(OnNetworks):
             "most": float(slopes.min()),
         }
         for kind, values in zip(KINDS, rows_of_one, strict=True):
-            correlation = _over_all(counts_of_one, values)
+            correlation = correlations(counts_of_one.reshape(1, -1), values.reshape(1, -1))[0]
             yield {"what": "one network", "kind": kind, "count": len(values), "correlation": correlation}
         for kind, values in zip(KINDS, rows, strict=True):
-            within = _correlations(counts, values)
+            within = correlations(counts, values)
             yield {
                 "what": "correlation",
                 "kind": kind,
                 "row_sums": counts.numel(),
                 "networks": len(within),
-                "within": float(within.mean()),
-                "within_spread": float(within.std()),
-                "correlation": _over_all(counts, values),
+                "within": within.mean(),
+                "within_spread": within.std(),
+                "correlation": correlations(counts.reshape(1, -1), values.reshape(1, -1))[0],
             }
             for occurs in counts.unique().tolist():
                 own = values[counts == occurs]
@@ -199,7 +198,7 @@ class RowsOfClasses(OnNetworks):
     ) -> tuple[Tensor, Tensor, float]:
         """Return the classes' counts (N, C) in N batches, the row sums of both KINDS (2, N, C), and LLG's impact."""
         given, classes = tally.others(public, self.auxiliary, generator)
-        chosen = torch.cat([tally.drawn(private.labels, self.size, self.balance, generator) for _ in range(count)])
+        chosen = torch.cat([tally.batch_of(private.labels, self.size, self.balance, generator) for _ in range(count)])
         inputs, labels = private.images[chosen], private.labels[chosen]
         heads = observe_heads(model, inputs.to(self.device), labels.to(self.device), batch_size=self.size)
         features, scores = head_inputs(model, given.to(self.device))
@@ -209,23 +208,10 @@ class RowsOfClasses(OnNetworks):
         return counts, torch.stack([sums, sums - estimate.offset.cpu()]), estimate.impact
 
 
-def _over_all(counts: Tensor, values: Tensor) -> float:
-    """Return the absolute correlation of all values with all counts."""
-    return float(_correlations(counts.reshape(1, -1), values.reshape(1, -1)))
-
-
-def _correlations(counts: Tensor, values: Tensor) -> Tensor:
+def correlations(counts: Tensor, values: Tensor) -> pd.Series[float]:
     """Return the absolute Pearson correlation of each line's values with its counts, for lines whose counts vary."""
-    varied = counts.amin(dim=1) < counts.amax(dim=1)
-    counts, values = (part - part.mean(dim=1, keepdim=True) for part in (counts[varied].double(), values[varied]))
-    found: Tensor = (counts * values).sum(dim=1) / (counts.norm(dim=1) * values.norm(dim=1))
-    return found.abs()
-
-
-def _slopes(counts: Tensor, values: Tensor) -> Tensor:
-    """Return the change of each class's row sum by one more sample of the class: least squares over all networks."""
-    counts, values = (part.double() - part.double().mean(dim=0) for part in (counts, values))
-    return (counts * values).sum(dim=0) / counts.square().sum(dim=0)
+    lines = pd.DataFrame(counts.double().numpy())
+    return lines.corrwith(pd.DataFrame(values.numpy()), axis=1).abs().dropna()
 
 
 class CountedLabels(OnNetworks):
@@ -246,7 +232,7 @@ class CountedLabels(OnNetworks):
         counted = tally.Tally()
         for model in self.models(private):
             given = tally.others(public, self.auxiliary, generator)
-            tally.attack(counted, model, private, given, sizes=self.sizes, balance=self.balance, generator=generator)
+            tally.attack(counted, model, private, given, sizes=self.sizes, generator=generator, balance=self.balance)
         return counted.rows()
 
 
@@ -315,7 +301,7 @@ class AttackedArchitecture(OnNetworks):
                 rounds = min(self.rounds, max(1, MOST.get(self.network, self.rounds * size) // size))
                 tally.attack(
                     counted, model, private, tally.others(public, rounds * size, generator),
-                    sizes=[size], balance=self.balance, generator=generator, attacks=ON_ARCHITECTURES,
+                    sizes=[size], generator=generator, attacks=ON_ARCHITECTURES,
                     chunk=size if self.network in BY_BATCH else 250,
                 )  # fmt: skip
         return counted.rows()
@@ -352,12 +338,6 @@ def headline(record: Record) -> Headline:
     )
 
 
-def _on_datasets(record: Record) -> pd.DataFrame:
-    """Return the rows of Figures 2 and 6, and of the time of gradients."""
-    frame = record.frame()
-    return frame[frame["part"].isin([kind.part for kind in (CountedLabels, CountedByDLG, TimedGradients)])]
-
-
 def figure_properties(record: Record) -> Figure:
     """Draw row sums against the number of samples of their class, before and after the offset is subtracted.
 
@@ -387,15 +367,18 @@ def _draw_quantiles(axis: Axes, rows: pd.DataFrame) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
 
 
-def time_table(record: Record) -> pd.DataFrame:
-    """Return the time (ms) per batch of each attack, and of computing the gradients.
+def milliseconds(record: Record) -> pd.Series[str]:
+    """Return the mean time (ms) per batch of each attack, and of the gradients, on the first dataset, as text."""
+    rows = _on_datasets(record)
+    sums = select(rows, dataset=rows["dataset"].iloc[0]).groupby("attack", sort=False)[["seconds", "count"]].sum()
+    each = 1000 * sums["seconds"] / sums["count"]
+    return each.map(lambda one: f"{float(f'{one:.2g}'):,g}")
 
-    One row for each attack; one column for each dataset.
-    """
-    frame = _on_datasets(record)
-    datasets = dict.fromkeys(frame["dataset"])
-    measures = {f"{data.title(name)} (ms)": among(tally.milliseconds, dataset=name) for name in datasets}
-    return summary(frame, {"attack": "attack"}, measures)
+
+def _on_datasets(record: Record) -> pd.DataFrame:
+    """Return the rows of Figures 2 and 6, and of the time of gradients."""
+    frame = record.frame()
+    return frame[frame["part"].isin([kind.part for kind in (CountedLabels, CountedByDLG, TimedGradients)])]
 
 
 def figure_success(record: Record, balance: str = "unbalanced") -> Figure:
@@ -419,8 +402,7 @@ def figure_architectures(record: Record) -> Figure:
     """Draw the share of labels found (%) against the batch size, a panel per network and a line per attack."""
     rows = record.rows(AttackedArchitecture)
     rows = rows.assign(network=rows["network"].replace(TITLES))
-    attacks = list(ON_ARCHITECTURES)
-    return tally.draw_success(rows, attacks, "network", across=3, height=2.7, legend=len(attacks))
+    return tally.draw_success(rows, ON_ARCHITECTURES, "network", across=3, height=2.7, legend=len(ON_ARCHITECTURES))
 
 
 def leaks(record: Record) -> Leaks:
@@ -433,7 +415,7 @@ def leaks(record: Record) -> Leaks:
         f"batches of up to {largest} MNIST images; untrained CNN, {record.parameters['auxiliary']} samples per class",
         f"{knowing.text} of labels at the worst batch size, {alone.text} without the samples (LLG); "
         f"{knowing.count:,} batches",
-        f"{line(time_table(record), 'LLG+')['MNIST (ms)']} ms elapsed",
+        f"{milliseconds(record)['LLG+']} ms elapsed",
         kind="labels",
         attack="LLG+",
         batch=int(largest),

@@ -22,35 +22,21 @@ from gradleak.leak import Gradients, evaluating, observe
 from gradleak.runs.fitting import Sees
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
-from gradleak.show.drawn import arranged, lines, panel, powers_of_two
+from gradleak.show.drawn import Look, arranged, drawn, lines, panel, powers_of_two
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, cell, cells, mean, only, select, summary
+from gradleak.show.summaries import select
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.outcomes import FOUND, WORDS, Outcome, collected, stages, written
-from gradleak.studies.shared.tally import (
-    DRAWN,
-    GUESS,
-    LOOKS,
-    SIZES,
-    LabelAttack,
-    Tally,
-    attack,
-    drawn,
-    load,
-    others,
-    with_errors,
-)
+from gradleak.studies.shared.tally import DRAWN, GUESS, LOOKS, SIZES, Tally, attack, batch_of, load, others, with_errors
 from gradleak.studies.wainakh2021.columns import COLUMNS
 
 PLACE = "Sections 6.4 and 6.5, Figures 4 and 5"
-# The attacks during training. The name of an attack's method is that of the attack in lower case.
-ATTACKS = {name: LabelAttack(name.lower()) for name in ("LLG", "LLG*", "LLG+", GUESS, "shadow", "posterior")} | {
-    DRAWN: LabelAttack("draw")
-}
-# Behind defences: the paper's attack, the guess, an attack that knows the defence, and one that does not rely on signs.
-BEHIND = {name: ATTACKS[name] for name in ("LLG+", GUESS, "shadow", "posterior")}
+# The attacks during training. Behind defences: the paper's attack, the guess, an attack that knows the defence, and one
+# that does not rely on signs.
+ATTACKS = ("LLG", "LLG*", "LLG+", GUESS, "shadow", "posterior", DRAWN)
+BEHIND = ("LLG+", GUESS, "shadow", "posterior")
 # The learning rate, and the number of images for measuring the model's accuracy.
 RATE = 0.1
 TESTED = 1000
@@ -61,12 +47,12 @@ BLOCK = 100
 OF_PAPER = ["noise/0.01", "noise/0.1", "noise/1", "dp/1", "dp/5", "dp/10", "prune/0.2", "prune/0.4", "prune/0.8"]
 OF_CODE = ["noise-coded/1", "dp-coded/1", "prune-coded/0.2", "prune-coded/0.8"]
 OTHERS = ["grad-drop/0.8", "sign/0", "quantize/4"]
-# The groups of defences in the figure, and the defences' names there.
+# The groups of defences in the figure, and the defences' names there, with their level and cosine.
 FAMILIES = {
-    "noise": {"noise": "variance {:g}"},
-    "clipping and noise": {"dp": "norm {:g}"},
-    "fewer entries": {"prune": "prune {:.0%} of all", "grad-drop": "drop {:.0%} a tensor"},
-    "fewer bits": {"sign": "signs only", "quantize": "{:.0f} bits"},
+    "noise": {"noise": "variance {:g}: {:.2f}"},
+    "clipping and noise": {"dp": "norm {:g}: {:.2f}"},
+    "fewer entries": {"prune": "prune {:.0%} of all: {:.2f}", "grad-drop": "drop {:.0%} a tensor: {:.2f}"},
+    "fewer bits": {"sign": "signs only: {1:.2f}", "quantize": "{:.0f} bits: {:.2f}"},
 }
 
 
@@ -92,9 +78,7 @@ class Parameters(studies.Parameters):
     training_auxiliary: int = setting(paper=80, ge=1, le=1000)
     repeats: int = setting(paper=100, ge=1, le=10_000)
     sizes: list[int] = setting(paper=SIZES, smallest=[1, 8])
-    defenses: list[Defence] = setting(
-        paper=["none/0", *OF_PAPER, *OF_CODE, *OTHERS], smallest=["none/0", "noise/0.1"], validate_default=True
-    )
+    defenses: list[Defence] = setting(paper=["none/0", *OF_PAPER, *OF_CODE, *OTHERS], smallest=["none/0", "noise/0.1"])
     auxiliary: int = setting(ge=1, le=1000)
     dataset: str = setting(paper="mnist")
 
@@ -143,10 +127,8 @@ class AttackedTraining(Experiment):
                 tally = Tally()
                 given = others(public, self.auxiliary, generator)
                 for _ in range(self.batches):
-                    attack(
-                        tally, model, private, given,
-                        sizes=[self.training_size], balance="unbalanced", generator=generator, attacks=ATTACKS,
-                    )  # fmt: skip
+                    sizes = [self.training_size]
+                    attack(tally, model, private, given, sizes=sizes, generator=generator, attacks=ATTACKS)
                 own = self._batch(private, TESTED // self.training_size * self.training_size, pair, generator)
                 stop: Columns = {
                     "step": step,
@@ -210,9 +192,9 @@ class AttackedBehind(Experiment):
             for tally, own in ((behind, defence), (without, None)):
                 attack(
                     tally, model, private, given,
-                    sizes=self.sizes, balance="unbalanced", generator=generator, attacks=BEHIND, defense=own,
+                    sizes=self.sizes, generator=generator, attacks=BEHIND, defense=own,
                 )  # fmt: skip
-            chosen = drawn(private.labels, 8, "unbalanced", generator)
+            chosen = batch_of(private.labels, 8, "unbalanced", generator)
             inputs, labels = private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
             clean = observe(model, inputs, labels).gradients
             changes.append((defenses.utility(clean, defence(clean)), _clipped(self.defense, self.level, clean)))
@@ -235,9 +217,8 @@ def headline(record: Record) -> Headline:
     """Return the finding: neither training nor noise hides the labels, and clipping with much noise hides most."""
     known = claims.judgements(record)
     llg, noise = known["training-llg"], known["defenses-noise-1"]
-    clipped = select(record.rows(AttackedBehind), defense="dp", level=1)
-    knowing = select(clipped, attack="shadow")["success"].mean()
-    cosine = clipped["utility"].iloc[0]
+    clipped = select(record.rows(AttackedBehind), defense="dp", level=1, attack="shadow")
+    knowing, cosine = clipped["success"].mean(), clipped["utility"].mean()
     return Headline(
         f"Neither training nor noise hides the labels: LLG finds at least {llg.text} at every stop of training, LLG+ "
         f"at least {noise.text} more than a guess behind strong noise. Clipping with noise leaves an informed attacker "
@@ -275,50 +256,39 @@ def figure_training(record: Record) -> Figure:
     return figure
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return the cosine with the clean gradient and the success of each attack, a mean over batch sizes, by defence."""
-    rows = record.rows(AttackedBehind)
-    texts = written(rows["defense"], rows["level"], Defence.words)
-    lines = summary(
-        rows.assign(shown=[defenses.shown(text) for text in texts]),
-        {"defense": "defense", "level": "level"},
-        {"defence": only("shown")}
-        | cells(COLUMNS, "utility")
-        | {name: among(mean("success", COLUMNS["success"].text), attack=name) for name in BEHIND}
-        | {"best attack above the guess, worst batch size": _best_at_worst_size},
-    )
-    # Two levels of a defence may have the same name.
-    return lines.drop(columns=["defense", "level"])
-
-
-def _best_at_worst_size(rows: pd.DataFrame) -> str:
-    """Measure how many labels the best attack finds above the guess, at the batch size where these are fewest."""
-    return cell(rows.groupby("size")["over_guess"].max().min(), COLUMNS["over_guess"].text)
-
-
 def figure_defenses(record: Record) -> Figure:
     """Draw the share of labels found (%) against the batch size behind each defence.
 
-    One row of panels for each attack, one column for each kind of defence, one line for each strength.
+    One row of panels for each attack, one column for each kind of defence, one line for each strength. The legend
+    states the cosine of the sent gradient with the clean one.
     """
     frame = with_errors(record.rows(AttackedBehind))
     guess = select(frame, attack=GUESS, defense=frame["defense"].iloc[0]).assign(line="guess", error=0.0)
-    families = {title: own for title, own in FAMILIES.items() if frame["defense"].isin(own).any()} or {"": {}}
-    looks: dict[str, dict[str, Any]] = {
-        "no defence": {"color": "0.2"},
-        "guess": {"color": "0.6", "linestyle": "-", "marker": "", "linewidth": 1.2},
-    }
-    success = lines("size", "success", by="line", band="error", looks=looks, marker="o")
     panels = []
-    for name, (title, family) in product([name for name in BEHIND if name != GUESS], families.items()):
-        rows = select(frame[frame["defense"].isin(["none", *family])], attack=name)
-        levels = zip(rows["defense"], rows["level"], strict=True)
-        rows = rows.assign(line=[family.get(defense, "no defence").format(level) for defense, level in levels])
-        settings = {"title": title, "ylabel": f"{name} (%)", "xlabel": "batch size", "ylim": (0, 105)}
-        panels.append(panel(pd.concat([rows, guess]), success, powers_of_two("size"), **settings))
-    figure = arranged(panels, len(families), height=2.0, sharex=True)
-    for axis in figure.axes[-len(families) :]:
+    for name, (family, levels) in product([name for name in BEHIND if name != GUESS], FAMILIES.items()):
+        rows = select(frame[frame["defense"].isin(["none", *levels])], attack=name)
+        defended = zip(rows["defense"], rows["level"], rows["utility"], strict=True)
+        rows = rows.assign(line=[levels.get(name, "no defence: {1:.2f}").format(*own) for name, *own in defended])
+        panels.append(pd.concat([rows, guess]).assign(attacker=name, family=family))
+    looks: dict[str, Look] = {
+        "no defence: 1.00": {"color": "0.2"},
+        "guess": {"color": "0.6", "linestyle": "-", "marker": ""},
+    }
+    figure = drawn(
+        pd.concat(panels),
+        lines("size", "success", by="line", band="error", looks=looks, marker="o"),
+        powers_of_two("size"),
+        panels=["attacker", "family"],
+        title=lambda attacker, family: family,
+        ylabel=lambda attacker, family: f"{attacker} (%)",
+        xlabel="batch size",
+        ylim=(0, 105),
+        across=len(FAMILIES),
+        height=2.0,
+    )
+    for axis in figure.axes:
         axis.tick_params("x", labelsize=8.5)
+    for axis in figure.axes[-len(FAMILIES) :]:
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.36), fontsize=9, handlelength=2.6)
     return figure
 

@@ -12,19 +12,20 @@ from typing import Self
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from gradleak import claims, data, metrics, studies
 from gradleak.labels.hard.gradinversion import Rule, gradinversion
 from gradleak.runs.fitting import Sees
+from gradleak.runs.forms import Group
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.drawn import crossed, drawn, lines
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import among, cells, joined, only, select, summary
+from gradleak.show.leaks import Leaks
+from gradleak.show.summaries import select
 from gradleak.studies import Experiment, setting
-from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen, SeenNetwork
+from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected
 from gradleak.studies.yin2021.columns import COLUMNS
 
@@ -34,32 +35,40 @@ RULES: dict[str, Rule] = {"row sums": "sum", "GradInversion": "minimum"}
 BATCHES = {False: "distinct labels", True: "labels repeat"}
 
 
+class Network(Group):
+    """A network and its images; the activation is empty for the network's default."""
+
+    dataset: str
+    network: str
+    activation: str = ""
+    classes: int = Field(ge=3)
+
+
 class Parameters(studies.Parameters):
     """Parameters of the page: networks and images, batch sizes and the number of samples."""
 
-    rows: list[SeenNetwork] = setting(
+    rows: list[Network] = setting(
         paper=[
-            f"imagenet-sample/{TRAINED}//1000",
-            "imagenet-sample/resnet50//1000",
-            "imagenet-sample/efficientnet-b0//1000",
+            {"dataset": "imagenet-sample", "network": network, "classes": 1000}
+            for network in (TRAINED, "resnet50", "efficientnet-b0")
         ],
-        smallest=["photos/lenet5/relu/50"],
-        validate_default=True,
+        smallest=[{"dataset": "photos", "network": "lenet5", "activation": "relu", "classes": 50}],
     )
     sizes: list[int] = setting(smallest=[1, 8])
     samples: int = setting(paper=10_000, smallest=16, ge=1, le=1_000_000)
 
     def sees(self) -> list[Sees]:
         """Return the networks of all rows with their images."""
-        return [row.sees for row in self.rows]
+        return [
+            Sees(row.network, row.dataset, activation=row.activation, channels=3 * (row.network == TRAINED))
+            for row in self.rows
+        ]
 
     @model_validator(mode="after")
     def _classes_enough(self) -> Self:
-        for row in self.rows:
-            if max(self.sizes) > row.classes:
-                raise ValueError(
-                    f"{max(self.sizes)} samples without repeats need as many classes; got {row.classes} in '{row}'"
-                )
+        most, fewest = max(self.sizes), min(row.classes for row in self.rows)
+        if most > fewest:
+            raise ValueError(f"{most} samples without repeats need as many classes; got {fewest}")
         return self
 
     def experiments(self) -> Iterator[Experiment]:
@@ -141,18 +150,19 @@ def restored(record: Record) -> pd.DataFrame:
         training=training,
         title=(rows["network"] + " " + rows["activation"]).str.strip() + ", " + training,
         kind=rows["repeats"].map(BATCHES),
+        share=rows["accuracy"].map("{:.2f} ± ".format) + rows["spread"].map("{:.1f} %".format),
         limit=(100 * distinct / sizes).where(rows["repeats"].astype(bool), 100.0),
     )
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return the share of labels that each rule restores (%), mean ± standard deviation over batches."""
-    share = joined(" ± ", *cells(COLUMNS, "accuracy", "spread").values())
-    return summary(
-        restored(record),
-        {"network": "title", "labels": "kind", COLUMNS["size"].head: "size"},
-        {f"{rule} (%)": among(share, rule=rule) for rule in RULES}
-        | {"limit (%)": only("limit", ".1f"), "batches": only("count", COLUMNS["count"].text)},
+def in_large_batches(record: Record) -> str:
+    """Return in words the share of labels that GradInversion's rule restores from the largest batches."""
+    rows = select(restored(record), rule="GradInversion")
+    rows = rows[rows["size"] == rows["size"].max()]
+    return (
+        f"From batches of {rows['size'].iloc[0]}, GradInversion’s rule restores (mean ± standard deviation over "
+        "batches): "
+        f"{'; '.join(rows['title'] + ', ' + rows['kind'] + ': ' + rows['share'])}."
     )
 
 
@@ -179,17 +189,18 @@ def figure_accuracy(record: Record) -> Figure:
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    distinct = line(table(record), "efficientnet-lite0, trained", BATCHES[False], "96")
-    repeated = line(table(record), "efficientnet-b0, untrained", BATCHES[True], "96")
+    rows = select(restored(record), rule="GradInversion", size=96)
+    distinct = select(rows, network=TRAINED).iloc[0]
+    repeated = select(rows, network="efficientnet-b0", repeats=True).iloc[0]
     return Leaks(
         "labels of a batch (GradInversion)",
-        f"batches of {distinct['batch size']}; trained EfficientNet-Lite0",
-        f"{distinct['GradInversion (%)']} % of labels; where classes repeat, {repeated['GradInversion (%)']} % "
-        f"(untrained EfficientNet-B0); {distinct['batches']} batches each",
+        f"batches of {distinct['size']}; trained EfficientNet-Lite0",
+        f"{distinct['share']} of labels; where classes repeat, {repeated['share']} (untrained EfficientNet-B0); "
+        f"{distinct['count']} batches each",
         "",
         kind="labels",
         attack="GradInversion's rule",
-        batch=int(distinct["batch size"]),
+        batch=int(distinct["size"]),
     )
 
 

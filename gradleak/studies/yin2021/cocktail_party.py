@@ -24,12 +24,12 @@ from gradleak.images import unmix_features
 from gradleak.labels import recover_batch
 from gradleak.leak import head_inputs
 from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Form, Whole
+from gradleak.runs.forms import Group
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.drawn import drawn, lines, powers_of_two
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, count, median, share, spread_if_many, summary
+from gradleak.show.summaries import select
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made
@@ -46,25 +46,17 @@ NEAR = 0.99
 SEEN = 1000  # images that batches are drawn from
 
 
-class Cell(Form):
-    """Private images and a network, written "dataset/network" if it is trained.
-
-    With "dataset/network/classes" the network has random weights and this number of classes.
-    """
+class Cell(Group):
+    """Private images and a network: a trained one, or one with random weights and this number of classes."""
 
     dataset: str
     network: str
-    classes: Whole = 0
+    classes: int = 0
 
     def check(self) -> None:
         """Raise an error if there is no such network."""
         if not self.classes and self.network not in (TRAINED, *NAMES):
             raise InputError(f"trained networks are {', '.join((TRAINED, *NAMES))}; others need a number of classes")
-
-    @property
-    def sees(self) -> Sees:
-        """The network and its input images."""
-        return Sees(self.network, self.dataset, channels=3 * (self.network == TRAINED))
 
 
 class Parameters(studies.Parameters):
@@ -72,13 +64,12 @@ class Parameters(studies.Parameters):
 
     cells: list[Cell] = setting(
         paper=[
-            f"imagenet-sample/{TRAINED}",
-            "cifar10/cifar10-resnet20",
-            "cifar10/resnet18/100",
-            "cifar10/lenet/100",
+            {"dataset": "imagenet-sample", "network": TRAINED},
+            {"dataset": "cifar10", "network": "cifar10-resnet20"},
+            {"dataset": "cifar10", "network": "resnet18", "classes": 100},
+            {"dataset": "cifar10", "network": "lenet", "classes": 100},
         ],
-        smallest=["photos/lenet/20"],
-        validate_default=True,
+        smallest=[{"dataset": "photos", "network": "lenet", "classes": 20}],
     )
     sizes: list[PositiveInt] = setting(paper=[2, 4, 8, 16, 32, 64, 128, 256], smallest=[2])
     exact_to: int = setting(paper=16, ge=0)
@@ -86,13 +77,16 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks that are built here, with their images."""
-        return [cell.sees for cell in self.cells if cell.classes or cell.network in (SMALL, TRAINED)]
+        return [
+            Sees(cell.network, cell.dataset, channels=3 * (cell.network == TRAINED))
+            for cell in self.cells
+            if cell.classes or cell.network in (SMALL, TRAINED)
+        ]
 
     @model_validator(mode="after")
     def _few_enough(self) -> Self:
-        for cell in self.cells:
-            if cell.classes and cell.classes <= min(self.sizes):
-                raise ValueError(f"'{cell}' needs more classes than the smallest batch has samples")
+        if any(0 < cell.classes <= min(self.sizes) for cell in self.cells):
+            raise ValueError("a network needs more classes than the smallest batch has samples")
         return self
 
     def experiments(self) -> Iterator[Experiment]:
@@ -204,20 +198,12 @@ def attacked(record: Record) -> pd.DataFrame:
     return rows.assign(title=rows["dataset"].map(data.title) + ", " + rows["network"] + ", " + stages)
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return the cosines of true and recovered features, the batches certified by exact recovery, and times.
-
-    One line for each network and batch size.
-    """
-    rows = attacked(record)
-    cosine, seconds = COLUMNS["cosine"], COLUMNS["seconds"]
-    return summary(
-        rows.assign(unique=rows["status"].eq("unique")),
-        {"network": "title", COLUMNS["size"].head: "size"},
-        {f"{name}: {cosine.head}": among(spread_if_many("cosine", cosine.text), attack=name) for name in ATTACKS}
-        | {f"{name}: {seconds.head}": among(median("seconds", seconds.text), attack=name) for name in (PARTY, EXACT)}
-        | {f"{EXACT}: certified": among(share("unique"), attack=EXACT), "batches": among(count(), attack=PARTY)},
-    )
+def certified(record: Record) -> str:
+    """Return in words how many batches of each network exact recovery certifies."""
+    rows = select(attacked(record), attack=EXACT)
+    unique = rows["status"].eq("unique").groupby(rows["title"], sort=False).agg(["sum", "count"])
+    counts = "; ".join(f"{own['sum']} of {own['count']} on {title}" for title, own in unique.iterrows())
+    return f"Exact recovery certifies the features of these batches, of at most {rows['size'].max()} samples: {counts}."
 
 
 def figure_cosines(record: Record) -> Figure:

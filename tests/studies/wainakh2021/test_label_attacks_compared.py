@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gradleak.runs.records import Record
-from gradleak.studies.wainakh2021 import label_attacks_compared as compared
 
 STUDY = "label-attacks-compared"
+NETWORKS = [{"network": "llg-cnn"}, {"network": "lenet5", "activation": "tanh"}]
 CHOSEN = {
-    "networks": ["llg-cnn/", "lenet5/tanh"],
-    "told": ["llg-cnn/", "lenet5/tanh"],
+    "networks": NETWORKS,
+    "told": NETWORKS,
     "epochs": [0, 1],
     "defenses": ["none/0", "grad-drop/0.9"],
     "sizes": [1, 12],
@@ -16,9 +16,8 @@ CHOSEN = {
 }
 
 
-def test_every_attack_in_every_setting(record: Record) -> None:
+def test_attacks_that_know_more_find_more(record: Record) -> None:
     frame = record.frame()
-    assert len(frame) == 2 * 2 * 2 * len(compared.ATTACKS) * 2 + 2 * 2 * 2
     clean = frame[(frame["defense"] == "none") & (frame["epochs"] == 0)]
     own = clean[clean["network"] == "llg-cnn"].groupby("attack")["success"].mean()
     assert own["LLG+"] > 95
@@ -29,6 +28,4 @@ def test_every_attack_in_every_setting(record: Record) -> None:
 
 def test_who_refuses_finds_nothing(record: Record) -> None:
     frame = record.frame()
-    refused = frame[(frame["attack"] == "GradInversion") & (frame["size"] == 12)]
-    assert refused["success"].eq(0).all()
-    assert refused["classes"].eq(0).all()
+    assert frame[(frame["attack"] == "GradInversion") & (frame["size"] == 12)]["success"].eq(0).all()

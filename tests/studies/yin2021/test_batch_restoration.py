@@ -9,7 +9,14 @@ from gradleak.show.summaries import select
 from gradleak.studies.yin2021 import batch_restoration
 
 STUDY = "batch-restoration"
-CHOSEN = {"rows": ["photos/lenet5/relu/60", "photos/lenet5/tanh/60"], "sizes": [1, 20], "samples": 100}
+CHOSEN = {
+    "rows": [
+        {"dataset": "photos", "network": "lenet5", "activation": activation, "classes": 60}
+        for activation in ("relu", "tanh")
+    ],
+    "sizes": [1, 20],
+    "samples": 100,
+}
 
 
 def test_rules_find_everything_on_features_of_one_sign(record: Record) -> None:

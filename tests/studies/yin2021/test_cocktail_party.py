@@ -10,10 +10,18 @@ from gradleak.images import unmix_features
 from gradleak.runs.records import Record
 from gradleak.show.summaries import select
 from gradleak.studies.yin2021 import cocktail_party
-from gradleak.studies.yin2021.cocktail_party import ATTACKS, CONSTANT, EXACT, PARTY
+from gradleak.studies.yin2021.cocktail_party import CONSTANT, EXACT, PARTY
 
 STUDY = "cocktail-party"
-CHOSEN = {"cells": ["photos/lenet/20", "photos/small-cnn"], "sizes": [2, 6], "exact_to": 4, "batches": 2}
+CHOSEN = {
+    "cells": [
+        {"dataset": "photos", "network": "lenet", "classes": 20},
+        {"dataset": "photos", "network": "small-cnn"},
+    ],
+    "sizes": [2, 6],
+    "exact_to": 4,
+    "batches": 2,
+}
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
@@ -41,9 +49,6 @@ def test_features_are_compared_in_the_best_order_and_a_missing_one_has_the_cosin
 
 
 def test_exact_recovery_finds_untrained_features_and_independent_components_do_not(record: Record) -> None:
-    frame = record.frame()
-    assert set(frame["attack"]) == set(ATTACKS)
-    assert frame[frame["attack"] == EXACT]["size"].max() == 2
-    own = select(frame, network="lenet", size=2).groupby("attack")["cosine"].mean()
+    own = select(record.frame(), network="lenet", size=2).groupby("attack")["cosine"].mean()
     # Untrained features are alike, and not independent.
     assert own[EXACT] > 0.9999 > own[CONSTANT] > 0.9 > own[PARTY]
