@@ -4,21 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr, ValidationError, model_serializer
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError, model_serializer
 from pydantic import model_validator as validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
 from gradleak.errors import GradleakError, InputError
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, str) and not value.isdigit():
-        raise ValueError("must be a whole number")
-    return value
-
-
-# A whole number in a form. Without this check, pydantic would also accept "1_0" and " 1".
-Whole = Annotated[int, BeforeValidator(_whole)]
 
 
 class Form(BaseModel):

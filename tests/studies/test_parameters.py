@@ -7,7 +7,7 @@ import pytest
 from gradleak import data, models, studies
 from gradleak.data.registry import EMBEDDED
 from gradleak.errors import InputError
-from gradleak.runs.forms import Form, Whole
+from gradleak.runs.forms import Form
 
 SHOWN = '[{{"dataset": "{}", "network": "{}", "activation": "", "classes": {}, "features": "plain"}}]'
 # Study, parameter, text, what the one line says.
@@ -105,7 +105,7 @@ def test_a_wrong_text_is_refused_in_one_line(study: str, name: str, text: str, m
 
 class Toy(Form):
     name: str
-    size: Whole
+    size: int
     share: float = 1.0
 
 

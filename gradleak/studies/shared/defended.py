@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import pandas as pd
 import torch
@@ -82,12 +82,6 @@ class BehindDefence(Experiment):
             yield {"attacker": attacker, "status": found.status, "utility": utility}, found
 
 
-def with_defence_cells(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with two more columns for tables: the name of their defence and its strength."""
-    cells = [defense_cells(*values) for values in zip(rows["defense"], rows["level"], strict=True)]
-    return rows.assign(**{head: [cell[head] for cell in cells] for head in ("defence", "strength")})
-
-
 def draw_inversions(rows: pd.DataFrame) -> Figure:
     """Draw the PSNR (dB) of every image behind each defence, for the rows of `inversions`.
 
@@ -107,10 +101,3 @@ def draw_inversions(rows: pd.DataFrame) -> Figure:
         legend=2,
         xlabel="PSNR of every image (dB)",
     )
-
-
-def defense_cells(defense: Any, level: Any) -> dict[str, str]:
-    """Return a defence's name and strength as table cells."""
-    if defense == "half":
-        return {"defence": "float16 numbers", "strength": "–"}
-    return {"defence": str(defense), "strength": f"{level:g}"}

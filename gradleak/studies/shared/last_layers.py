@@ -5,37 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from gradleak import data, models
 from gradleak.leak import head_inputs
-from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Form, Whole
 from gradleak.studies import Experiment
 from gradleak.studies.shared.attacked_networks import built
 
 TRAINED = "efficientnet-lite0"
 # The mean and standard deviation by which the pixels were normalised when this network was trained.
 MEAN, STD = 0.498, 0.502
-
-
-class SeenNetwork(Form):
-    """A network and its images, written "dataset/network/activation/classes".
-
-    The activation is empty if the network has no choice of activations.
-    """
-
-    dataset: str
-    network: str
-    activation: str
-    classes: Whole = Field(ge=3)
-
-    @property
-    def sees(self) -> Sees:
-        """The network and its input images."""
-        return Sees(self.network, self.dataset, activation=self.activation, channels=3 * (self.network == TRAINED))
 
 
 @dataclass(frozen=True)
