@@ -6,7 +6,6 @@ Training always runs on the CPU, even in a study on a GPU, so that a recipe give
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from typing import Annotated
 
 import torch
@@ -17,7 +16,7 @@ from torch.nn import functional as F
 from gradleak import data
 from gradleak.losses import PADDING
 from gradleak.models.language import batch_of, build_language_model
-from gradleak.models.training import epochs, kept
+from gradleak.models.training import epochs, kept, shuffled
 
 # Increase this when a change of the code below changes the result, so that cached models are trained again.
 VERSION = 1
@@ -67,10 +66,7 @@ def train_language_model(recipe: LanguageRecipe) -> tuple[nn.Module, tuple[float
 def _fit(model: nn.Module, recipe: LanguageRecipe) -> list[float]:
     pieces = data.vocabulary(recipe.text)
     sentences = [pieces.encode(sentence) for sentence in data.texts(recipe.text, "train")]
-    generator = torch.Generator().manual_seed(recipe.seed)
-
-    def order() -> Iterable[Tensor]:
-        return torch.randperm(len(sentences), generator=generator).split(recipe.batch_size)
+    order = shuffled(len(sentences), recipe.batch_size, torch.Generator().manual_seed(recipe.seed))
 
     def loss(indices: Tensor) -> tuple[Tensor, int]:
         return _loss(model, [sentences[one] for one in indices.tolist()], pieces.start, pieces.end)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from gradleak import data
 from gradleak.models.pictures import Autoencoder, Denoiser, Generator
-from gradleak.models.training import epochs, kept, one_cycle
+from gradleak.models.training import epochs, kept, one_cycle, shuffled
 
 # Increase this when a change of the code below changes the result, so that cached networks are trained again.
 VERSION = 1
@@ -68,9 +67,6 @@ def learned(recipe: PictureRecipe) -> Autoencoder | Denoiser:
 def _fit(model: Autoencoder | Denoiser, images: Tensor, recipe: PictureRecipe) -> list[float]:
     generator = torch.Generator().manual_seed(recipe.seed)
 
-    def order() -> Iterable[Tensor]:
-        return torch.randperm(len(images), generator=generator).split(recipe.batch_size)
-
     def loss(indices: Tensor) -> tuple[Tensor, int]:
         batch = images[indices]
         mirrored = torch.rand(len(batch), generator=generator) < 0.5
@@ -78,5 +74,6 @@ def _fit(model: Autoencoder | Denoiser, images: Tensor, recipe: PictureRecipe) -
         return model.loss(batch, generator), len(indices)
 
     optimizer = torch.optim.Adam(model.parameters(), recipe.learning_rate)
+    order = shuffled(len(images), recipe.batch_size, generator)
     schedule = one_cycle(optimizer, recipe.epochs * math.ceil(len(images) / recipe.batch_size))
     return epochs(recipe.epochs, optimizer, order, loss, f"a {recipe.kind} on {recipe.dataset}", schedule)

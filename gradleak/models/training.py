@@ -180,6 +180,16 @@ def epochs(
     return losses
 
 
+def shuffled(count: int, batch_size: int, generator: torch.Generator) -> Callable[[], Iterable[Tensor]]:
+    """Return a function that returns the indices of each batch of an epoch, in a new random order at each call."""
+
+    def order() -> Iterable[Tensor]:
+        batches: tuple[Tensor, ...] = torch.randperm(count, generator=generator).split(batch_size)
+        return batches
+
+    return order
+
+
 def one_cycle(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
     """Return the schedule that raises the learning rate to the optimizer's, and then lowers it."""
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, optimizer.defaults["lr"], total_steps=max(2, steps))
@@ -195,9 +205,6 @@ def _fit(model: nn.Module, dataset: data.Dataset, recipe: Recipe, device: str) -
         else torch.optim.SGD(model.parameters(), momentum=0.9, nesterov=True, **settings)
     )
 
-    def order() -> Iterable[Tensor]:
-        return torch.randperm(len(labels), generator=generator).split(recipe.batch_size)
-
     def loss(indices: Tensor) -> tuple[Tensor, int]:
         inputs = images[indices.to(device)]
         if recipe.flips_and_crops:
@@ -207,6 +214,7 @@ def _fit(model: nn.Module, dataset: data.Dataset, recipe: Recipe, device: str) -
 
     steps = recipe.epochs * math.ceil(len(labels) / recipe.batch_size)
     schedule = one_cycle(optimizer, steps)
+    order = shuffled(len(labels), recipe.batch_size, generator)
     model.train()
     return epochs(recipe.epochs, optimizer, order, loss, f"{recipe.network} on {recipe.dataset}", schedule)
 
