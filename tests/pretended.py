@@ -70,7 +70,9 @@ IDLE = {
     aten.new_empty_strided.default,
 }
 MATMUL = {torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__}
+# torch takes recurrent layers apart for GPUs alone, so they are computed on the CPU as a whole.
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+CELLS = {"lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"}
 # What autocast computes in half precision, by the names of torch's functions.
 CAST = {"linear", "conv1d", "conv2d", "conv3d", "matmul", "__matmul__", "mm", "bmm", "addmm", "baddbmm"}
 CAST |= {"scaled_dot_product_attention"}
@@ -323,9 +325,6 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Compute an operation on the CPU; what is drawn are other numbers than a CPU's generator gives."""
     if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == NAME:
         kwargs = kwargs | {"device": torch.device("cpu")}
-    own = OWN.get(func)
-    if own is not None:
-        return own(*args, **kwargs)
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return func(*args, **kwargs)
     if _gpu.spoiled:
@@ -347,47 +346,6 @@ def _wrapped(same: dict[int, Pretended], value: torch.Tensor) -> torch.Tensor:
         return value
     known = same.get(id(value))
     return Pretended(value) if known is None else known
-
-
-def _lstm_cell(
-    read: torch.Tensor,
-    carried: torch.Tensor,
-    cell: torch.Tensor,
-    read_bias: torch.Tensor | None = None,
-    carried_bias: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One step of an LSTM: torch has this operation for GPUs alone."""
-    gates = read + carried
-    for bias in (read_bias, carried_bias):
-        gates = gates if bias is None else gates + bias
-    write, forget, new, show = gates.chunk(4, 1)
-    write, forget, new, show = write.sigmoid(), forget.sigmoid(), new.tanh(), show.sigmoid()
-    kept = forget * cell + write * new
-    return show * kept.tanh(), kept, torch.cat([write, forget, new, show], 1)
-
-
-def _lstm_cell_backward(
-    grad_state: torch.Tensor | None,
-    grad_cell: torch.Tensor | None,
-    before: torch.Tensor,
-    after: torch.Tensor,
-    gates: torch.Tensor,
-    has_bias: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    write, forget, new, show = gates.chunk(4, 1)
-    grad_state, grad_cell = (torch.zeros_like(after) if one is None else one for one in (grad_state, grad_cell))
-    top = after.tanh()
-    cell = grad_state * show * (1 - top * top) + grad_cell
-    grads = [cell * new * write * (1 - write), cell * before * forget * (1 - forget)]
-    grads += [cell * write * (1 - new * new), grad_state * top * show * (1 - show)]
-    whole = torch.cat(grads, 1)
-    return whole, cell * forget, whole.sum(0) if has_bias else torch.zeros(0)
-
-
-OWN: dict[Any, Callable[..., Any]] = {
-    aten._thnn_fused_lstm_cell.default: _lstm_cell,
-    aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
-}
 
 
 class _Operations(TorchDispatchMode):
@@ -420,8 +378,9 @@ class _Functions(TorchFunctionMode):
         if func in MATMUL and args[0].dim() == 1 and args[1].dim() == 2:
             # torch changes the product's shape in place, which a wrapped tensor cannot.
             return (args[0].unsqueeze(0) @ args[1]).squeeze(0)
-        if getattr(func, "__name__", "") in RECURRENT:
-            _check_recurrent(args)
+        name = getattr(func, "__name__", "")
+        if name in RECURRENT | CELLS and any(isinstance(one, Pretended) for one in tree_leaves(args)):
+            return _recurrent(func, args, checked=name in RECURRENT)
         return func(*args, **kwargs)
 
 
@@ -442,15 +401,18 @@ def _indexed(index: Any) -> Any:
     return parts if whole else parts[0]
 
 
-def _check_recurrent(args: tuple[Any, ...]) -> None:
-    """Refuse what cuDNN's recurrent layers refuse: gradients of a layer that is not in train mode."""
+def _recurrent(func: Any, args: tuple[Any, ...], *, checked: bool) -> Any:
+    """Run a recurrent layer on the CPU; refuse what cuDNN refuses: gradients of a layer that is not in train mode."""
     tensors = [one for one in tree_leaves(args) if isinstance(one, torch.Tensor)]
+    if any(not isinstance(one, Pretended) and one.is_floating_point() for one in tensors):
+        raise RefusedError(f"{func}: tensors on the GPU and on the CPU")
+    # The flags are `has_biases`, then, after the numbers, `train`.
     flags = [one for one in args if isinstance(one, bool)]
-    if not any(isinstance(one, Pretended) for one in tensors) or not torch.backends.cudnn.enabled:
-        return
-    # `has_biases`, then, after the numbers, `train`.
-    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors) and not flags[1]:
+    learning = torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
+    if checked and learning and not flags[1] and torch.backends.cudnn.enabled:
         raise RefusedError("cudnn RNN backward can only be called in training mode")
+    result = func(*_mapped(torch.Tensor.cpu, args))
+    return _mapped(lambda one: one.to(NAME), result)
 
 
 class _DefaultGenerator:

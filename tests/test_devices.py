@@ -67,10 +67,6 @@ def test_float32_is_ieee_inside_and_as_it_was_after(how: str) -> None:
             owner.fp32_precision = at_first[name]
 
 
-def test_what_torch_does_by_itself_is_told() -> None:
-    assert "convolutions tf32" in devices.precision()
-
-
 def test_recurrent_layers_are_not_cudnns_while_they_are_differentiated() -> None:
     for model, used in ((nn.Sequential(nn.LSTM(2, 3)), False), (nn.Linear(2, 3), True)):
         with devices.differentiable(model):
@@ -98,11 +94,6 @@ def test_least_squares_take_the_shortest_where_there_are_several() -> None:
     matrix = torch.tensor([[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
     found = devices.least_squares(matrix, torch.tensor([[2.0], [2.0], [5.0]], dtype=torch.float64), driver="gelsd")
     assert torch.allclose(found, torch.ones(2, 1, dtype=torch.float64))
-
-
-def test_a_search_reads_every_step_on_a_cpu_and_every_tenth_on_a_gpu() -> None:
-    assert devices.steps_a_read("cpu") == 1
-    assert devices.steps_a_read("cuda") == 10
 
 
 def test_a_chunk_is_a_constant_on_a_cpu_and_a_share_of_what_is_free_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,14 +158,3 @@ def test_last_layers_are_observed_where_memory_is_small() -> None:
     torch.testing.assert_close(head_inputs(less, inputs)[1], scores)
     with pytest.raises(torch.OutOfMemoryError):
         observe_heads(_small(model, 1), inputs, classes, batch_size=2)
-
-
-def _powers(at: Tensor, which: Tensor) -> tuple[Tensor, ...]:
-    return at.square().sum(dim=1) * which, at**3
-
-
-def test_nothing_is_recorded_on_a_cpu() -> None:
-    replayed, which, at = devices.Replayed(_powers), torch.arange(3.0), torch.randn(3, 2)
-    for _ in range(5):
-        assert torch.equal(replayed(at, which)[0], _powers(at, which)[0])
-    assert replayed._graph is None

@@ -51,6 +51,50 @@ class Dataset:
 
 
 @dataclass(frozen=True)
+class Known:
+    """What is known of a dataset before it is loaded.
+
+    Attributes:
+        title: Its usual name.
+        size: The default side of its images in pixels.
+        classes: The number of its classes, 0 if it depends on the file.
+        file: The name of its file in $GRADLEAK_DATA, "" if it comes in none.
+        torchvision: The name of torchvision's class that downloads it, "" if there is none.
+        channels: The number of the images' channels.
+        notes: Remarks on the file.
+    """
+
+    title: str
+    size: int
+    classes: int = 0
+    file: str = ""
+    torchvision: str = ""
+    channels: int = 3
+    notes: str = ""
+
+
+KNOWN = {
+    "digits": Known("digits", 8, 10, channels=1),
+    "photos": Known("photos", 32, 10),
+    "cifar10": Known(
+        "CIFAR-10", 32, 10, "cifar10.npz", "CIFAR10",
+        notes="lossless; part of the training set and the first of the test set",
+    ),
+    "cifar10-jpeg": Known(
+        "CIFAR-10", 32, 10, "cifar10_jpeg.npz", notes="all images, JPEG quality 75: for training, not for measuring"
+    ),
+    "flowers17": Known(
+        "Flowers-17", 224, file="flowers17.npz", notes="one split only, served as training and as test"
+    ),
+    "imagenet-sample": Known("ImageNet", 224, file="imagenet_sample.npz", notes="one image a class, one split only"),
+    "tinyimagenet32": Known("Tiny ImageNet", 32, file="tinyimagenet32.npz", notes="200 classes; JPEG quality 75"),
+    "mnist": Known("MNIST", 28, 10, "mnist.npz", "MNIST", channels=1, notes="lossless"),
+    "cifar100": Known("CIFAR-100", 32, 100, torchvision="CIFAR100"),
+    "svhn": Known("SVHN", 32, 10, torchvision="SVHN"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
 class DatasetState:
     """Whether a dataset is available, with its properties, for `gradleak data`."""
 

@@ -8,20 +8,18 @@ import numpy as np
 import torch
 
 from gradleak import paths
-from gradleak.data.base import Dataset, Split
+from gradleak.data.base import KNOWN, Dataset, Split
 from gradleak.errors import MissingData
-
-TORCHVISION = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "mnist": "MNIST", "svhn": "SVHN"}
 
 
 def load(name: str, split: Split) -> Dataset:
     """Return a dataset at its original image size from torchvision's cache, or download it."""
     folder = paths.cache() / "torchvision"
     try:
-        raw = _fetch(TORCHVISION[name], str(folder), split)
+        raw = _fetch(KNOWN[name].torchvision, str(folder), split)
     except Exception as error:  # torchvision raises errors of its own, of urllib and of the system
         raise MissingData(
-            f"dataset '{name}' is not at hand and could not be downloaded: put {_file_of(name)} into a folder and set "
+            f"dataset '{name}' is not at hand and could not be downloaded: put {name}.npz into a folder and set "
             f"$GRADLEAK_DATA to it, or run once with a network, so that torchvision can fetch it"
         ) from error
     images = np.asarray(raw.data)
@@ -47,7 +45,3 @@ def _fetch(kind: str, folder: str, split: Split) -> Any:
     if kind == "SVHN":
         return datasets.SVHN(folder, split=split, download=True)
     return getattr(datasets, kind)(folder, train=split == "train", download=True)
-
-
-def _file_of(name: str) -> str:
-    return f"{name.replace('-', '_')}.npz"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +12,14 @@ import torch
 from PIL import Image
 
 from gradleak import paths
-from gradleak.data.base import Dataset, DatasetState, Split
+from gradleak.data.base import KNOWN, Dataset, DatasetState, Split
 from gradleak.errors import InputError, MissingData, StorageError
 
 RAW = ("train_images", "train_labels", "test_images", "test_labels", "class_names")
 PACKED = ("jpeg", "offsets", "labels", "split", "class_names")
 
 
-@dataclass(frozen=True)
-class FileSet:
-    """A dataset's file name, the default side of its images in pixels, and remarks."""
-
-    file: str
-    size: int
-    notes: str = ""
-
-
-FILES = {
-    "cifar10": FileSet("cifar10.npz", 32, "lossless; part of the training set and the first of the test set"),
-    "cifar10-jpeg": FileSet("cifar10_jpeg.npz", 32, "all images, JPEG quality 75: for training, not for measuring"),
-    "flowers17": FileSet("flowers17.npz", 224, "one split only, served as training and as test"),
-    "imagenet-sample": FileSet("imagenet_sample.npz", 224, "one image a class, one split only"),
-    "tinyimagenet32": FileSet("tinyimagenet32.npz", 32, "200 classes; JPEG quality 75"),
-    "mnist": FileSet("mnist.npz", 28, "lossless"),
-}
+FILES = {name: known for name, known in KNOWN.items() if known.file}
 
 
 def location(name: str) -> Path | None:
@@ -50,14 +33,13 @@ def location(name: str) -> Path | None:
 
 def load(name: str, split: Split, size: int | None = None) -> Dataset:
     """Return a split of a dataset from its file, with images resized to `size` × `size` if a size is given."""
-    path = location(name)
+    path, known = location(name), FILES[name]
     if path is None:
-        raise MissingData(f"{FILES[name].file} is not in $GRADLEAK_DATA")
-    file_set = FILES[name]
+        raise MissingData(f"{known.file} is not in $GRADLEAK_DATA")
     archive = _read(path)
     names = tuple(str(value) for value in archive["class_names"])
     if "jpeg" in archive:
-        images, labels = _packed(path, archive, split, size or file_set.size)
+        images, labels = _packed(path, archive, split, size or known.size)
     else:
         images, labels = archive[f"{split}_images"], archive[f"{split}_labels"]
         if images.ndim not in (3, 4) or images.dtype != np.uint8 or len(images) != len(labels):
@@ -77,7 +59,7 @@ def load(name: str, split: Split, size: int | None = None) -> Dataset:
         torch.from_numpy(np.asarray(labels).astype(np.int64)),
         names,
         f"file {path.name} in $GRADLEAK_DATA",
-        file_set.notes,
+        known.notes,
     )
 
 
@@ -86,16 +68,15 @@ def state(name: str) -> DatasetState | None:
     path = location(name)
     if path is None:
         return None
-    file_set = FILES[name]
-    source = f"$GRADLEAK_DATA/{path.name}"
+    known, source = FILES[name], f"$GRADLEAK_DATA/{path.name}"
     try:
         shapes = _shapes(path)
         count = sum(shapes[key][0] for key in ("train_labels", "test_labels", "labels") if key in shapes)
         classes = shapes["class_names"][0]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         return DatasetState(name, "damaged", source, None, None, "", "cannot be read; copy it again")
-    shape = f"{file_set.size}×{file_set.size}" + ("" if name == "mnist" else "×3")
-    return DatasetState(name, "file", source, count, classes, shape, file_set.notes)
+    shape = f"{known.size}×{known.size}" + ("" if known.channels == 1 else "×3")
+    return DatasetState(name, "file", source, count, classes, shape, known.notes)
 
 
 def _read(path: Path) -> dict[str, np.ndarray[Any, Any]]:

@@ -7,14 +7,16 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gradleak import paths
 from gradleak.data.base import DatasetState, Split
-from gradleak.data.our_sentences import SENTENCES
 from gradleak.errors import InputError, MissingData, StorageError, unknown
 
 NAMES = ("sentences", "librispeech")
 TITLES = {"sentences": "sentences of our own", "librispeech": "LibriSpeech"}
+# Sentences written for this project, for studies of words on machines without other texts.
+SENTENCES = Path(__file__).with_name("sentences.txt")
 TRANSCRIPTS, PIECES = "librispeech_transcripts.txt", "librispeech_vocabulary.txt"
 # The largest number of characters of a transcript that dang2021 attacks; longer transcripts are for training.
 SHORT = 50
@@ -150,7 +152,8 @@ def texts(name: str, split: Split | None = None) -> tuple[str, ...]:
     if split not in (None, "train", "test"):
         raise InputError(f"split must be 'train' or 'test'; got '{split}'")
     if name == "sentences":
-        return tuple({None: SENTENCES, "test": SENTENCES[::2], "train": SENTENCES[1::2]}[split])
+        sentences = _read(SENTENCES)
+        return {None: sentences, "test": sentences[::2], "train": sentences[1::2]}[split]
     _check(name)
     lines = [line.partition(" ")[2].strip().lower() for line in _lines(TRANSCRIPTS)]
     return tuple(line for line in lines if split is None or (len(line) <= SHORT) == (split == "test"))
@@ -160,7 +163,7 @@ def texts(name: str, split: Split | None = None) -> tuple[str, ...]:
 def vocabulary(name: str) -> Vocabulary:
     """Return the vocabulary of a text: published for "librispeech", built here for "sentences"."""
     _check(name)
-    return build_vocabulary(SENTENCES, EMBEDDED_PIECES) if name == "sentences" else Vocabulary(_lines(PIECES))
+    return build_vocabulary(_read(SENTENCES), EMBEDDED_PIECES) if name == "sentences" else Vocabulary(_lines(PIECES))
 
 
 def source(name: str) -> str:
@@ -171,8 +174,9 @@ def source(name: str) -> str:
 
 def states() -> list[DatasetState]:
     """Return the state of every text."""
+    count = len(_read(SENTENCES))
     sentences = DatasetState(
-        "sentences", "embedded", "sentences of our own", len(SENTENCES), EMBEDDED_PIECES, "text", "classes: word pieces"
+        "sentences", "embedded", "sentences of our own", count, EMBEDDED_PIECES, "text", "classes: word pieces"
     )
     try:
         count, pieces = len(_lines(TRANSCRIPTS)), len(_lines(PIECES))
@@ -191,9 +195,8 @@ def _check(name: str) -> None:
 
 
 @functools.cache
-def _read(path: str) -> tuple[str, ...]:
-    with open(path, encoding="utf-8") as stream:
-        return tuple(line.rstrip("\n") for line in stream)
+def _read(path: Path) -> tuple[str, ...]:
+    return tuple(path.read_text("utf-8").removesuffix("\n").split("\n"))
 
 
 def _lines(file: str) -> tuple[str, ...]:
@@ -204,6 +207,6 @@ def _lines(file: str) -> tuple[str, ...]:
             "and put it next to $GRADLEAK_DATA); 'sentences' is embedded and needs no file"
         )
     try:
-        return _read(str(folder / file))
+        return _read(folder / file)
     except (OSError, UnicodeDecodeError) as error:
         raise StorageError(f"{file} in the folder of texts cannot be read: copy it again") from error

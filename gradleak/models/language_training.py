@@ -6,20 +6,17 @@ Training always runs on the CPU, even in a study on a GPU, so that a recipe give
 from __future__ import annotations
 
 import hashlib
-import time
 from typing import Annotated
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak import data, paths, reporting
-from gradleak.errors import GradleakError
+from gradleak import data
 from gradleak.losses import PADDING
 from gradleak.models.language import batch_of, build_language_model
-from gradleak.models.training import cached_state
-from gradleak.storage import locked, write_whole
+from gradleak.models.training import epochs, kept, shuffled
 
 # Increase this when a change of the code below changes the result, so that cached models are trained again.
 VERSION = 1
@@ -60,51 +57,31 @@ def train_language_model(recipe: LanguageRecipe) -> tuple[nn.Module, tuple[float
         The model in eval mode, and its mean loss per token: in the first epoch, in the last epoch, and on the
         sentences to attack.
     """
-    file = paths.cache() / "networks" / f"language-{recipe.key()}.pt"
     model = recipe.build()
-    with locked(file):
-        cached = cached_state(file)
-        if cached is None:
-            started = time.perf_counter()
-            losses = _fit(model, recipe)
-            seconds = time.perf_counter() - started
-            cached = {"state": model.state_dict(), "losses": losses, "seconds": seconds}
-            content = cached
-            write_whole(file, lambda stream: torch.save(content, stream))
-    model.load_state_dict(cached["state"])
-    first, last, test = cached["losses"]
-    return model.eval(), (first, last, test)
+    content, _ = kept(f"language-{recipe.key()}", model, lambda: {"losses": _fit(model, recipe)})
+    first, last, test = content["losses"]
+    return model, (first, last, test)
 
 
 def _fit(model: nn.Module, recipe: LanguageRecipe) -> list[float]:
     pieces = data.vocabulary(recipe.text)
     sentences = [pieces.encode(sentence) for sentence in data.texts(recipe.text, "train")]
-    generator = torch.Generator().manual_seed(recipe.seed)
+    order = shuffled(len(sentences), recipe.batch_size, torch.Generator().manual_seed(recipe.seed))
+
+    def loss(indices: Tensor) -> tuple[Tensor, int]:
+        return _loss(model, [sentences[one] for one in indices.tolist()], pieces.start, pieces.end)
+
     optimizer = torch.optim.Adam(model.parameters(), recipe.learning_rate)
-    losses: list[float] = []
-    # The order of sums depends on the number of threads, so use one thread: a recipe must give one result.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     model.train()
-    try:
-        description = f"training a language model ({recipe.kind}) on {recipe.text}"
-        for _ in reporting.steps(range(recipe.epochs), recipe.epochs, description):
-            total, count = 0.0, 0
-            for indices in torch.randperm(len(sentences), generator=generator).split(recipe.batch_size):
-                tokens, targets = batch_of([sentences[one] for one in indices.tolist()], pieces.start, pieces.end)
-                optimizer.zero_grad(set_to_none=True)
-                loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), ignore_index=PADDING)
-                loss.backward()
-                optimizer.step()
-                target_count = int((targets != PADDING).sum())
-                total, count = total + float(loss.detach()) * target_count, count + target_count
-            losses.append(total / count)
-    finally:
-        torch.set_num_threads(threads)
-    if not all(map(torch.isfinite, torch.tensor(losses))):
-        raise GradleakError(f"training a language model diverged: lower the learning rate {recipe.learning_rate:g}")
+    losses = epochs(recipe.epochs, optimizer, order, loss, f"a language model ({recipe.kind}) on {recipe.text}")
     model.eval()
-    tokens, targets = batch_of([pieces.encode(one) for one in data.texts(recipe.text, "test")[:64]])
     with torch.no_grad():
-        test = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), ignore_index=PADDING)
+        test, _ = _loss(model, [pieces.encode(one) for one in data.texts(recipe.text, "test")[:64]])
     return [losses[0], losses[-1], float(test)]
+
+
+def _loss(model: nn.Module, sentences: list[list[int]], *marks: int) -> tuple[Tensor, int]:
+    """Return the mean cross-entropy over all tokens of some sentences, and the number of the tokens."""
+    tokens, targets = batch_of(sentences, *marks)
+    loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), ignore_index=PADDING)
+    return loss, int((targets != PADDING).sum())

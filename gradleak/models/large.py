@@ -6,66 +6,40 @@ import contextlib
 import io
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 from torchvision.models import AlexNet, efficientnet_b0
 
 from gradleak.errors import MissingData
-from gradleak.models.activations import activation_of
+from gradleak.models.parts import Flattened, Headed, Options
 
 VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
 
 
-class HeadedAlexNet(nn.Module):
-    """torchvision's AlexNet with its last layer named `head`."""
-
-    def __init__(self, classes: int, bias: bool) -> None:
-        super().__init__()
-        self.body = AlexNet()
-        self.body.classifier[-1] = nn.Identity()
-        self.head = nn.Linear(4096, classes, bias=bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, C)."""
-        out: Tensor = self.head(self.body(x))
-        return out
+def alexnet(o: Options) -> nn.Module:
+    """Return torchvision's AlexNet with its last layer named `head`."""
+    body = AlexNet()
+    body.classifier[-1] = nn.Identity()
+    return Headed(body, o.head(4096))
 
 
-class VGG(nn.Module):
-    """VGG16 for small images: thirteen 3×3 convolutions with batch norm, five max-pools, one Linear layer."""
-
-    def __init__(self, classes: int, in_channels: int, bias: bool, activation: str) -> None:
-        super().__init__()
-        activation_type = activation_of(activation)
-        layers: list[nn.Module] = []
-        for width in VGG16:
-            if width == 0:
-                layers.append(nn.MaxPool2d(2))
-                continue
-            convolution = nn.Conv2d(in_channels, width, 3, padding=1)
-            layers += [convolution, nn.BatchNorm2d(width), activation_type()]
-            in_channels = width
-        self.body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1))
-        self.head = nn.Linear(512, classes, bias=bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, C)."""
-        out: Tensor = self.head(self.body(x).flatten(1))
-        return out
+def vgg16(o: Options) -> nn.Module:
+    """Return VGG16 for small images: thirteen 3×3 convolutions with batch norm, five max-pools, one Linear layer."""
+    layers: list[nn.Module] = []
+    channels = o.in_channels
+    for width in VGG16:
+        if width == 0:
+            layers.append(nn.MaxPool2d(2))
+            continue
+        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), o.active()]
+        channels = width
+    return Flattened(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1)), o.head(512))
 
 
-class HeadedEfficientNet(nn.Module):
-    """torchvision's EfficientNet-B0, whose SiLU features have both signs, with its last layer named `head`."""
-
-    def __init__(self, classes: int, bias: bool) -> None:
-        super().__init__()
-        self.body = efficientnet_b0(weights=None)
-        self.body.classifier = nn.Identity()
-        self.head = nn.Linear(1280, classes, bias=bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, C)."""
-        out: Tensor = self.head(self.body(x))
-        return out
+def efficientnet(o: Options) -> nn.Module:
+    """Return torchvision's EfficientNet-B0, whose SiLU features have both signs, with its last layer named `head`."""
+    body = efficientnet_b0(weights=None)
+    body.classifier = nn.Identity()
+    return Headed(body, o.head(1280))
 
 
 def efficientnet_lite0() -> nn.Module:

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 from typing import Annotated, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from gradleak import data, paths, reporting
-from gradleak.errors import GradleakError
+from gradleak import data
 from gradleak.models.pictures import Autoencoder, Denoiser, Generator
-from gradleak.models.training import cached_state
-from gradleak.storage import locked, write_whole
+from gradleak.models.training import epochs, kept, one_cycle, shuffled
 
 # Increase this when a change of the code below changes the result, so that cached networks are trained again.
 VERSION = 1
@@ -62,44 +59,21 @@ def trained_generator(recipe: PictureRecipe) -> Generator:
 def learned(recipe: PictureRecipe) -> Autoencoder | Denoiser:
     """Return a recipe's trained network in eval mode, possibly from the cache; its parameters need no gradients."""
     model, learning = recipe.build(), data.load(recipe.dataset, "train")
-    file = paths.cache() / "networks" / f"pictures-{recipe.key(f'{learning.source} {len(learning)}')}.pt"
-    with locked(file):
-        cached = cached_state(file)
-        if cached is None:
-            started = time.perf_counter()
-            losses = _fit(model, data.normalise(learning.images), recipe)
-            cached = {"state": model.state_dict(), "losses": losses, "seconds": time.perf_counter() - started}
-            content = cached
-            write_whole(file, lambda stream: torch.save(content, stream))
-    model.load_state_dict(cached["state"])
-    return model.eval().requires_grad_(requires_grad=False)
+    name = f"pictures-{recipe.key(f'{learning.source} {len(learning)}')}"
+    kept(name, model, lambda: {"losses": _fit(model, data.normalise(learning.images), recipe)})
+    return model.requires_grad_(requires_grad=False)
 
 
 def _fit(model: Autoencoder | Denoiser, images: Tensor, recipe: PictureRecipe) -> list[float]:
     generator = torch.Generator().manual_seed(recipe.seed)
+
+    def loss(indices: Tensor) -> tuple[Tensor, int]:
+        batch = images[indices]
+        mirrored = torch.rand(len(batch), generator=generator) < 0.5
+        batch[mirrored] = batch[mirrored].flip(3)
+        return model.loss(batch, generator), len(indices)
+
     optimizer = torch.optim.Adam(model.parameters(), recipe.learning_rate)
-    steps = recipe.epochs * math.ceil(len(images) / recipe.batch_size)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, total_steps=max(2, steps))
-    losses: list[float] = []
-    # The order of sums depends on the number of threads, so use one thread: a recipe must give one result.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for _ in reporting.steps(range(recipe.epochs), recipe.epochs, f"a {recipe.kind} learns {recipe.dataset}"):
-            total = 0.0
-            for indices in torch.randperm(len(images), generator=generator).split(recipe.batch_size):
-                batch = images[indices]
-                mirrored = torch.rand(len(batch), generator=generator) < 0.5
-                batch[mirrored] = batch[mirrored].flip(3)
-                optimizer.zero_grad(set_to_none=True)
-                loss = model.loss(batch, generator)
-                loss.backward()
-                optimizer.step()
-                schedule.step()
-                total += float(loss.detach()) * len(indices)
-            losses.append(total / len(images))
-    finally:
-        torch.set_num_threads(threads)
-    if not all(map(math.isfinite, losses)):
-        raise GradleakError(f"training a {recipe.kind} diverged: lower the learning rate of {recipe.learning_rate:g}")
-    return losses
+    order = shuffled(len(images), recipe.batch_size, generator)
+    schedule = one_cycle(optimizer, recipe.epochs * math.ceil(len(images) / recipe.batch_size))
+    return epochs(recipe.epochs, optimizer, order, loss, f"a {recipe.kind} on {recipe.dataset}", schedule)

@@ -6,20 +6,18 @@ Training always runs on the CPU, even in a study on a GPU, so that a recipe give
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from gradleak import paths, reporting
 from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.losses import PADDING
 from gradleak.models.recogniser import START, Recogniser, heard, recogniser
-from gradleak.models.training import cached_state
-from gradleak.storage import locked, write_whole
+from gradleak.models.training import epochs, kept
 
 # Increase this when a change of the code below changes the result of a recipe.
 VERSION = 1
@@ -38,16 +36,10 @@ def trained_recogniser(size: str, name: str, steps: int, *, seed: int = 0) -> tu
     if steps == 0:
         return model, float("nan")
     recipe = repr((VERSION, size, name, steps, seed, BATCH, RATE, words.pieces, sentences))
-    file = paths.cache() / "networks" / f"recogniser-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.pt"
-    with locked(file):
-        stored = cached_state(file)
-        if stored is None:
-            tokens = [[*words.encode(sentence), words.end] for sentence in sentences]
-            loss = _fit(model, sentences, tokens, steps, seed)
-            content = stored = {"state": model.state_dict(), "loss": loss}
-            write_whole(file, lambda stream: torch.save(content, stream))
-    model.load_state_dict(stored["state"])
-    return model.eval(), float(stored["loss"])
+    tokens = [[*words.encode(sentence), words.end] for sentence in sentences]
+    key = f"recogniser-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}"
+    content, _ = kept(key, model, lambda: {"loss": _fit(model, sentences, tokens, steps, seed)})
+    return model, float(content["loss"])
 
 
 def loss_of(model: Recogniser, sentences: Sequence[str], tokens: Sequence[Sequence[int]]) -> Tensor:
@@ -65,20 +57,14 @@ def loss_of(model: Recogniser, sentences: Sequence[str], tokens: Sequence[Sequen
 
 def _fit(model: Recogniser, sentences: Sequence[str], tokens: Sequence[Sequence[int]], steps: int, seed: int) -> float:
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(model.parameters(), RATE)
-    threads = torch.get_num_threads()
-    # The order of sums depends on the number of threads, so use one thread: a recipe must give one result.
-    torch.set_num_threads(1)
-    losses: list[float] = []
-    try:
-        for _ in reporting.steps(range(steps), steps, "training a recogniser"):
-            indices = torch.randint(len(sentences), (BATCH,), generator=generator).tolist()
-            optimizer.zero_grad(set_to_none=True)
-            loss = loss_of(model, [sentences[index] for index in indices], [tokens[index] for index in indices])
-            loss.backward()
-            optimizer.step()
-            losses.append(float(loss.detach()))
-    finally:
-        torch.set_num_threads(threads)
+
+    def order() -> Iterable[Tensor]:
+        yield torch.randint(len(sentences), (BATCH,), generator=generator)
+
+    def loss(indices: Tensor) -> tuple[Tensor, int]:
+        chosen = indices.tolist()
+        return loss_of(model, [sentences[index] for index in chosen], [tokens[index] for index in chosen]), 1
+
+    losses = epochs(steps, torch.optim.Adam(model.parameters(), RATE), order, loss, "a recogniser")
     recent = losses[-50:]
     return sum(recent) / len(recent)

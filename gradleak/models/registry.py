@@ -10,22 +10,12 @@ from torch import nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from gradleak.errors import InputError, unknown
-from gradleak.models.large import VGG, HeadedAlexNet, HeadedEfficientNet
-from gradleak.models.lenet import FCN4, ClassicLeNet, LeNet, LeNet5, SmallCNN
-from gradleak.models.resnet import CifarResNet, TorchvisionResNet, by_batch
+from gradleak.models.large import alexnet, efficientnet, vgg16
+from gradleak.models.lenet import FCN4, LeNet5, lenet, llg_lenet, small_cnn
+from gradleak.models.parts import Options
+from gradleak.models.resnet import CifarResNet, by_batch, torchvision_resnet
 
 INITS = ("paper", "torch", "uniform", "kaiming")
-
-
-@dataclass(frozen=True)
-class Options:
-    """The options with which a network is built."""
-
-    classes: int
-    bias: bool
-    in_channels: int
-    image_size: int
-    activation: str
 
 
 @dataclass(frozen=True)
@@ -47,51 +37,34 @@ class Network:
     activation: str | None = None
 
 
+def _cifar(o: Options, *, extra: bool = False) -> nn.Module:
+    return CifarResNet(3, o.classes, o.in_channels, o.bias, extra=extra)
+
+
+RESNET18, RESNET50 = (BasicBlock, [2, 2, 2, 2]), (Bottleneck, [3, 4, 6, 3])
 NETWORKS: dict[str, Network] = {
-    "lenet": Network(lambda o: LeNet(o.classes, o.in_channels, o.image_size, o.bias), init="uniform"),
-    "fcn4": Network(lambda o: FCN4(o.classes, o.in_channels, o.image_size, o.bias), least_size=1),
-    "resnet18": Network(lambda o: TorchvisionResNet(BasicBlock, [2, 2, 2, 2], o.classes, o.in_channels, o.bias)),
-    "resnet18-cifar": Network(
-        lambda o: TorchvisionResNet(BasicBlock, [2, 2, 2, 2], o.classes, o.in_channels, o.bias, small_images=True)
-    ),
-    "resnet20": Network(lambda o: CifarResNet(3, o.classes, o.in_channels, o.bias), bias=True, init="kaiming"),
-    "resnet50": Network(
-        lambda o: TorchvisionResNet(Bottleneck, [3, 4, 6, 3], o.classes, o.in_channels, o.bias), init="uniform"
-    ),
-    "alexnet": Network(lambda o: HeadedAlexNet(o.classes, o.bias), init="uniform", least_size=63),
-    "efficientnet-b0": Network(lambda o: HeadedEfficientNet(o.classes, o.bias), bias=True, least_size=32),
-    "llg-cnn": Network(lambda o: LeNet(o.classes, o.in_channels, o.image_size, o.bias), bias=True, init="uniform"),
-    "llg-lenet": Network(
-        lambda o: ClassicLeNet(o.classes, o.in_channels, o.image_size, o.bias), bias=True, init="uniform", least_size=10
-    ),
-    "llg-resnet20": Network(
-        lambda o: CifarResNet(3, o.classes, o.in_channels, o.bias, extra=True), bias=True, init="uniform"
-    ),
+    "lenet": Network(lenet, init="uniform"),
+    "fcn4": Network(FCN4, least_size=1),
+    "resnet18": Network(lambda o: torchvision_resnet(o, *RESNET18)),
+    "resnet18-cifar": Network(lambda o: torchvision_resnet(o, *RESNET18, small_images=True)),
+    "resnet20": Network(_cifar, bias=True, init="kaiming"),
+    "resnet50": Network(lambda o: torchvision_resnet(o, *RESNET50), init="uniform"),
+    "alexnet": Network(alexnet, init="uniform", least_size=63),
+    "efficientnet-b0": Network(efficientnet, bias=True, least_size=32),
+    "llg-cnn": Network(lenet, bias=True, init="uniform"),
+    "llg-lenet": Network(llg_lenet, bias=True, init="uniform", least_size=10),
+    "llg-resnet20": Network(lambda o: _cifar(o, extra=True), bias=True, init="uniform"),
     # Variants of the LLG networks: a first kernel of 3×3, and batch norm with the batch's statistics, because
     # wainakh2021's code computes gradients in train mode.
-    "llg-lenet-3x3": Network(
-        lambda o: ClassicLeNet(o.classes, o.in_channels, o.image_size, o.bias, kernel=3),
-        bias=True, init="uniform", least_size=10,
-    ),
-    "llg-resnet20-batch": Network(
-        lambda o: by_batch(CifarResNet(3, o.classes, o.in_channels, o.bias, extra=True)), bias=True, init="uniform"
-    ),
-    "vgg16": Network(
-        lambda o: VGG(o.classes, o.in_channels, o.bias, o.activation),
-        bias=True, init="kaiming", least_size=32, activation="relu",
-    ),
+    "llg-lenet-3x3": Network(lambda o: llg_lenet(o, kernel=3), bias=True, init="uniform", least_size=10),
+    "llg-resnet20-batch": Network(lambda o: by_batch(_cifar(o, extra=True)), bias=True, init="uniform"),
+    "vgg16": Network(vgg16, bias=True, init="kaiming", least_size=32, activation="relu"),
     "resnet50-cifar": Network(
-        lambda o: TorchvisionResNet(
-            Bottleneck, [3, 4, 6, 3], o.classes, o.in_channels, o.bias, small_images=True, activation=o.activation
-        ),
-        bias=True, init="kaiming", activation="relu",
+        lambda o: torchvision_resnet(o, *RESNET50, small_images=True), bias=True, init="kaiming", activation="relu"
     ),
-    "lenet5": Network(
-        lambda o: LeNet5(o.classes, o.in_channels, o.image_size, o.bias, o.activation),
-        bias=True, init="kaiming", least_size=12, activation="sigmoid",
-    ),
-    "small-cnn": Network(lambda o: SmallCNN(o.classes, o.in_channels, o.image_size, o.bias)),
-}  # fmt: skip
+    "lenet5": Network(LeNet5, bias=True, init="kaiming", least_size=12, activation="sigmoid"),
+    "small-cnn": Network(small_cnn),
+}
 
 
 def names() -> tuple[str, ...]:

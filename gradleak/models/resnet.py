@@ -8,38 +8,29 @@ from torch.nn import functional as F
 from torchvision.models import ResNet
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
-from gradleak.models.activations import activation_of
+from gradleak.models.parts import Headed, Options
 
 
-class TorchvisionResNet(nn.Module):
-    """torchvision's ResNet with its last layer named `head`.
+def torchvision_resnet(
+    o: Options, block: type[BasicBlock | Bottleneck], depths: list[int], *, small_images: bool = False
+) -> nn.Module:
+    """Return torchvision's ResNet with its last layer named `head`.
 
-    With `small_images` the first convolution is 3×3 and there is no max-pool. `activation` replaces every ReLU.
+    With `small_images` the first convolution is 3×3 and there is no max-pool. The options' activation replaces ReLU.
     """
-
-    def __init__(
-        self, block: type[BasicBlock | Bottleneck], depths: list[int], classes: int, in_channels: int, bias: bool,
-        *, small_images: bool = False, activation: str = "relu",
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.body = ResNet(block, depths)
-        width = self.body.fc.in_features
-        self.body.fc = nn.Identity()
-        if small_images:
-            self.body.conv1 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
-            self.body.maxpool = nn.Identity()
-        elif in_channels != 3:
-            self.body.conv1 = nn.Conv2d(in_channels, 64, 7, stride=2, padding=3, bias=False)
-        if activation != "relu":
-            for module in [*self.body.modules()]:
-                if isinstance(module, ResNet | BasicBlock | Bottleneck):
-                    module.relu = activation_of(activation)()
-        self.head = nn.Linear(width, classes, bias=bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, C)."""
-        out: Tensor = self.head(self.body(x))
-        return out
+    body = ResNet(block, depths)
+    width = body.fc.in_features
+    body.fc = nn.Identity()
+    if small_images:
+        body.conv1 = nn.Conv2d(o.in_channels, 64, 3, padding=1, bias=False)
+        body.maxpool = nn.Identity()
+    elif o.in_channels != 3:
+        body.conv1 = nn.Conv2d(o.in_channels, 64, 7, stride=2, padding=3, bias=False)
+    if o.activation not in ("", "relu"):
+        for module in [*body.modules()]:
+            if isinstance(module, ResNet | BasicBlock | Bottleneck):
+                module.relu = o.active()
+    return Headed(body, o.head(width))
 
 
 def by_batch(model: nn.Module) -> nn.Module:

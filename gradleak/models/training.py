@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -75,7 +77,7 @@ class Trained:
     cached: bool
 
 
-def train(recipe: Recipe, *, device: str = "cpu", show_progress: bool = True) -> Trained:
+def train(recipe: Recipe, *, device: str = "cpu") -> Trained:
     """Train the network of a recipe, or load it from the cache; each GPU model has separate entries there."""
     learning = data.load(recipe.dataset, "train", size=recipe.image_size)
     testing = data.load(recipe.dataset, "test", size=recipe.image_size)
@@ -95,90 +97,126 @@ def train(recipe: Recipe, *, device: str = "cpu", show_progress: bool = True) ->
     if accelerated(device):
         # A GPU rounds sums differently, so the trained network differs from that of a CPU.
         identity += f" {model_of(device)}"
-    file = paths.cache() / "networks" / f"{recipe.key(identity)}.pt"
-    if (cached := _kept(model, recipe, file)) is not None:
-        return cached
+
+    def fit() -> dict[str, Any]:
+        losses = _fit(model.to(device), learning, recipe, device)
+        accuracy = _accuracy(model, testing, device)
+        model.cpu()
+        return {"accuracy": accuracy, "losses": losses}
+
+    content, cached = kept(recipe.key(identity), model, fit, threads=None if accelerated(device) else 1)
+    return Trained(model, content["accuracy"], tuple(content["losses"]), recipe, content["seconds"], cached)
+
+
+def kept(
+    name: str, model: nn.Module, fit: Callable[[], dict[str, Any]], *, threads: int | None = 1
+) -> tuple[dict[str, Any], bool]:
+    """Load the parameters of a network from the cache, or train it; the network is in eval mode then.
+
+    Args:
+        name: The name of the network's file in the cache.
+        model: The network.
+        fit: Trains the network, and returns what the file holds besides the parameters.
+        threads: The number of threads of the training. On a CPU the order of sums depends on it, so use one thread: a
+            recipe must give one result.
+
+    Returns:
+        The content of the file, and whether it was there before.
+    """
+    file = paths.cache() / "networks" / f"{name}.pt"
     # Several processes may need the same network: the first trains it while the rest wait.
-    with locked(file):
-        return _kept(model, recipe, file) or _trained(model, learning, testing, recipe, file, device, show_progress)
-
-
-def _kept(model: nn.Module, recipe: Recipe, file: Path) -> Trained | None:
-    content = cached_state(file)
-    if content is None:
-        return None
+    with contextlib.nullcontext() if file.is_file() else locked(file):
+        content = cached_state(file)
+        cached = content is not None
+        if content is None:
+            started, before = time.perf_counter(), torch.get_num_threads()
+            torch.set_num_threads(threads or before)
+            try:
+                facts = fit()
+            finally:
+                torch.set_num_threads(before)
+            content = {"state": model.state_dict(), **facts, "seconds": time.perf_counter() - started}
+            write_whole(file, functools.partial(torch.save, content))
     model.load_state_dict(content["state"])
-    facts = content["accuracy"], tuple(content["losses"]), recipe, content["seconds"]
-    return Trained(model.eval(), *facts, cached=True)
+    model.eval()
+    return content, cached
 
 
-def _trained(
-    model: nn.Module,
-    learning: data.Dataset,
-    testing: data.Dataset,
-    recipe: Recipe,
-    file: Path,
-    device: str,
-    show_progress: bool,
-) -> Trained:
-    started = time.perf_counter()
-    # On a CPU the order of sums depends on the number of threads, so use one thread: a recipe must give one result.
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1 if device == "cpu" else threads)
-    try:
-        losses = _fit(model.to(device), learning, recipe, device, show_progress)
-    finally:
-        torch.set_num_threads(threads)
-    accuracy = _accuracy(model, testing, device)
-    seconds = time.perf_counter() - started
-    model = model.cpu().eval()
-    content = {"state": model.state_dict(), "accuracy": accuracy, "losses": list(losses), "seconds": seconds}
-    write_whole(file, lambda stream: torch.save(content, stream))
-    return Trained(model, accuracy, losses, recipe, seconds, cached=False)
+def epochs(
+    count: int,
+    optimizer: torch.optim.Optimizer,
+    order: Callable[[], Iterable[Tensor]],
+    loss: Callable[[Tensor], tuple[Tensor, int]],
+    description: str,
+    schedule: torch.optim.lr_scheduler.LRScheduler | None = None,
+) -> list[float]:
+    """Train a network, and return the mean loss of each epoch.
 
-
-def _fit(
-    model: nn.Module, dataset: data.Dataset, recipe: Recipe, device: str, show_progress: bool
-) -> tuple[float, ...]:
-    generator = torch.Generator().manual_seed(recipe.seed)
-    images, labels = data.normalise(dataset.images).to(device), dataset.labels
-    batches = math.ceil(len(labels) / recipe.batch_size)
-    if recipe.optimizer == "adam":
-        optimizer: torch.optim.Optimizer = torch.optim.AdamW(
-            model.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay
-        )
-    else:
-        optimizer = torch.optim.SGD(
-            model.parameters(), recipe.learning_rate, momentum=0.9, nesterov=True, weight_decay=recipe.weight_decay
-        )
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, recipe.learning_rate, total_steps=max(2, recipe.epochs * batches)
-    )
+    Args:
+        count: The number of epochs.
+        optimizer: The optimizer.
+        order: Returns the indices of each batch of an epoch.
+        loss: Returns a batch's mean loss, and the number of samples over which it is a mean.
+        description: What is trained, for messages.
+        schedule: The schedule of the learning rate, if it changes.
+    """
     losses: list[float] = []
-    model.train()
-    epochs = range(recipe.epochs)
-    description = f"training {recipe.network} on {recipe.dataset}"
-    for _ in reporting.steps(epochs, recipe.epochs, description) if show_progress else epochs:
-        total = 0.0
-        for indices in torch.randperm(len(labels), generator=generator).split(recipe.batch_size):
-            inputs = images[indices.to(device)]
-            if recipe.flips_and_crops:
-                inputs = _flip_and_crop(inputs, generator)
-            inputs, targets = _with_labels(inputs, labels[indices], dataset.classes, recipe, generator)
+    rate = optimizer.defaults["lr"]
+    for _ in reporting.steps(range(count), count, f"training {description}"):
+        total, samples = 0.0, 0
+        for indices in order():
             optimizer.zero_grad(set_to_none=True)
-            loss = F.cross_entropy(model(inputs), targets.to(device))
-            loss.backward()
+            mean, size = loss(indices)
+            mean.backward()
             optimizer.step()
-            schedule.step()
-            total += float(loss.detach()) * len(indices)
-        losses.append(total / len(labels))
+            if schedule is not None:
+                schedule.step()
+            total, samples = total + float(mean.detach()) * size, samples + size
+        losses.append(total / samples)
         if not math.isfinite(losses[-1]):
             raise GradleakError(
-                f"training {recipe.network} on {recipe.dataset} diverged in epoch {len(losses)}: "
-                f"lower the learning rate of {recipe.learning_rate:g}"
+                f"training {description} diverged in epoch {len(losses)}: lower the learning rate of {rate:g}"
             )
-    model.eval()
-    return tuple(losses)
+    return losses
+
+
+def shuffled(count: int, batch_size: int, generator: torch.Generator) -> Callable[[], Iterable[Tensor]]:
+    """Return a function that returns the indices of each batch of an epoch, in a new random order at each call."""
+
+    def order() -> Iterable[Tensor]:
+        batches: tuple[Tensor, ...] = torch.randperm(count, generator=generator).split(batch_size)
+        return batches
+
+    return order
+
+
+def one_cycle(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LRScheduler:
+    """Return the schedule that raises the learning rate to the optimizer's, and then lowers it."""
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, optimizer.defaults["lr"], total_steps=max(2, steps))
+
+
+def _fit(model: nn.Module, dataset: data.Dataset, recipe: Recipe, device: str) -> list[float]:
+    generator = torch.Generator().manual_seed(recipe.seed)
+    images, labels = data.normalise(dataset.images).to(device), dataset.labels
+    settings: dict[str, Any] = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay}
+    optimizer: torch.optim.Optimizer = (
+        torch.optim.AdamW(model.parameters(), **settings)
+        if recipe.optimizer == "adam"
+        else torch.optim.SGD(model.parameters(), momentum=0.9, nesterov=True, **settings)
+    )
+
+    def loss(indices: Tensor) -> tuple[Tensor, int]:
+        inputs = images[indices.to(device)]
+        if recipe.flips_and_crops:
+            inputs = _flip_and_crop(inputs, generator)
+        inputs, targets = _with_labels(inputs, labels[indices], dataset.classes, recipe, generator)
+        return F.cross_entropy(model(inputs), targets.to(device)), len(indices)
+
+    steps = recipe.epochs * math.ceil(len(labels) / recipe.batch_size)
+    schedule = one_cycle(optimizer, steps)
+    order = shuffled(len(labels), recipe.batch_size, generator)
+    model.train()
+    return epochs(recipe.epochs, optimizer, order, loss, f"{recipe.network} on {recipe.dataset}", schedule)
 
 
 def _with_labels(
@@ -221,8 +259,8 @@ def _accuracy(model: nn.Module, dataset: data.Dataset, device: str) -> float:
     return right / len(dataset)
 
 
-# Return the cached content of a trained network, or None if the network has to be trained.
 def cached_state(file: Path) -> dict[str, Any] | None:
+    """Return the cached content of a trained network, or None if the network has to be trained."""
     if not file.is_file():
         return None
     try:

@@ -7,14 +7,16 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+import torchvision
 from PIL import Image
 
 from gradleak import data
-from gradleak.data import download, embedded, files, registry
+from gradleak.data import download, embedded
 from gradleak.errors import InputError, MissingData, StorageError, UnknownName
 
 
@@ -53,14 +55,6 @@ def test_train_and_test_crops_share_no_pixel_and_both_reach_over_the_photograph(
     for mask in covered.values():
         assert mask[:middle].any()
         assert mask[middle:].any()
-
-
-def test_digits_are_split_by_class() -> None:
-    train, test = data.load("digits", "train"), data.load("digits", "test")
-    assert len(train) + len(test) == 1797
-    assert train.images.shape[1:] == (1, 8, 8)
-    assert test.labels.bincount().min() >= 34
-    assert float(train.images.max()) == 1
 
 
 def test_normalisation_is_undone() -> None:
@@ -190,56 +184,30 @@ def test_files_of_the_wrong_shape_are_said_clearly(folder: Path, case: str) -> N
         data.load(name, split)  # type: ignore[arg-type]
 
 
-def test_a_file_that_is_not_there_is_named(folder: Path) -> None:
-    with pytest.raises(MissingData, match=r"cifar10.npz is not in \$GRADLEAK_DATA"):
-        files.load("cifar10", "test")
+@pytest.mark.parametrize(
+    ("name", "kind", "shape"),
+    [
+        ("cifar10", "CIFAR10", (5, 32, 32, 3)),
+        ("cifar100", "CIFAR100", (5, 32, 32, 3)),
+        ("mnist", "MNIST", (5, 28, 28)),
+        ("svhn", "SVHN", (5, 3, 32, 32)),
+    ],
+)
+def test_torchvision_is_asked_when_there_is_no_file(
+    name: str, kind: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetched(folder: str, *, download: bool, split: str = "", train: bool = True) -> SimpleNamespace:
+        assert download
+        assert split == "test" or not train
+        return SimpleNamespace(data=np.full(shape, 51, dtype=np.uint8), targets=[*range(5)], labels=[*range(5)])
 
-
-def test_a_file_without_permission(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw(folder / "mnist.npz")
-
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(np, "load", refuse)
-    with pytest.raises(StorageError, match="permission denied"):
-        data.load("mnist")
-
-
-class FakeTorchvision:
-    """What torchvision's datasets look like from outside."""
-
-    def __init__(self, name: str, split: str) -> None:
-        side = 28 if name == "MNIST" else 32
-        shape = (5, side, side) if name == "MNIST" else (5, 3, 32, 32) if name == "SVHN" else (5, 32, 32, 3)
-        self.data = np.full(shape, 51, dtype=np.uint8)
-        self.targets = self.labels = [0, 1, 2, 3, 4]
-        if name != "SVHN":
-            self.classes = [str(n) for n in range(10)]
-
-
-@pytest.mark.parametrize("name", download.TORCHVISION)
-def test_torchvision_is_asked_when_there_is_no_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GRADLEAK_DATA", raising=False)
-    monkeypatch.setattr(download, "_fetch", lambda kind, folder, split: FakeTorchvision(kind, split))
+    monkeypatch.setattr(torchvision.datasets, kind, fetched)
     dataset = data.load(name, "test")
-    assert dataset.images.shape[1] == (1 if name == "mnist" else 3)
+    assert dataset.images.shape == (5, 1 if name == "mnist" else 3, shape[2], shape[2])
     assert float(dataset.images.mean()) == pytest.approx(0.2)
-    assert dataset.classes == 10
-    assert "torchvision" in dataset.source
     with pytest.raises(InputError, match="comes at"):
         data.load(name, "test", size=7)
-
-
-def test_fetching_calls_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchvision import datasets
-
-    calls: list[tuple[str, dict[str, object]]] = []
-    for kind in ("CIFAR10", "SVHN"):
-        monkeypatch.setattr(datasets, kind, lambda folder, kind=kind, **options: calls.append((kind, options)))
-    download._fetch("CIFAR10", "x", "train")
-    download._fetch("SVHN", "x", "test")
-    assert calls == [("CIFAR10", {"train": True, "download": True}), ("SVHN", {"split": "test", "download": True})]
 
 
 def test_missing_data_names_both_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,9 +250,3 @@ def test_the_papers_data_are_as_their_papers_say() -> None:
     assert cifar.classes == 10
     # The first ten labels of the original test set.
     assert cifar.labels[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
-
-
-def test_a_dataset_is_called_as_its_makers_call_it() -> None:
-    assert data.title("cifar10") == "CIFAR-10"
-    assert data.title("digits") == "digits"
-    assert set(registry.TITLES) <= set(data.names())

@@ -153,7 +153,7 @@ RECIPE = Recipe(network="lenet", dataset="digits", epochs=1, labels="mixup", bat
 def trained(device: str) -> Any:
     """Train a network, with an empty cache, and return its parameters."""
     with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, {"GRADLEAK_CACHE": cache}):
-        return list(train(RECIPE, device=device, show_progress=False).model.state_dict().values())
+        return list(train(RECIPE, device=device).model.state_dict().values())
 
 
 def audited(device: str) -> Any:
@@ -177,7 +177,7 @@ TRIES: dict[str, dict[str, Callable[[str], Any]]] = {
 def whole(found: Any, tensor: Callable[[Tensor], Any]) -> Any:
     """Return a result as numbers, texts, lists and dictionaries, and what `tensor` makes of its tensors."""
     if isinstance(found, Tensor):
-        return tensor(found.detach().cpu())
+        return tensor(found.detach())
     if isinstance(found, list | tuple):
         return [whole(one, tensor) for one in found]
     if hasattr(found, "__dataclass_fields__"):
@@ -187,15 +187,4 @@ def whole(found: Any, tensor: Callable[[Tensor], Any]) -> Any:
 
 def plain(found: Any) -> Any:
     """Return a result whose tensors are lists of numbers."""
-    return whole(found, lambda tensor: tensor.double().nan_to_num(-1e300).flatten().tolist())
-
-
-def devices_of(found: Any) -> set[str]:
-    """Return where a result's tensors are."""
-    if isinstance(found, Tensor):
-        return {found.device.type}
-    if isinstance(found, list | tuple):
-        return set().union(*map(devices_of, found))
-    if hasattr(found, "__dataclass_fields__"):
-        return set().union(*(devices_of(getattr(found, name)) for name in found.__dataclass_fields__))
-    return set()
+    return whole(found, lambda tensor: tensor.cpu().double().nan_to_num(-1e300).flatten().tolist())

@@ -46,17 +46,3 @@ def run(name: str, device: str) -> dict[str, Any]:
         for text in opened(name):
             exec(compile(ast.parse(text), name, "exec"), page)
     return page
-
-
-def may_use_a_gpu(name: str) -> bool:
-    """Whether a page's open cells could work on a GPU: they use the page's `device`, name one, or call a study.
-
-    Elsewhere in the package a function works where its tensors are, and these come from the CPU.
-    """
-    nodes = [node for text in opened(name) for node in ast.walk(ast.parse(text))]
-    asked = any(isinstance(node, ast.Name) and node.id == "device" and isinstance(node.ctx, ast.Load) for node in nodes)
-    named = any(isinstance(node, ast.Constant) and "cuda" in str(node.value) for node in nodes)
-    moved = any(isinstance(node, ast.Attribute) and node.attr == "cuda" for node in nodes)
-    modules = [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
-    names = [one.name for node in nodes if isinstance(node, ast.ImportFrom | ast.Import) for one in node.names]
-    return asked or named or moved or any("studies" in one for one in modules + names)

@@ -1,4 +1,4 @@
-"""Every public attack, every defence, training, LPIPS and the audit give on a GPU what they give on the CPU."""
+"""Every public attack, every defence, the measures, training and the audit give on a GPU what they give on the CPU."""
 
 from __future__ import annotations
 
@@ -6,75 +6,45 @@ from pathlib import Path
 
 import pytest
 
-from gradleak import data, defenses
+from gradleak import data
 from gradleak.models.language_training import LanguageRecipe, train_language_model
 from gradleak.models.picture_training import PictureRecipe, learned
 from gradleak.models.recogniser_training import trained_recogniser
 from gradleak.models.training import train
-from tests.gpu.attacks import ATTACKS, MEASURES, RECIPE, audited, defended, devices_of, measured, plain
+from tests.gpu.attacks import RECIPE, TRIES, plain, whole
 from tests.gpu.rows import different
 from tests.pretended import pretended_gpu
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-def test_an_attack(attack: str) -> None:
-    expected = plain(ATTACKS[attack]("cpu"))
+@pytest.mark.parametrize(("group", "name"), [(group, name) for group, members in TRIES.items() for name in members])
+def test_results_are_the_cpus(group: str, name: str) -> None:
+    run = TRIES[group][name]
+    expected, places = plain(run("cpu")), set[str]()
     with pretended_gpu() as gpu:
-        found = ATTACKS[attack](gpu.device)
-        where, said = devices_of(found), plain(found)
-    assert where <= {gpu.device}, "a result lies where its gradient does"
-    assert different(said, expected, rounded=True) == []
+        found = run(gpu.device)
+        whole(found, lambda tensor: places.add(tensor.device.type))
+        assert different(plain(found), expected) == []
+    if group in ("attacks", "defences"):
+        assert places <= {gpu.device}, "a result lies where its gradient does"
 
 
-@pytest.mark.parametrize("kind", defenses.KINDS)
-def test_a_defence(kind: str) -> None:
-    expected = plain(defended(kind)("cpu"))
-    with pretended_gpu() as gpu:
-        found = defended(kind)(gpu.device)
-        assert devices_of(found) == {gpu.device}
-        assert different(plain(found), expected, rounded=True) == []
-
-
-def test_a_network_trained_there_is_the_one_trained_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training draws on the CPU, and its sums are the CPU's here: on a real GPU they differ by rounding.
-
-    So each is cached under a key of its own, and the CPU's key is the recipe's.
-    """
-    found = {}
+def test_networks_are_cached_by_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a real GPU a trained network differs by rounding, so it has its own key; the CPU's key is the recipe's."""
     monkeypatch.setenv("GRADLEAK_CACHE", str(tmp_path))
-    for device in ("cpu", "pretended"):
-        with pretended_gpu():
-            trained = train(RECIPE, device=device, show_progress=False)
-            again = train(RECIPE, device=device, show_progress=False)
-        assert (trained.cached, again.cached) == (False, True), device
-        found[device] = [plain(one) for one in trained.model.state_dict().values()]
-    assert found["cpu"] == found["pretended"]
+    with pretended_gpu() as gpu:
+        for device in ("cpu", gpu.device):
+            cached = [train(RECIPE, device=device).cached for _ in range(2)]
+            assert cached == [False, True]
     learning = data.load("digits", "train")
     files = {file.stem for file in (tmp_path / "networks").glob("*.pt")}
     assert len(files) == 2
     assert RECIPE.key(f"{learning.source} {len(learning)}") in files
 
 
-def test_what_the_other_trainers_train_is_the_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They have no device: a network that they trained is the CPU's wherever the page runs."""
+def test_other_networks_are_trained_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADLEAK_CACHE", str(tmp_path))
     with pretended_gpu() as gpu:
         learned(PictureRecipe(kind="denoiser", dataset="photos", depth=4, epochs=1, batch_size=64))
         trained_recogniser("small", "sentences", 1)
         train_language_model(LanguageRecipe(text="sentences", kind="gru", width=4, epochs=1, batch_size=64))
         assert gpu.operations == 0
-    assert len(list((tmp_path / "networks").glob("*.pt"))) == 3
-
-
-def test_measures() -> None:
-    for measure in MEASURES:
-        expected = plain(measured(measure)("cpu"))
-        with pretended_gpu() as gpu:
-            found = plain(measured(measure)(gpu.device))
-        assert different(found, expected, rounded=True) == [], measure.__name__
-
-
-def test_an_audit() -> None:
-    expected = audited("cpu")
-    with pretended_gpu() as gpu:
-        assert audited(gpu.device) == expected

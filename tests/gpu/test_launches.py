@@ -1,4 +1,4 @@
-"""How many operations attacks launch and how often the host waits, and that large chunks and masks change no result."""
+"""How many operations attacks launch and how often the host waits, and that masks change no result."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from benchmarks.growth import heads
 from gradleak import data, devices, models
 from gradleak.images import LBFGS, Adam, match, peel
 from gradleak.images.matching import engine
 from gradleak.images.matching.objective import MANY, ImagePrior
-from gradleak.labels import recover_batch, recover_soft_labels
-from gradleak.labels.soft import intervals, problem
-from gradleak.labels.soft.batch import rounds
+from gradleak.labels import recover_soft_labels
 from gradleak.leak import observe
+from tests.gpu.attacks import plain
 from tests.gpu.rows import different
-from tests.gpu.test_attacks import plain
 from tests.images.matching.attacked import small
 from tests.pretended import LARGE, Gpu, pretended_gpu
 
@@ -80,7 +78,7 @@ def test_matching_with_every_prior_is_recorded(
             made.append(self)
 
     monkeypatch.setattr(engine, "Replayed", Seen)
-    prior = ImagePrior(variation=0.1, square=0.1)
+    prior = ImagePrior(variation=0.1)
     counted(_matched(settings, restarts=MANY, prior=prior, distance=distance))
     assert made
     assert all(one.able and one._graph is not None for one in made)
@@ -105,43 +103,6 @@ def test_peeling_launches_a_quarter_of_a_loop_over_channels() -> None:
     assert gpu.reads <= 280  # some 30 for the checks of arguments, which read whether values are finite
 
 
-def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, entries in ((intervals, 2000), (problem, 2000), (rounds, 500)):
-        monkeypatch.setattr(module, "CHUNK_ELEMENTS", entries)
-    monkeypatch.setattr(problem, "GRADIENT_ELEMENTS", 2000)
-
-
-def _batch(device: str) -> Any:
-    gradients, weight = heads(20, 3)
-    return recover_batch(gradients.mean(dim=0).to(device), weight.to(device), batch_size=3)
-
-
-CHUNKED: dict[str, Callable[[str], Any]] = {
-    "exact": _exact(10, 100),
-    "exact, many classes": _exact(100, 30),
-    "exact, proved": lambda device: recover_soft_labels(*_heads(device), certify="proof"),
-    "exact, factor unknown": lambda device: recover_soft_labels(*_heads(device), scale=None),
-    "batch": _batch,
-}
-
-
-def _heads(device: str) -> tuple[Tensor, Tensor]:
-    gradients, weight = heads(10, 6)
-    return gradients.float().to(device), weight.float().to(device)
-
-
-@pytest.mark.parametrize("what", CHUNKED)
-def test_large_chunks_give_what_small_ones_give(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statuses and reasons are the same, and numbers to a relative 1e-6: sums are rounded in another order."""
-    _small_chunks(monkeypatch)
-    with pretended_gpu() as gpu:
-        expected, small_chunks = plain(CHUNKED[what](gpu.device)), gpu.operations
-    with pretended_gpu(memory=LARGE) as gpu:
-        found, large_chunks = plain(CHUNKED[what](gpu.device)), gpu.operations
-    assert different(found, expected, rounded=True) == []
-    assert large_chunks < small_chunks
-
-
 ENDING: dict[str, Callable[[str], Any]] = {
     "settled one by one": _matched(Adam(steps=37), enough=0.02),
     "all settled": _matched(Adam(steps=37), enough=0.2),
@@ -158,7 +119,7 @@ def test_many_attacks_compute_by_patches_what_few_compute_by_convolutions() -> N
     run = _matched(Adam(steps=8), restarts=MANY)
     expected = run("cpu")
     with pretended_gpu() as gpu:
-        assert different(plain(run(gpu.device)), plain(expected), rounded=True) == []
+        assert different(plain(run(gpu.device)), plain(expected)) == []
 
 
 @pytest.mark.parametrize("what", ENDING)
@@ -167,4 +128,4 @@ def test_attacks_that_end_between_two_reads_end_where_they_do_on_the_cpu(what: s
     with pretended_gpu() as gpu:
         found = plain(ENDING[what](gpu.device))
     assert len({one for own in expected.status for one in own} - {"stopped"}) == 1, "some attacks end early"
-    assert different(found, plain(expected), rounded=True) == []
+    assert different(found, plain(expected)) == []

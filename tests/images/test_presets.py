@@ -42,13 +42,6 @@ def test_what_restores_batches(name: str) -> None:
     assert own["labels"] == ("recovered" if name.endswith("features") else "counted")
 
 
-def test_labels_may_be_given() -> None:
-    label = torch.nn.functional.one_hot(torch.tensor([5]), 10).float()
-    own = preset("idlg")
-    found = own.run(leak(), label, optimizer=replace(own["optimizer"], steps=1))
-    assert int(found.labels.argmax()) == 5
-
-
 def test_an_unknown_name_is_told_the_nearest() -> None:
     with pytest.raises(UnknownName, match="did you mean 'dlg'"):
         preset("dlgg")

@@ -60,20 +60,6 @@ def test_two_trainings_are_bit_identical_and_cached(empty_cache: Path, monkeypat
         assert torch.equal(value, third[name])
 
 
-def test_every_field_of_a_recipe_changes_its_key() -> None:
-    changes = {
-        "kind": "denoiser",
-        "width": 8,
-        "depth": 4,
-        "epochs": 9,
-        "batch_size": 2,
-        "learning_rate": 1.0,
-        "seed": 1,
-    }
-    keys = {TINY.key("x"), TINY.key("y"), *(TINY.model_copy(update={k: v}).key("x") for k, v in changes.items())}
-    assert len(keys) == 2 + len(changes)
-
-
 def test_images_that_cannot_be_halved_are_refused() -> None:
     with pytest.raises(InputError, match="multiple of 8; got 28"):
         Generator(4, 1, 28, 8)

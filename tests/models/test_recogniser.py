@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
-from gradleak import paths
 from gradleak.data.speech import pseudo_speech
-from gradleak.errors import GradleakWarning, InputError, UnknownName
+from gradleak.errors import InputError, UnknownName
 from gradleak.models.recogniser import SIZES, Recogniser, heard, recogniser
-from gradleak.models.recogniser_training import trained_recogniser
 
 
 def test_the_papers_size() -> None:
@@ -60,14 +56,3 @@ def test_made_up_speech_is_the_same_for_the_same_text() -> None:
     assert not torch.equal(one[:40], pseudo_speech("good light")[:40])
     with pytest.raises(InputError, match="empty text"):
         pseudo_speech("")
-
-
-def test_a_damaged_recogniser_is_trained_again_with_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRADLEAK_CACHE", str(tmp_path))
-    first, loss = trained_recogniser("small", "sentences", 1)
-    (file,) = (paths.cache() / "networks").glob("*.pt")
-    file.write_bytes(file.read_bytes()[:1000])
-    with pytest.warns(GradleakWarning, match="is damaged .* and is trained again"):
-        again, same = trained_recogniser("small", "sentences", 1)
-    assert same == loss
-    assert torch.equal(again.head.weight, first.head.weight)

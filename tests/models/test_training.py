@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import joblib
 import pytest
 import torch
-from pydantic import ValidationError
 
 from gradleak import paths
 from gradleak.errors import GradleakError, GradleakWarning, InputError, MissingData
@@ -22,18 +20,6 @@ TINY = Recipe(network="small-cnn", dataset="digits", epochs=2, batch_size=256, l
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GRADLEAK_CACHE", str(tmp_path))
     return tmp_path
-
-
-def test_a_small_network_reads_the_photographs() -> None:
-    recipe = Recipe(
-        network="small-cnn", dataset="photos", labels="smoothing", epochs=12, batch_size=64, learning_rate=5e-3
-    )
-    started = time.perf_counter()
-    trained = train(recipe)
-    assert trained.accuracy > 0.85
-    # A network from the cache has the seconds that its training took.
-    assert trained.seconds > 0
-    assert trained.cached or trained.seconds <= time.perf_counter() - started
 
 
 @pytest.mark.parametrize(("labels", "optimizer"), [("hard", "adam"), ("smoothing", "sgd"), ("mixup", "adam")])
@@ -63,7 +49,7 @@ def test_two_trainings_are_bit_identical_and_the_second_may_come_from_the_cache(
 def test_two_processes_train_a_network_once(empty_cache: Path) -> None:
     # Slow enough that both have begun before either is done.
     recipe = TINY.model_copy(update={"epochs": 20})
-    runs = joblib.Parallel(n_jobs=2)(joblib.delayed(train)(recipe, show_progress=False) for _ in range(2))
+    runs = joblib.Parallel(n_jobs=2)(joblib.delayed(train)(recipe) for _ in range(2))
     assert sorted(run.cached for run in runs) == [False, True]
     assert runs[0].losses == runs[1].losses
     (kept,) = (empty_cache / "networks").glob("*.pt")
@@ -92,13 +78,6 @@ def test_divergence_is_said(empty_cache: Path) -> None:
     recipe = TINY.model_copy(update={"learning_rate": 1e30, "optimizer": "sgd", "epochs": 4})
     with pytest.raises(GradleakError, match=r"diverged in epoch \d: lower the learning rate of 1e\+30"):
         train(recipe)
-
-
-def test_bad_recipes_are_refused() -> None:
-    with pytest.raises(ValidationError, match="epoch"):
-        Recipe(network="lenet", dataset="digits", epoch=3)  # type: ignore[call-arg]
-    with pytest.raises(ValidationError, match="labels"):
-        Recipe(network="lenet", dataset="digits", labels="soft")  # type: ignore[arg-type]
 
 
 def test_pretrained_networks(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,10 +26,10 @@ from gradleak.images.gradinversion.statistics import (
     statistics_distance,
     statistics_of,
 )
+from gradleak.images.head import labels_of, logits_of
 from gradleak.images.matching.engine import Reconstruction, check_leaks, gathered, memory_of
 from gradleak.images.matching.objective import Distance, ImagePrior, Objective, variation
 from gradleak.images.matching.optimizers import Moments, Track
-from gradleak.labels import recover_batch
 from gradleak.labels.hard.gradinversion import gradinversion as lowest_rows
 from gradleak.leak import Gradients, Leak, naming
 
@@ -96,15 +96,22 @@ def restore_batches(
     if settings.feature and not (isinstance(labels, str) and labels == "recovered"):
         raise InputError("a weight of features requires recovered features: use labels='recovered'")
     target = Target(all_leaks, known_of(all_leaks, labels), settings, _statistics(all_leaks, statistics, settings))
-    like = next(iter(target.observed.values()))
+    return searched(target, seeds, seed, watch)
+
+
+def searched(
+    target: Target, seeds: int, seed: int, watch: Callable[[int, Tensor], None] | None = None
+) -> Reconstruction:
+    """Search for the images of every batch from `seeds` random starts; `watch` as in `restore_batches`."""
+    like, settings = next(iter(target.observed.values())), target.settings
     generator = torch.Generator().manual_seed(seed)
-    places = settings.spread * torch.randn(len(all_leaks) * seeds, target.size, generator=generator).to(like)
-    owners = torch.arange(len(all_leaks), device=places.device).repeat_interleave(seeds)
+    places = settings.spread * torch.randn(target.count * seeds, target.size, generator=generator).to(like)
+    owners = torch.arange(target.count, device=places.device).repeat_interleave(seeds)
     watcher = None if watch is None else lambda step, best: watch(step, target.inputs(best))
     track = Track.start(places, settings.steps, watcher)
     interrupted = False
     try:
-        with naming(f"the search cannot run and differentiate {type(all_leaks[0].model).__name__}"):
+        with naming(f"the search cannot run and differentiate {type(target.model).__name__} and its prior"):
             descend(settings, target, places, owners, seeds, track, generator)
     except KeyboardInterrupt:
         interrupted = True
@@ -142,14 +149,10 @@ def known_of(leaks: list[Leak], labels: Tensor | str) -> Known:
 
 def _samples(leak: Leak) -> tuple[Tensor, Tensor, Tensor] | None:
     """Return a batch's labels, errors p − y (B, C) and features (B, I), sorted by class; None if any is missing."""
-    batch = recover_batch(
-        leak.weight_gradient, leak.weight, batch_size=leak.batch_size, prior="onehot", bias=leak.bias,
-        bias_gradient=leak.bias_gradient,
-    )  # fmt: skip
+    batch = labels_of(leak, prior="onehot")
     if batch.status == "failed" or not torch.isfinite(batch.features).all():
         return None
-    bias = 0.0 if leak.bias is None else leak.bias.double()
-    predicted = (batch.features @ leak.weight.double().T + bias).softmax(dim=1)
+    predicted = logits_of(leak, batch.features).softmax(dim=1)
     order = batch.labels.argmax(dim=1).argsort()
     return batch.labels[order], (predicted - batch.labels)[order], batch.features[order]
 

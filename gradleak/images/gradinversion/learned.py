@@ -14,12 +14,11 @@ from torch import Tensor, nn
 
 from gradleak.arguments import checked_arguments
 from gradleak.errors import InputError, check_count
-from gradleak.images.gradinversion.attack import Known, Target, descend, known_of
+from gradleak.images.gradinversion.attack import Known, Target, known_of, searched
 from gradleak.images.gradinversion.settings import OURS, GradInversion
 from gradleak.images.gradinversion.statistics import Statistics, stacked
-from gradleak.images.matching.engine import Reconstruction, check_leaks, gathered
-from gradleak.images.matching.optimizers import Track
-from gradleak.leak import Leak, naming
+from gradleak.images.matching.engine import Reconstruction, check_leaks
+from gradleak.leak import Leak
 
 # The cosine distance is the only term; Adam starts from latents of the distribution that the generator was trained on.
 PROJECTION = replace(OURS, variation=0.0, statistics=0.0, levels=1, signed=False, rate=0.3, spread=1.0)
@@ -98,9 +97,7 @@ def project_batches(
     check_count("width", width)
     if settings.statistics or settings.feature:
         raise InputError("latent projection uses the gradient alone: the weights of statistics and features must be 0")
-    return _searched(
-        Projection(all_leaks, known_of(all_leaks, labels), settings, generator, width, normal), seeds, seed
-    )
+    return searched(Projection(all_leaks, known_of(all_leaks, labels), settings, generator, width, normal), seeds, seed)
 
 
 @checked_arguments()
@@ -132,21 +129,6 @@ def restore_denoised(
     if settings.statistics and (statistics is None or len(statistics) != len(all_leaks)):
         raise InputError(f"a weight of statistics requires the statistics of each batch, {len(all_leaks)}")
     target_statistics = stacked(statistics) if statistics and settings.statistics else None
-    return _searched(
+    return searched(
         Denoised(all_leaks, known_of(all_leaks, labels), settings, target_statistics, denoiser, weight), seeds, seed
     )
-
-
-def _searched(target: Projection | Denoised, seeds: int, seed: int) -> Reconstruction:
-    like = next(iter(target.observed.values()))
-    generator = torch.Generator().manual_seed(seed)
-    places = target.settings.spread * torch.randn(len(like) * seeds, target.size, generator=generator).to(like)
-    owners = torch.arange(len(like), device=places.device).repeat_interleave(seeds)
-    track = Track.start(places, target.settings.steps, None)
-    interrupted = False
-    try:
-        with naming(f"the search cannot run and differentiate {type(target.model).__name__} and its prior"):
-            descend(target.settings, target, places, owners, seeds, track, generator)
-    except KeyboardInterrupt:
-        interrupted = True
-    return gathered(target, places, owners, [(torch.arange(len(places)), track)], interrupted, seeds)

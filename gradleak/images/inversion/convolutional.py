@@ -24,7 +24,7 @@ from torch.nn.grad import conv2d_input
 from gradleak.answers import Answer, InversionStatus
 from gradleak.arguments import checked_arguments
 from gradleak.cases import DOUBLE, Attack, Case
-from gradleak.errors import InputError, check_count
+from gradleak.errors import InputError
 from gradleak.images.inversion import chain
 from gradleak.images.inversion.again import observed_again
 from gradleak.images.inversion.chain import Layer
@@ -92,7 +92,6 @@ def trace_convolutional(
     labels: Tensor | None = None,
     *,
     prior: str | LabelPrior = "smoothing",
-    image_size: int | None = None,
     noise: float = 0.0,
     precision: str | Precision | None = None,
 ) -> Inversion:
@@ -102,7 +101,6 @@ def trace_convolutional(
         leak: The gradient of a single sample, and the model that it is from.
         labels: The labels (1, C) if the attacker knows them; otherwise they are recovered.
         prior: The shape of labels that are recovered.
-        image_size: The side of the clients' square images; by default the leak's input shape is used.
         noise: The standard deviation of the noise on every entry.
         precision: The precision in which the client computes, if the attacker knows it.
 
@@ -119,12 +117,12 @@ def trace_convolutional(
         >>> inversion.status, torch.allclose(inversion.inputs.float(), image, atol=1e-4)
         ('exact', True)
     """
-    check_count("image_size", image_size)
     leak.check_one_step("an inversion")
-    first = next((module for module in leak.model.modules() if isinstance(module, nn.Conv2d)), None)
-    if first is None:
+    if not any(isinstance(module, nn.Conv2d) for module in leak.model.modules()):
         raise InputError("this network has no convolution; use `invert_fully_connected` for networks of Linear layers")
-    shape = _image_shape(leak, first, image_size)
+    shape = leak.input_shape
+    if shape is None or len(shape) != 3:
+        raise InputError("the leak has no shape (C, H, W) of the clients' images")
     layers = chain.layers(leak.model, (nn.Conv2d, nn.Linear), shape)
     chain.check_sent(leak, layers)
     for layer in layers[:-1]:
@@ -135,14 +133,6 @@ def trace_convolutional(
     with torch.no_grad():
         found = _inverted(leak, layers, shapes, labels, prior, noise, precision)
     return replace(found, in_front=chain.in_front(leak.model))
-
-
-def _image_shape(leak: Leak, first: nn.Conv2d, image_size: int | None) -> tuple[int, int, int]:
-    if image_size is not None:
-        return first.in_channels, image_size, image_size
-    if leak.input_shape is None or len(leak.input_shape) != 3:
-        raise InputError("the leak has no shape (C, H, W) of the clients' images: give image_size")
-    return leak.input_shape[0], leak.input_shape[1], leak.input_shape[2]
 
 
 def _check(layer: Layer) -> None:

@@ -21,11 +21,11 @@ from gradleak.arguments import checked_arguments
 from gradleak.cases import DOUBLE, NOISE, Attack, Case
 from gradleak.devices import least_squares
 from gradleak.errors import GradleakWarning, InputError, unknown
+from gradleak.images.head import labels_of, logits_of
 from gradleak.images.inversion import chain
 from gradleak.images.inversion.again import TINY, observed_again, size_of
 from gradleak.images.inversion.chain import Layer
 from gradleak.labels.priors import LabelPrior, check_noise
-from gradleak.labels.soft.batch.recover import recover_batch
 from gradleak.labels.soft.single import Solver, recover_soft_labels
 from gradleak.leak import Leak
 from gradleak.precision import Precision, rounding_unit
@@ -240,22 +240,10 @@ def last_layer(
         hidden, label, loose = single.features, single.labels, single.loose
         certain, reason = single.status[0] == "unique", single.reasons[0]
     else:
-        batch = recover_batch(
-            leak.weight_gradient,
-            leak.weight,
-            batch_size=leak.batch_size,
-            prior=prior,
-            labels=labels,
-            bias=leak.bias,
-            bias_gradient=leak.bias_gradient,
-            nonnegative=nonnegative,
-            noise=noise,
-            precision=precision,
-        )
+        batch = labels_of(leak, prior=prior, labels=labels, nonnegative=nonnegative, noise=noise, precision=precision)
         hidden, label, loose = batch.features, batch.labels, batch.loose
         certain, reason = batch.status == "unique", batch.reason
-    logits = hidden @ leak.weight.double().T + (0 if leak.bias is None else leak.bias.double())
-    return Top(hidden, label, logits.softmax(dim=1) - label, certain, reason, loose)
+    return Top(hidden, label, logits_of(leak, hidden).softmax(dim=1) - label, certain, reason, loose)
 
 
 def _least_squares(
@@ -270,7 +258,9 @@ def _least_squares(
     # The attack itself computes in float64.
     unit = max(rounding_unit(precision, leak.weight_gradient.dtype), FINEST)
     told_noise = noise or 0.0
-    inputs, delta, loose = Known(top.features, _feature_errors(top, leak, unit)), _top_delta(top, leak, unit), top.loose
+    # Apart from the error of each feature's length, which is `loose`.
+    feature_error = (unit * top.features.square().mean(dim=1).sqrt())[:, None]
+    inputs, delta, loose = Known(top.features, feature_error), _top_delta(top, leak, unit), top.loose
     reports: list[LayerReport] = []
     reasons = [] if top.certain else [f"last layer '{layers[-1].name}': {top.reason}"]
     for above, layer in zip(reversed(layers), reversed(layers[:-1]), strict=False):
@@ -299,14 +289,9 @@ def _least_squares(
     return Inversion(inputs.value, top.labels, tuple(reports), status, reason, check.worst, claimed)
 
 
-def _feature_errors(top: Top, leak: Leak, unit: float) -> Tensor:
-    """Return the standard deviation (B, 1) of the features' entries, apart from the error of each feature's length."""
-    return (unit * top.features.square().mean(dim=1).sqrt())[:, None]
-
-
 def _top_delta(top: Top, leak: Leak, unit: float) -> Known:
     """Return the errors p − y and their standard deviations, apart from a common factor of each sample."""
-    logits = top.features @ leak.weight.double().T + (0 if leak.bias is None else leak.bias.double())
+    logits = logits_of(leak, top.features)
     p, largest = logits.softmax(dim=1), logits.abs().amax(dim=1, keepdim=True)
     error = unit * (p * (1 + (1 - p) * largest) + top.labels.abs())
     if len(p) > 1:

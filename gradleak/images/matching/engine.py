@@ -18,10 +18,11 @@ from gradleak.augment import as_probabilities, one_hot
 from gradleak.cases import Attack, Case
 from gradleak.devices import Replayed, entries_at_once, in_chunks
 from gradleak.errors import InputError, unknown
+from gradleak.images.head import labels_of
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Misfit, levenberg
 from gradleak.images.matching.objective import Distance, ImagePrior, Kind, Objective
 from gradleak.images.matching.optimizers import LBFGS, Adam, Track, adam, lbfgs
-from gradleak.labels import idlg, recover_batch, recover_soft_labels
+from gradleak.labels import idlg, recover_soft_labels
 from gradleak.leak import Leak, check_repeatable, naming
 
 Optimizer = Adam | LBFGS | LevenbergMarquardt
@@ -92,7 +93,6 @@ def match(
     restarts: int = 1,
     seed: int = 0,
     label_prior: str = "smoothing",
-    trust: tuple[Status, ...] = ("unique",),
     start: Tensor | None = None,
     enough: float = 0.0,
     chunk: int | None = None,
@@ -106,14 +106,14 @@ def match(
         leaks: One leak or N leaks of the same model and batch size B.
         labels: Known class indices (N·B,) or soft labels (N·B, C). Or how to obtain labels: "recovered", by this
             package's solvers; "idlg", by iDLG; "dlg", by a search together with the inputs, from a random start; or
-            "recovered-start", by the same search from the recovered label.
+            "recovered-start", by the same search from the recovered label. A leak whose recovered labels are not
+            unique gets no image (NaN).
         distance: The distance between gradients.
         prior: The prior of the images, by default none.
         optimizer: "adam", "lbfgs", "levenberg-marquardt" or its settings.
         restarts: The number R of starts for each leak.
         seed: The seed of the random starts.
         label_prior: The shape of labels that are recovered.
-        trust: The solvers' statuses to accept. A leak whose labels have another status gets no image (NaN).
         start: Inputs (N·B, …) to start from instead of random ones.
         enough: An attack ends when its loss falls to this value.
         chunk: The number of attacks to run at a time; by default as many as fit into memory.
@@ -136,7 +136,7 @@ def match(
     prior = prior or ImagePrior()
     settings = _optimizer(optimizer)
     check_leaks(all_leaks, restarts, chunk)
-    known = _labels(all_leaks, labels, label_prior, trust)
+    known = _labels(all_leaks, labels, label_prior)
     if isinstance(settings, LevenbergMarquardt):
         _check_second_order(known, distance, prior)
     target = None if known.searched else known.labels
@@ -154,12 +154,12 @@ def match(
     def run(chosen: slice) -> tuple[Tensor, Track]:
         nonlocal interrupted
         attacks = runnable[chosen]
-        watcher = None if watch is None else _watcher(watch, objective, attacks)
+        watcher = None if watch is None else lambda step, best: watch(attacks, step, objective.inputs(best).clone())
         track = Track.start(places[attacks], settings.steps, watcher)
         if not interrupted:
             try:
                 with objective.kernels(), naming(f"the search cannot run and differentiate {name}"):
-                    _run(settings, objective, misfit, places[attacks], owners[attacks], track, enough)
+                    search(settings, objective, misfit, places[attacks], owners[attacks], track, enough)
             except KeyboardInterrupt:
                 interrupted = True
         return attacks, track
@@ -181,15 +181,17 @@ def _optimizer(optimizer: Optimizer | str) -> Optimizer:
     return optimizer
 
 
-def _run(
+def search(
     settings: Optimizer,
     objective: Objective,
     misfit: Misfit | None,
     places: Tensor,
     owners: Tensor,
     track: Track,
-    enough: float,
+    enough: float = 0.0,
 ) -> None:
+    """Run the optimizer from places (A, P) for attacks on the leaks `owners` (A,)."""
+
     def compute(at: Tensor, which: Tensor) -> tuple[Tensor, ...]:
         return objective.evaluate(at, owners if len(which) == len(owners) else owners[which])
 
@@ -255,7 +257,7 @@ class _Known:
         return self.recovered if self.recovered is not None else _recovered(leaks, label_prior)[1]
 
 
-def _labels(leaks: list[Leak], labels: Tensor | str, label_prior: str, trust: tuple[Status, ...]) -> _Known:
+def _labels(leaks: list[Leak], labels: Tensor | str, label_prior: str) -> _Known:
     first = leaks[0]
     count, size, classes = len(leaks), first.batch_size, len(first.weight)
     like = first.weight_gradient
@@ -278,7 +280,7 @@ def _labels(leaks: list[Leak], labels: Tensor | str, label_prior: str, trust: tu
         return _Known(one_hot_labels.to(like).unsqueeze(1), False, everywhere)
     recovered, features, status = _recovered(leaks, label_prior)
     labelled = torch.isfinite(recovered).flatten(1).all(dim=1)
-    labelled &= torch.tensor([label_status in trust for label_status in status], device=labelled.device)
+    labelled &= torch.tensor([label_status == "unique" for label_status in status], device=labelled.device)
     return _Known(recovered, labels == "recovered-start", labelled, features)
 
 
@@ -296,17 +298,7 @@ def _recovered(leaks: list[Leak], label_prior: str) -> tuple[Tensor, Tensor, lis
             prior=label_prior,
         )
         return single.labels.to(like).unsqueeze(1), single.features.to(like).unsqueeze(1), list(single.status)
-    batches = [
-        recover_batch(
-            leak.weight_gradient,
-            leak.weight,
-            batch_size=leak.batch_size,
-            prior=label_prior,
-            bias=leak.bias,
-            bias_gradient=leak.bias_gradient,
-        )
-        for leak in leaks
-    ]
+    batches = [labels_of(leak, prior=label_prior) for leak in leaks]
     labels, features = (torch.stack([getattr(batch, name) for batch in batches]) for name in ("labels", "features"))
     return labels.to(like), features.to(like), [batch.status for batch in batches]
 
@@ -364,12 +356,6 @@ def _chunk(objective: Objective, settings: Optimizer) -> int:
         numbers += 2 * objective.size * (parameters + 3 * objective.size)
     memory = entries_at_once(like.device, CPU_MEMORY, bytes_each=1)
     return max(1, int(memory / (numbers * like.element_size())))
-
-
-def _watcher(
-    watch: Callable[[Tensor, int, Tensor], None], objective: Objective, part: Tensor
-) -> Callable[[int, Tensor], None]:
-    return lambda step, best: watch(part, step, objective.inputs(best).clone())
 
 
 def gathered(

@@ -19,9 +19,9 @@ from torch.nn import functional as F
 from gradleak.errors import InputError
 from gradleak.images.inversion import chain
 from gradleak.images.inversion.chain import Layer
-from gradleak.images.matching.engine import Reconstruction, gathered
+from gradleak.images.matching.engine import Reconstruction, gathered, search
 from gradleak.images.matching.objective import Distance, ImagePrior, Objective
-from gradleak.images.matching.optimizers import LBFGS, Adam, Track, adam, lbfgs
+from gradleak.images.matching.optimizers import LBFGS, Adam, Track
 from gradleak.leak import Leak
 
 # A gradient whose factors have a larger relative error, in rounding units, is not that of a single undefended sample.
@@ -200,15 +200,8 @@ def match_factored(
     owners = torch.arange(len(leaks), device=places.device).repeat_interleave(restarts)
     watcher = None if watch is None else lambda step, best: watch(step, objective.inputs(best)[:, 0].clone())
     track = Track.start(places, optimizer.steps, watcher)
-
-    def evaluate(at: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-        return objective.evaluate(at, owners if len(which) == len(owners) else owners[which])
-
     with objective.kernels():
-        if isinstance(optimizer, Adam):
-            adam(optimizer, evaluate, objective.boxed(places), track, objective.boxed, 0.0)
-        else:
-            lbfgs(optimizer, evaluate, places, track, 0.0)
+        search(optimizer, objective, None, places, owners, track)
     everyone = torch.arange(len(places), device=places.device)
     return gathered(objective, places, owners, [(everyone, track)], False, restarts)
 

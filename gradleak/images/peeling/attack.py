@@ -24,6 +24,7 @@ from gradleak.answers import LabelStatus as Status
 from gradleak.arguments import checked_arguments
 from gradleak.cases import Attack, Case
 from gradleak.errors import InputError
+from gradleak.images.head import labels_of, logits_of
 from gradleak.images.inversion.chain import in_front
 from gradleak.images.inversion.fully_connected import BOUND, LayerReport
 from gradleak.images.peeling.front import Fronts, matched
@@ -33,7 +34,7 @@ from gradleak.images.peeling.network import Network
 from gradleak.images.peeling.opening import refused
 from gradleak.images.peeling.sweep import Sweep
 from gradleak.labels.priors import LabelPrior
-from gradleak.labels.soft.batch.recover import BatchLabels, recover_batch
+from gradleak.labels.soft.batch.recover import BatchLabels
 from gradleak.leak import Leak, observe
 from gradleak.precision import USUAL, Precision, coarser, rounding_unit
 
@@ -206,13 +207,13 @@ def peel(
     leak.check_one_step("peeling")
     with torch.no_grad():
         network = Network(leak.model, leak.input_shape)
-        top = _last_layer(leak, prior, noise, scale, precision)
+        rectifies = any(isinstance(module, nn.ReLU) for module in leak.model.modules())
+        top = labels_of(leak, prior=prior, nonnegative=rectifies, noise=noise, scale=scale, precision=precision)
         blank = top.labels.new_full((leak.batch_size, *leak.input_shape), torch.nan)
         infinite = top.labels.new_full((leak.batch_size,), torch.inf)
+        failed = Peeled(blank, blank, top.labels, (), "", infinite, infinite, torch.inf, "failed")
         if top.status == "failed":
-            return Peeled(
-                blank, blank, top.labels, (), "", infinite, infinite, torch.inf, "failed", f"labels: {top.reason}"
-            )
+            return replace(failed, reason=f"labels: {top.reason}")
         dtype = leak.weight_gradient.dtype
         errors, uncertainty = errors_of(leak, top, rounding_unit(precision, dtype))
         unit = rounding_unit(precision, dtype, convolutions=True)
@@ -225,7 +226,7 @@ def peel(
         sweep.run()
         layers, names = tuple(sweep.reports), _deepest(network, sweep, max(GOOD, LOOSE * unit))
         if not names:
-            return Peeled(blank, blank, top.labels, layers, "", infinite, infinite, torch.inf, "failed", sweep.reason)
+            return replace(failed, layers=layers, reason=sweep.reason)
         name = "+".join(names)
         fronts = _in_front(leak, network, sweep, names, steps, seed)
         good = fronts.misfit < FOUND * _error_of(sweep, names)
@@ -249,35 +250,13 @@ def peel(
     return peeled
 
 
-def _last_layer(
-    leak: Leak,
-    prior: str | LabelPrior,
-    noise: float | None,
-    scale: float | None,
-    precision: str | Precision | None,
-) -> BatchLabels:
-    """Return the labels and features of every sample."""
-    return recover_batch(
-        leak.weight_gradient,
-        leak.weight,
-        batch_size=leak.batch_size,
-        prior=prior,
-        bias=leak.bias,
-        bias_gradient=leak.bias_gradient,
-        nonnegative=any(isinstance(module, nn.ReLU) for module in leak.model.modules()),
-        noise=noise,
-        scale=scale,
-        precision=precision,
-    )
-
-
 def errors_of(leak: Leak, top: BatchLabels, unit: float) -> tuple[Tensor, Tensor]:
     """Return every sample's error p − y (B, C) as the client rounded it, and its relative uncertainty (B,).
 
     Each entry is the inverse-variance weighted mean of two estimates. The features give p and thus exact errors. Least
     squares with the features and the gradient gives the errors that the client computed, rounded where p is almost y.
     """
-    logits = top.features @ leak.weight.double().T + (0 if leak.bias is None else leak.bias.double())
+    logits = logits_of(leak, top.features)
     p, count, largest = logits.softmax(dim=1), len(top), logits.abs().amax(dim=1, keepdim=True)
     exact, exact_error = p - top.labels, unit * p * (ROUNDED + (1 - p) * largest)
     gradient, inverse = leak.weight_gradient.double() / top.scale, torch.linalg.pinv(top.features)

@@ -208,10 +208,6 @@ class Network:
             gradients = torch.autograd.grad(step.run(*zeros), zeros, delta)
         return dict(zip(step.inputs, gradients, strict=True))
 
-    def value_at(self, name: str, inputs: Tensor) -> Tensor:
-        """Return the value of one step for a batch of the network's inputs."""
-        return self.values_at([name], inputs)[name]
-
     def values_at(self, names: Iterable[str], inputs: Tensor) -> dict[str, Tensor]:
         """Return the values of these steps and of all steps below them, for a batch of the network's inputs."""
         wanted = self._behind(set(names))

@@ -15,7 +15,6 @@ from gradleak.images import GradInversion, observe_statistics, restore_batches
 from gradleak.images.gradinversion.attack import Target, known_of
 from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.images.gradinversion.statistics import stacked
-from gradleak.images.presets import preset
 from gradleak.leak import Leak, observe
 from tests.images.matching.attacked import small
 
@@ -134,15 +133,6 @@ def test_a_pyramid_is_the_sum_of_its_resolutions() -> None:
     torch.testing.assert_close(target.inputs(places), torch.full((1, 2, 2, 8, 8), 3.0).double())
 
 
-def test_more_steps_come_nearer() -> None:
-    leaks, inputs, labels = batches(1)
-    errors = []
-    for steps in (1, 300):
-        settings = replace(NOTHING, distance="cosine", signed=True, steps=steps, spread=0.1)
-        errors.append(float((restore_batches(leaks, labels, settings=settings).images - inputs).square().mean()))
-    assert errors[1] < 0.5 * errors[0]
-
-
 def test_schedule_warms_up_and_falls_to_zero() -> None:
     settings = GradInversion(steps=100, warmup=10)
     rates = [settings.rate_at(step) for step in range(100)]
@@ -169,6 +159,3 @@ def test_wrong_settings_are_told() -> None:
         restore_batches(leaks, labels, settings=replace(NOTHING, statistics=1.0), statistics=one)
     with pytest.raises(UnknownName, match="kind of label"):
         restore_batches(leaks, "counte", settings=NOTHING)
-    with pytest.raises(UnknownName, match="preset"):
-        preset("gradinvers")
-    assert preset("gradinversion")["settings"] == SETTINGS["gradinversion"] == GradInversion()

@@ -14,15 +14,6 @@ def photograph() -> torch.Tensor:
     return data.load("photos", "test", size=64).images[130].double()
 
 
-def test_pixel_mean_is_the_mean_of_each_leaks_seeds() -> None:
-    images = torch.randn(2, 3, 2, 1, 4, 4)
-    found = pixel_mean(images)
-    assert found.shape == images.shape
-    for n in range(2):
-        for r in range(3):
-            torch.testing.assert_close(found[n, r], (images[n, 0] + images[n, 1] + images[n, 2]) / 3)
-
-
 @pytest.mark.parametrize("move", [(3, -5), (-4, 2)])
 def test_a_shifted_image_is_moved_back(move: tuple[int, int]) -> None:
     image = photograph()
@@ -43,11 +34,6 @@ def test_registration_never_moves_a_seed_away_from_the_mean() -> None:
     assert torch.equal(registered(flat, image), flat)
     lost = torch.full_like(image, np.nan)
     assert registered(lost, image).isnan().all()
-
-
-def test_registered_mean_of_equal_seeds_is_each_of_them() -> None:
-    image = photograph().reshape(1, 1, 1, 3, 64, 64)
-    torch.testing.assert_close(registered_mean(image.expand(1, 3, 1, 3, 64, 64)), image.expand(1, 3, 1, 3, 64, 64))
 
 
 def test_registered_mean_of_shifted_seeds_is_sharper_than_their_pixel_mean() -> None:

@@ -11,10 +11,7 @@ from gradleak.images.gradinversion.statistics import (
     Statistics,
     observe_statistics,
     running_statistics,
-    stacked,
     statistics_distance,
-    statistics_of,
-    watched,
 )
 from tests.images.matching.attacked import small
 
@@ -40,14 +37,6 @@ def test_exact_statistics_are_what_batch_norm_takes_in_train_mode() -> None:
     torch.testing.assert_close(found.variances[0] * count / (count - 1), norm.running_var)
 
 
-def test_observing_leaves_the_model_as_it_was() -> None:
-    model = network().train()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    observe_statistics(model, torch.randn(3, 2, 8, 8).double())
-    assert model.training
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
 def test_running_statistics_are_the_models_own() -> None:
     model = network()
     found = running_statistics(model, torch.zeros(1, 2, 8, 8).double())
@@ -55,28 +44,6 @@ def test_running_statistics_are_the_models_own() -> None:
     assert torch.equal(found.variances[0], model[1].running_var)
     with pytest.raises(InputError, match="Sequential has no batch norm"):
         running_statistics(small(0, 5, nn.Tanh(), bias=True, norm=False), torch.zeros(1, 2, 8, 8))
-
-
-@pytest.mark.parametrize("relative", [False, True])
-def test_gradient_of_the_prior_is_that_of_finite_differences(relative: bool) -> None:
-    model = network()
-    known = stacked([observe_statistics(model, torch.randn(3, 2, 8, 8).double())])
-
-    def prior(images: torch.Tensor) -> torch.Tensor:
-        with watched(model) as seen:
-            model(images)
-        own = statistics_of(seen)
-        together = Statistics(tuple(v[None] for v in own.means), tuple(v[None] for v in own.variances))
-        return statistics_distance(together, known, relative=relative)
-
-    images = torch.randn(2, 2, 8, 8, generator=torch.Generator().manual_seed(5)).double().requires_grad_()
-    (slope,) = torch.autograd.grad(prior(images).sum(), [images])
-    generator = torch.Generator().manual_seed(6)
-    for _ in range(5):
-        along = torch.randn(images.shape, generator=generator).double()
-        with torch.no_grad():
-            difference = (prior(images + 1e-6 * along) - prior(images - 1e-6 * along)) / 2e-6
-        assert float((slope * along).sum()) == pytest.approx(float(difference), rel=1e-6)
 
 
 def test_distance_is_the_formula_and_relative_has_no_scale() -> None:

@@ -52,18 +52,6 @@ def test_the_papers_recursion_is_not_exact_where_it_forgets_the_slope(activation
         assert trace_fully_connected(leak).status == "exact"
 
 
-def test_the_papers_recursion_is_not_exact_where_noise_is_not_told() -> None:
-    for seed in SEEDS:
-        leak, inputs, _ = sent(network([48, 60, 10], "relu", False, seed, torch.float32), 1, 48, 10, seed)
-        generator = torch.Generator().manual_seed(seed)
-        noisy = {
-            name: value + 1e-7 * torch.randn(value.shape, generator=generator) for name, value in leak.gradients.items()
-        }
-        found = trace_fully_connected(replace(leak, gradients=noisy), rule="mean")
-        assert error(found.inputs, inputs) > 0.01
-        assert found.status != "exact"
-
-
 def test_the_papers_recursion_needs_a_label_that_is_certain() -> None:
     for seed in range(60):
         leak, inputs, _ = sent(network([12, 20, 3], "relu", False, seed, torch.float64), 1, 12, 3, seed)
@@ -102,44 +90,8 @@ def clean(seed: int = 0, count: int = 2) -> tuple[Leak, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_the_truth_gives_the_gradient_again(known: bool) -> None:
-    leak, inputs, labels = clean()
-    again = observed_again(leak, inputs, labels if known else None)
-    assert set(again.misses) == set(leak.gradients)
-    assert again.worst < 1e-10
-    assert again.beyond(1e-6, 0.0, leak) == ""
-
-
-def test_where_labels_are_not_known_a_factor_on_all_of_it_does_not_matter() -> None:
-    leak, inputs, labels = clean()
-    halved = replace(leak, gradients={name: value / 2 for name, value in leak.gradients.items()})
-    assert observed_again(halved, inputs, None).worst < 1e-10
-    assert observed_again(halved, inputs, labels).worst > 0.9
-
-
-@pytest.mark.parametrize("known", [True, False])
 def test_every_parameter_is_looked_at(known: bool) -> None:
     leak, inputs, labels = clean()
     for name, value in leak.gradients.items():
         longer = replace(leak, gradients={**leak.gradients, name: 1.01 * value})
         assert observed_again(longer, inputs, labels if known else None).worst > 1e-3
-
-
-def test_noise_that_is_told_is_allowed_and_no_more() -> None:
-    leak, inputs, labels = clean()
-    generator = torch.Generator().manual_seed(0)
-    noisy = replace(
-        leak,
-        gradients={
-            name: value + 1e-3 * torch.randn(value.shape, generator=generator, dtype=torch.float64)
-            for name, value in leak.gradients.items()
-        },
-    )
-    again = observed_again(noisy, inputs, labels)
-    assert again.beyond(1e-6, 1e-3, noisy) == ""
-    assert "is missed by" in again.beyond(1e-6, 1e-4, noisy)
-
-
-def test_inputs_that_are_none_give_no_gradient() -> None:
-    leak, inputs, labels = clean()
-    assert observed_again(leak, torch.full_like(inputs, torch.nan), labels).worst == torch.inf

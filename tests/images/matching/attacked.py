@@ -53,7 +53,6 @@ def plain(
         value = value + distance.feature * own_term
     across = (inputs[..., 1:] - inputs[..., :-1]).abs().mean()
     down = (inputs[..., 1:, :] - inputs[..., :-1, :]).abs().mean()
-    value = value + prior.variation * (across + down) * (1 if prior.definition == "sum" else 0.5)
-    value = value + prior.square * inputs.square().mean()
+    value = value + prior.variation * (across + down)
     (slope,) = torch.autograd.grad(value, [inputs])
     return value.detach(), slope

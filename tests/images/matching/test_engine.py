@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,37 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradleak import augment, models, reporting
+from gradleak import augment, models
 from gradleak.errors import InputError, UnknownName
-from gradleak.images import LBFGS, Adam, Distance, LevenbergMarquardt, Prior, match
-from gradleak.images.matching.engine import _chunk
+from gradleak.images import Adam, LevenbergMarquardt, match
 from gradleak.images.matching.objective import Objective
-from gradleak.labels import recover_soft_labels
 from gradleak.leak import Leak, observe
 from tests.images.matching.attacked import observed, small
-
-
-def test_progress_is_told_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = []
-
-    def told(items: Iterable[object], total: int, description: str) -> Iterator[object]:
-        given = list(items)
-        yield from given
-        ends.append((description, len(given), total))
-
-    monkeypatch.setattr(reporting, "_steps", told)
-    leaks, _, labels = observed(small(1, 4, nn.Sigmoid(), True, False), 3, 1, 4, 0)
-    match(leaks, labels, optimizer=Adam(steps=5), chunk=2, seed=1)
-    assert ends == [("matching, 2 at once", 5, 5), ("matching, 1 at once", 5, 5), ("matching, part by part", 2, 2)]
-
-
-def test_batches_are_matched_too() -> None:
-    model = small(7, 5, nn.Sigmoid(), True, True).double()
-    leaks, inputs, labels = observed(model.float(), 2, 3, 5, 4)
-    found = match(leaks, labels, optimizer=LBFGS(steps=3))
-    assert found.images.shape == inputs.shape
-    assert found.labels.shape == labels.shape
-    assert (found.curves[..., -1] < found.curves[..., 0]).all()
 
 
 def test_labels_come_about_in_every_way() -> None:
@@ -88,25 +60,6 @@ def test_a_label_that_is_not_found_is_not_made_up() -> None:
     assert (none.status, bool(none.images.isnan().all())) == ((("no label",),), True)
 
 
-def test_labels_that_are_not_certain_are_used_when_told_so() -> None:
-    model = small(0, 4, nn.Tanh(), bias=False, norm=False)
-    with torch.no_grad():
-        model[-1].weight *= 1000
-    inputs = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(0))
-    likeliest = model(inputs).argmax(dim=1)
-    # A smoothed label of a class that has all of the probability is open, and one of another class is not.
-    labels = augment.smooth((likeliest + torch.arange(6) % 2) % 4, 4, 0.2)
-    leaks = [observe(model, one[None], label[None]) for one, label in zip(inputs, labels, strict=True)]
-    status = [recover_soft_labels(leak.weight_gradient, leak.weight, nonnegative=False).status[0] for leak in leaks]
-    assert {"unique", "ambiguous"} <= set(status)
-    quick: dict[str, Any] = {"optimizer": Adam(steps=2)}
-    for trust in (("unique",), ("unique", "ambiguous")):
-        found = match(leaks, "recovered", trust=trust, **quick)
-        taken = torch.tensor([one in trust for one in status])
-        assert torch.equal(~found.images.flatten(1).isnan().any(dim=1), taken)
-        assert [one[0] == "no label" for one in found.status] == (~taken).tolist()
-
-
 def test_ctrl_c_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small(3, 3, nn.Sigmoid(), False, False)
     leaks, _, labels = observed(model, 3, 1, 3, 2)
@@ -146,16 +99,6 @@ def test_a_part_that_does_not_fit_into_memory_is_halved(monkeypatch: pytest.Monk
     assert found.status == expected.status
 
 
-def test_memory_decides_how_many_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = models.build("lenet", seed=1)
-    leak = observe(model, torch.randn(1, 3, 32, 32), torch.tensor([3]))
-    objective = Objective([leak], torch.ones(1, 1, 10) / 10, None, Distance(), Prior())
-    many = _chunk(objective, Adam())
-    assert many >= 64
-    assert _chunk(objective, LBFGS()) < many
-    assert _chunk(objective, LevenbergMarquardt()) == 1
-
-
 def one(classes: int, channels: int, size: int) -> list[Leak]:
     return observed(small(channels, classes, nn.Sigmoid(), True, False), 1, size, classes, 0)[0]
 
@@ -189,20 +132,3 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_bad_input_is_refused_before_the_first_step(changes: dict[str, Any], message: str) -> None:
     with pytest.raises((InputError, UnknownName), match=message):
         match(**({"leaks": LEAKS, "labels": LABELS, "optimizer": Adam(steps=1)} | changes))
-
-
-def test_many_attacks_stay_within_two_gigabytes() -> None:
-    program = """
-import resource, torch
-from gradleak import models, observe
-from gradleak.images import LBFGS, match
-torch.manual_seed(0)
-model = models.build("lenet", seed=1)
-labels = torch.rand(256, 10).softmax(dim=1)
-leaks = [observe(model, torch.randn(1, 3, 32, 32), labels[n : n + 1]) for n in range(256)]
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-match(leaks, labels, optimizer=LBFGS(steps=1, inner=3))
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 2

@@ -85,20 +85,6 @@ def test_a_few_steps_give_the_same_iterates(kind: str, optimizer: Adam | LBFGS, 
     assert seen == list(range(1, optimizer.steps + 1))
 
 
-def test_labels_are_searched_where_they_are_not_known() -> None:
-    leaks, inputs, labels = singles(network(nn.ReLU(), bias=False), 2)
-    sent = [factored(leak) for leak in leaks]
-    common, start = {"distance": Distance("l2"), "optimizer": Adam(steps=3)}, inputs.flip(0)
-    unknown = torch.full_like(labels, torch.nan)
-    every = torch.cat([unknown, labels])
-    both = match_factored(sent * 2, every, start=start.repeat(2, 1, 1, 1), **common)  # type: ignore[arg-type]
-    given = match_factored(sent, labels, start=start, **common)  # type: ignore[arg-type]
-    torch.testing.assert_close(both.images[2:], given.images)
-    torch.testing.assert_close(both.labels[2:], labels)
-    assert (both.labels[:2] - labels).abs().sum(dim=1).min() > 0.01
-    torch.testing.assert_close(both.labels[:2].sum(dim=1), torch.ones(2).double())
-
-
 def test_single_precision_keeps_its_digits_near_the_end() -> None:
     model = network(nn.ReLU(), bias=False, dtype=torch.float32)
     leaks, inputs, labels = singles(model, 1)
@@ -110,19 +96,6 @@ def test_single_precision_keeps_its_digits_near_the_end() -> None:
             loss = float(objective.losses(length * inputs.flatten(1), torch.tensor([0])))
             assert -1e-15 <= loss <= 20 * size * ((length - 1) ** 2 + 1e-13)
             assert length == 1 or loss > 0
-
-
-def test_a_network_that_passes_nothing_on_has_finite_slopes() -> None:
-    model = network(nn.ReLU(), bias=False)
-    leaks, inputs, labels = singles(model, 1)
-    with torch.no_grad():
-        next(model.parameters()).zero_()
-    dead = observe(model, inputs, labels)
-    for leak in (leaks[0], dead):
-        objective = FactoredObjective([factored(leak)], labels[:, None], Distance("l2"), Prior())
-        loss, slope = objective.evaluate(inputs.flatten(1), torch.tensor([0]))
-        assert torch.isfinite(loss).all()
-        assert torch.isfinite(slope).all()
 
 
 def test_what_is_no_single_samples_gradient_is_refused() -> None:

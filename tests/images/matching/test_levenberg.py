@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
 from gradleak.images import LevenbergMarquardt, match
-from gradleak.images.matching.levenberg import Misfit, _square
+from gradleak.images.matching.levenberg import Misfit
 from gradleak.leak import observe
 
 
@@ -25,12 +24,6 @@ def test_levenberg_marquardt_finds_inputs_to_the_last_digit() -> None:
     assert found.images.dtype == torch.float64
     assert ((found.images - inputs).flatten(1).norm(dim=1) / inputs.flatten(1).norm(dim=1)).max() < 1e-9
     assert found.status == (("settled", "settled"),) * 3
-
-
-@pytest.mark.parametrize("size", [1, 7, 8, 19])
-def test_a_square_of_strips_is_the_whole_product(size: int) -> None:
-    slopes = torch.randn(2, size, 30, generator=torch.Generator().manual_seed(size), dtype=torch.float64)
-    torch.testing.assert_close(_square(slopes), slopes @ slopes.mT, rtol=1e-12, atol=1e-12)
 
 
 def test_levenberg_marquardt_ends_where_rounding_explains_the_rest() -> None:

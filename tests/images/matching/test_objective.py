@@ -13,48 +13,35 @@ from gradleak.images.matching.objective import Objective
 from gradleak.leak import observe
 from tests.images.matching.attacked import plain, small
 
-KINDS = ("l2", "cosine", "layers")
+DISTANCES = st.builds(
+    Distance,
+    st.sampled_from(["l2", "cosine", "layers"]),
+    head=st.sampled_from([0.0, 1.0, 2.0]),
+    feature=st.sampled_from([0.0, 2.0]),
+)
 
 
 @settings(max_examples=25)
 @given(
     seed=st.integers(0, 10**6),
-    count=st.integers(1, 3),
-    size=st.integers(1, 3),
-    classes=st.integers(2, 5),
+    sizes=st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(2, 5)),
     bias=st.booleans(),
     norm=st.booleans(),
-    kind=st.sampled_from(KINDS),
-    head=st.sampled_from([0.0, 1.0, 2.0]),
-    feature=st.sampled_from([0.0, 2.0]),
+    distance=DISTANCES,
     variation=st.sampled_from([0.0, 0.1]),
-    definition=st.sampled_from(["sum", "mean"]),
-    square=st.sampled_from([0.0, 0.1]),
     joint=st.booleans(),
 )
 def test_objective_equals_a_plain_loop(
-    seed: int,
-    count: int,
-    size: int,
-    classes: int,
-    bias: bool,
-    norm: bool,
-    kind: str,
-    head: float,
-    feature: float,
-    variation: float,
-    definition: str,
-    square: float,
-    joint: bool,
+    seed: int, sizes: tuple[int, int, int], bias: bool, norm: bool, distance: Distance, variation: float, joint: bool
 ) -> None:
+    count, size, classes = sizes
     model = small(seed, classes, nn.Sigmoid(), bias, norm).double()
     generator = torch.Generator().manual_seed(seed + 1)
     inputs = torch.randn(count, size, 2, 8, 8, generator=generator).double()
     labels = torch.randn(count, size, classes, generator=generator).double().softmax(dim=2)
     leaks = [observe(model, inputs[n].flip(0) + 0.3, labels[n]) for n in range(count)]
-    known = torch.randn(count, size, 48, generator=generator).double() if feature else None
-    distance = Distance(kind, head, feature)  # type: ignore[arg-type]
-    prior = Prior(variation, definition, square)  # type: ignore[arg-type]
+    known = torch.randn(count, size, 48, generator=generator).double() if distance.feature else None
+    prior = Prior(variation)
     objective = Objective(leaks, None if joint else labels, known, distance, prior)
     places = torch.cat([inputs.flatten(1), labels.log().flatten(1)], dim=1) if joint else inputs.flatten(1)
     # Two attacks on the last leak, one on each of the others, in another order.

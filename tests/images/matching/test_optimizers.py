@@ -9,8 +9,16 @@ from torch import Tensor, nn
 from gradleak import models
 from gradleak.images import LBFGS, Adam, Distance, Prior, match
 from gradleak.images.matching.objective import Objective
-from gradleak.leak import observe
+from gradleak.leak import Leak, observe
 from tests.images.matching.attacked import observed, plain, small
+
+
+def clients(seed: int, count: int, classes: int = 3, drawn: int = 0) -> tuple[list[Leak], Tensor, Tensor]:
+    """Return leaks of single samples of a small network in float64, the samples and their labels."""
+    model = small(seed, classes, nn.Sigmoid(), False, False).double()
+    torch.manual_seed(drawn)
+    inputs, labels = torch.randn(count, 2, 8, 8).double(), torch.rand(count, classes).double().softmax(dim=1)
+    return [observe(model, inputs[n : n + 1], labels[n : n + 1]) for n in range(count)], inputs, labels
 
 
 def test_adam_walks_as_torchs_own_does() -> None:
@@ -66,10 +74,7 @@ def test_plain_lbfgs_walks_as_torchs_own_does() -> None:
 
 
 def test_plain_lbfgs_ends_when_no_attack_has_a_step_to_take() -> None:
-    model = small(2, 3, nn.Sigmoid(), False, False).double()
-    torch.manual_seed(0)
-    inputs, labels = torch.randn(2, 2, 8, 8).double(), torch.rand(2, 3).double().softmax(dim=1)
-    leaks = [observe(model, inputs[n : n + 1], labels[n : n + 1]) for n in range(2)]
+    leaks, inputs, labels = clients(2, 2)
     # So near that the slope still counts, and what a step promises does not.
     start = inputs + 1e-4 * torch.randn_like(inputs)
     found = match(leaks, labels, optimizer=LBFGS(steps=3, search=False), start=start)
@@ -79,10 +84,7 @@ def test_plain_lbfgs_ends_when_no_attack_has_a_step_to_take() -> None:
 
 @pytest.mark.parametrize("search", [True, False])
 def test_lbfgs_of_many_attacks_is_that_of_each_alone(search: bool) -> None:
-    model = small(2, 3, nn.Sigmoid(), False, False).double()
-    torch.manual_seed(0)
-    inputs, labels = torch.randn(5, 2, 8, 8).double(), torch.rand(5, 3).double().softmax(dim=1)
-    leaks = [observe(model, inputs[n : n + 1], labels[n : n + 1]) for n in range(5)]
+    leaks, _, labels = clients(2, 5)
     chosen = LBFGS(steps=1, search=search, history=9)
     start = torch.randn(5, 2, 8, 8).double()
     together = match(leaks, labels, optimizer=chosen, start=start)
@@ -94,10 +96,7 @@ def test_lbfgs_of_many_attacks_is_that_of_each_alone(search: bool) -> None:
 
 
 def test_a_searched_run_only_falls_and_finds_the_input() -> None:
-    model = small(4, 4, nn.Sigmoid(), False, False).double()
-    torch.manual_seed(1)
-    inputs, labels = torch.randn(3, 2, 8, 8).double(), torch.rand(3, 4).double().softmax(dim=1)
-    leaks = [observe(model, inputs[n : n + 1], labels[n : n + 1]) for n in range(3)]
+    leaks, inputs, labels = clients(4, 3, classes=4, drawn=1)
     found = match(leaks, labels, optimizer=LBFGS(steps=40), restarts=2, seed=3)
     assert torch.isfinite(found.losses).all()
     assert (found.bad == 0).all()
@@ -152,10 +151,7 @@ def test_the_box_holds() -> None:
 
 
 def test_finished_attacks_leave() -> None:
-    model = small(3, 3, nn.Sigmoid(), False, False).double()
-    torch.manual_seed(0)
-    inputs, labels = torch.randn(2, 2, 8, 8).double(), torch.rand(2, 3).double().softmax(dim=1)
-    leaks = [observe(model, inputs[n : n + 1], labels[n : n + 1]) for n in range(2)]
+    leaks, inputs, labels = clients(3, 2)
     start = torch.stack([inputs[0] + 1e-9, inputs[1] + 1])
     found = match(leaks, labels, optimizer=Adam(steps=4), start=start, enough=1e-9)
     assert found.status == (("settled",), ("stopped",))

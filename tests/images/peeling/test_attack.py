@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
 
@@ -90,19 +91,6 @@ def test_a_batch_comes_out_of_a_small_residual_network(size: int, dtype: torch.d
     assert found.residual < 100 * exact
 
 
-def test_what_is_in_front_of_the_last_map_reached_is_searched() -> None:
-    model = small(width=48)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model[0] = nn.Conv2d(3, 48, 1, bias=False)
-    inputs, leak = sent(model, 1, torch.float32)
-    assert peeling_counts(model, (3, SIDE, SIDE), 1)[-1].reason == "48 equations for 64 unknowns in each channel"
-    found = peel(leak)
-    assert found.status == "unique", found.reason
-    assert found.matched == "_2"
-    assert float(off(found, inputs).max()) < 1e-4
-
-
 class Picked(Block):
     """The same with a shortcut that takes every second pixel as it is, and zeros for the channels it lacks."""
 
@@ -120,6 +108,49 @@ def joined(seed: int) -> nn.Sequential:
             nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), Picked(8, 16, 2), nn.Conv2d(16, 40, 3, padding=1), nn.ReLU(),
             nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(40, CLASSES, bias=False),
         ).eval()  # fmt: skip
+
+
+class Rescaled(nn.Module):
+    """A network that first multiplies its inputs by constants and adds these."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.register_buffer("scale", torch.tensor([2.0, 0.5, 1.0]).view(1, 3, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x * self.scale + self.scale)  # type: ignore[no-any-return]
+
+
+def capped() -> nn.Module:
+    model = small(width=48, seed=1)
+    model[2] = nn.ReLU6()
+    return model
+
+
+def smooth() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(3, 24, 3, stride=2, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(24 * 16, 40), nn.Sigmoid(),
+            nn.Linear(40, CLASSES, bias=False),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("build", "size", "dtype"),
+    [
+        (capped, 2, torch.float32),
+        (lambda: Rescaled(small(width=48, seed=1)), 1, torch.float32),
+        (smooth, 1, torch.float64),
+    ],
+    ids=["ReLU with a ceiling", "constants of the network", "smooth activations before Linear layers"],
+)
+def test_other_operations_are_peeled_too(build: Callable[[], nn.Module], size: int, dtype: torch.dtype) -> None:
+    inputs, leak = sent(build(), size, dtype)
+    found = peel(leak)
+    assert found.status == "unique", found.reason
+    assert float(off(found, inputs).max()) < 1e-4
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -148,8 +179,10 @@ def test_an_image_that_is_not_known_well_is_not_called_unique(loudness: float, s
         # One colour hardly enters the map that is matched.
         model[0].weight[:, 2] *= loudness
     inputs, leak = sent(model, 1, torch.float32)
+    assert peeling_counts(model, (3, SIDE, SIDE), 1)[-1].reason == "48 equations for 64 unknowns in each channel"
     found = peel(leak)
     assert found.status == status, found.reason
+    assert found.matched == "_2"
     assert 0.1 < float(found.errors / off(found, inputs)) < 10
     if status == "found":
         assert found.reason == "an image is known to 2e-02 only"
@@ -204,21 +237,6 @@ def test_smooth_activations_behind_a_pool_are_refused_by_name() -> None:
     assert "the slopes of Sigmoid '1' are not two numbers" in found.reason
 
 
-def test_smooth_activations_in_front_of_linear_layers_need_no_masks() -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = nn.Sequential(
-            nn.Conv2d(3, 24, 3, stride=2, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(24 * 16, 40), nn.Sigmoid(),
-            nn.Linear(40, CLASSES, bias=False),
-        )  # fmt: skip
-    inputs, leak = sent(model, 1, torch.float64)
-    found = peel(leak)
-    assert found.layers[0].name == "3"
-    assert not found.layers[0].reason
-    assert found.status == "unique", found.reason
-    assert float(off(found, inputs).max()) < 1e-6
-
-
 def test_a_factor_on_the_gradient_is_found() -> None:
     inputs, leak = sent(small(width=48, seed=1), 1, torch.float32)
     clipped = replace(leak, gradients={name: value * 0.3 for name, value in leak.gradients.items()})
@@ -270,15 +288,6 @@ def test_every_sample_has_an_error_of_its_own(rest: float, dtype: torch.dtype) -
     assert median(lost) > 0.01 / rest
 
 
-def test_a_relu_with_a_ceiling_is_peeled_too() -> None:
-    model = small(width=48, seed=1)
-    model[2] = nn.ReLU6()
-    inputs, leak = sent(model, 2, torch.float32)
-    found = peel(leak)
-    assert found.status == "unique", found.reason
-    assert float(off(found, inputs).max()) < 1e-4
-
-
 def test_depthwise_convolutions_are_counted_and_named() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(4)
@@ -296,35 +305,9 @@ def test_depthwise_convolutions_are_counted_and_named() -> None:
     assert found.layers[1].reason == "9 equations for 36 unknowns in each channel"
 
 
-def test_offsets_that_meet_no_place_are_not_counted() -> None:
-    model = nn.Sequential(
-        nn.Conv2d(3, 40, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-        nn.Linear(40, CLASSES, bias=False),
-    )  # fmt: skip
-    assert (peeling_counts(model, (3, 1, 1), 1)[-1].equations) == 40
-    assert (peeling_counts(model, (3, 2, 2), 1)[-1].equations) == 9 * 40
-
-
 def test_local_steps_and_unknown_shapes_are_refused() -> None:
     _, leak = sent(small(), 1, torch.float32)
     with pytest.raises(InputError, match="peeling takes the gradient of one step"):
         peel(replace(leak, local_steps=2))
     with pytest.raises(InputError, match="needs the shape of the clients' inputs"):
         peel(replace(leak, input_shape=None))
-
-
-def test_numbers_of_the_network_itself_are_walked_through() -> None:
-    class Rescaled(nn.Module):
-        def __init__(self, inner: nn.Module) -> None:
-            super().__init__()
-            self.inner = inner
-            self.register_buffer("scale", torch.tensor([2.0, 0.5, 1.0]).view(1, 3, 1, 1))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.inner(x * self.scale + self.scale)  # type: ignore[no-any-return]
-
-    inputs, leak = sent(Rescaled(small(width=48, seed=1)), 1, torch.float32)
-    found = peel(leak)
-    assert found.status == "unique", found.reason
-    assert float(off(found, inputs).max()) < 1e-4
-    assert torch.equal(found.images, found.nearest)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.grad import conv2d_weight
 
-from gradleak.images.peeling.layer import Equations, counted, short, solved
+from gradleak.images.peeling.layer import Equations, solved
 
 
 def _equations(module: nn.Conv2d, inputs: torch.Tensor, generator: torch.Generator) -> Equations:
@@ -16,21 +16,6 @@ def _equations(module: nn.Conv2d, inputs: torch.Tensor, generator: torch.Generat
     shape = tuple(module.weight.shape)
     gradient = conv2d_weight(inputs, shape, delta, stride=module.stride, padding=module.padding)  # type: ignore[arg-type]
     return Equations(module, delta, gradient)
-
-
-def test_inputs_follow_from_gradients_of_two_layers_together() -> None:
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(2, 6, 8, 8, generator=generator, dtype=torch.float64)
-    both = [
-        _equations(nn.Conv2d(6, 48, 3, stride=2, padding=1), inputs, generator),
-        _equations(nn.Conv2d(6, 48, 1, stride=2), inputs, generator),
-    ]
-    found = solved(both, (6, 8, 8), 1e-16)
-    assert found.value is not None
-    assert found.dropped == ((), ())
-    torch.testing.assert_close(found.value, inputs, atol=1e-9, rtol=0)
-    # Even rows and columns meet the kernel's middle alone, and the shortcut.
-    assert counted([one.module for one in both], (6, 8, 8), 2) == (96, 32)
 
 
 def test_a_channel_with_a_wrong_slope_is_left_out_and_named() -> None:
@@ -55,16 +40,3 @@ def test_errors_are_claimed_as_large_as_they_are() -> None:
     assert found.deviation is not None
     ratio = ((found.value - inputs) / found.deviation).square().mean().sqrt()
     assert 0.5 < float(ratio) < 2
-
-
-def test_numbers_of_equations_and_unknowns_have_their_nouns() -> None:
-    assert short(1, 1) == "1 equation for 1 unknown in each channel"
-    assert short(9, 36) == "9 equations for 36 unknowns in each channel"
-
-
-def test_too_few_equations_are_said_to_be_too_few() -> None:
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(2, 3, 8, 8, generator=generator, dtype=torch.float64)
-    found = solved([_equations(nn.Conv2d(3, 8, 3, padding=1), inputs, generator)], (3, 8, 8), 1e-16)
-    assert found.value is None
-    assert found.reason == "72 equations for 128 unknowns in each channel"

@@ -47,7 +47,7 @@ def test_a_unit_read_wrong_is_set_right_at_either_slope(activation: nn.Module) -
     leak = observe(model, inputs, torch.tensor([1, 5]))
     network = Network(model, (3, 4, 4))
     with torch.no_grad():
-        features = network.value_at("_4", inputs)
+        features = network.values_at(["_4"], inputs)["_4"]
         errors = _errors(model(inputs), torch.tensor([1, 5]))
         sweep = Misread(network, leak, features, errors, errors.new_zeros(2), 1e-16, at="_3")
         sweep.run()
