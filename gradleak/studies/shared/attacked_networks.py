@@ -1,9 +1,10 @@
-"""The networks attacked in studies of labels, named "dataset/network/stage", and the training of the trained ones."""
+"""The networks attacked in studies of labels, and the training of the trained ones."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
+from pydantic import BeforeValidator, PlainSerializer
 from torch import Tensor, nn
 
 from gradleak import data, models
@@ -11,7 +12,7 @@ from gradleak.data.base import Dataset
 from gradleak.errors import InputError
 from gradleak.models import training
 from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Form, Group
+from gradleak.runs.forms import Group
 
 Stage = Literal["untrained", "trained"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -40,8 +41,8 @@ RECIPES = {
 }
 
 
-class AttackedNetwork(Form):
-    """A network, its private images, and the stage of training in which it is attacked: "cifar10/lenet/trained"."""
+class AttackedNetwork(Group):
+    """A network, its private images, and the stage of training in which it is attacked."""
 
     dataset: str
     network: str
@@ -67,21 +68,14 @@ class AttackedNetwork(Form):
         return recipe.dataset if recipe else self.dataset
 
 
-class Attacked(Group):
-    """A network, its private images, and the stage of training in which it is attacked, as pages state them."""
+def _read(value: Any) -> Any:
+    return dict(zip(AttackedNetwork.model_fields, value.split("/"), strict=True)) if isinstance(value, str) else value
 
-    dataset: str
-    network: str
-    stage: Stage
 
-    def check(self) -> None:
-        """Raise an error if the network is to be trained and there is no recipe for it."""
-        self.attacked.check()
-
-    @property
-    def attacked(self) -> AttackedNetwork:
-        """The network as trials name it."""
-        return AttackedNetwork.of(f"{self.dataset}/{self.network}/{self.stage}")
+# A network as the inputs of trials name it: "cifar10/lenet/trained".
+NamedNetwork = Annotated[
+    AttackedNetwork, BeforeValidator(_read), PlainSerializer(lambda one: f"{one.dataset}/{one.network}/{one.stage}")
+]
 
 
 def built(network: str, private: Dataset, seed: int, device: str, **options: Any) -> nn.Module:

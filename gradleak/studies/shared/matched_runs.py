@@ -262,11 +262,11 @@ def table_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> 
     return part * sides[0] + (1 - part) * sides[1], shares[:, None] * hot[0] + (1 - shares[:, None]) * hot[1]
 
 
-def _lenet(dataset: str, stage: str) -> AttackedNetwork:
-    return AttackedNetwork.of(f"{dataset}/lenet/{stage}")
+def _lenet(dataset: str, stage: Stage) -> AttackedNetwork:
+    return AttackedNetwork(dataset=dataset, network="lenet", stage=stage)
 
 
-def lenets(dataset: str, stages: Sequence[str]) -> list[Sees]:
+def lenets(dataset: str, stages: Sequence[Stage]) -> list[Sees]:
     """Return LeNet in each stage of training, with its private images."""
     return [_lenet(dataset, stage).sees for stage in stages]
 

@@ -166,7 +166,7 @@ class Parameters(studies.Parameters):
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they see."""
         networks = [one for one in (*self.cells, *self.joint_cells) if one.network != LAYER]
-        seen = [AttackedNetwork.of(f"{self.dataset}/{one.network}/{one.stage}").sees for one in networks]
+        seen = [AttackedNetwork(dataset=self.dataset, network=one.network, stage=one.stage).sees for one in networks]
         return [*seen, Sees("fcn4", self.image_dataset, size=SIDE, channels=3)]
 
     @model_validator(mode="after")
@@ -227,7 +227,7 @@ class Batches(Experiment):
 
     @property
     def _attacked(self) -> AttackedNetwork:
-        return AttackedNetwork.of(f"{self.dataset}/{self.network}/{self.stage}")
+        return AttackedNetwork(dataset=self.dataset, network=self.network, stage=self.stage)
 
     def reads(self) -> list[str]:
         """Return the datasets of the private images and of the training."""

@@ -39,7 +39,8 @@ from gradleak.show.headline import Headline
 from gradleak.show.summaries import NOTHING, cells, select, summary, total
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import attacked_networks, samples
-from gradleak.studies.shared.attacked_networks import AttackedNetwork
+from gradleak.studies.shared.attacked_networks import AttackedNetwork, NamedNetwork
+from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples, random_layer, soft_labels
 from gradleak.studies.shared.searched import percentage, statuses
@@ -121,15 +122,16 @@ class Parameters(studies.Parameters):
     )
     cases: int = setting(paper=20_000, smallest=40, ge=2, le=1_000_000)
     clipped: list[AttackedNetwork] = setting(
-        paper=[
-            "cifar10/lenet/untrained",
-            "cifar10/resnet18/untrained",
-            "flowers17/alexnet/untrained",
-            "flowers17/resnet18/untrained",
-            "cifar10/lenet/trained",
-            "cifar10/resnet20/trained",
-            "cifar10/resnet18/trained",
-        ],
+        paper=listed(
+            AttackedNetwork,
+            ("cifar10", "lenet", "untrained"),
+            ("cifar10", "resnet18", "untrained"),
+            ("flowers17", "alexnet", "untrained"),
+            ("flowers17", "resnet18", "untrained"),
+            ("cifar10", "lenet", "trained"),
+            ("cifar10", "resnet20", "trained"),
+            ("cifar10", "resnet18", "trained"),
+        ),
     )
 
     def sees(self) -> list[Sees]:
@@ -460,7 +462,7 @@ class Clipped(Experiment):
     """Attack the clipped gradients of a network; `row` names the network."""
 
     part: ClassVar[str] = "clipped"
-    row: AttackedNetwork
+    row: NamedNetwork
     labels: str
     samples: int
     timed: int

@@ -30,7 +30,7 @@ from gradleak.show.leaks import Leaks, listed
 from gradleak.show.summaries import select
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import searched
-from gradleak.studies.shared.attacked_networks import STAGES, Attacked, AttackedNetwork, built
+from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, NamedNetwork, built
 from gradleak.studies.shared.attacked_networks import network as attacked_network
 from gradleak.studies.shared.last_layers import TRAINED
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected
@@ -70,7 +70,7 @@ class Parameters(studies.Parameters):
     head_draws: int = setting(paper=10, ge=1, le=1000)
     head_drawn: int = setting(paper=25, smallest=6, ge=2, le=100_000)
     head_searches: int = setting(paper=10, smallest=2, ge=1, le=100_000)
-    rows: list[Attacked] = setting(
+    rows: list[AttackedNetwork] = setting(
         paper=[
             {"dataset": dataset, "network": network, "stage": stage}
             for dataset, network in TABLE_2
@@ -91,7 +91,7 @@ class Parameters(studies.Parameters):
             Sees(TRAINED, dataset, channels=3) if self.trunk == TRAINED else Sees(self.trunk, dataset, learns=dataset)
             for dataset in self.datasets
         ]
-        return [*random, *trunks, *(row.attacked.sees for row in self.rows)]
+        return [*random, *trunks, *(row.sees for row in self.rows)]
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield the experiments of Table 1, by dataset and kind of label, and then those of Table 2, by network."""
@@ -109,7 +109,7 @@ class Parameters(studies.Parameters):
             yield DrawnHeads.of(self, dataset=dataset, head=head, labels=labels, **sizes)
         sizes = {name: getattr(self, f"network_{name}") for name in ("samples", "doubles", "searches", "swarms")}
         for row, labels in product(self.rows, LABELS):
-            yield NetworkAttacked.of(self, row=row.attacked, labels=labels, **sizes)
+            yield NetworkAttacked.of(self, row=row, labels=labels, **sizes)
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
@@ -294,7 +294,7 @@ class NetworkAttacked(Experiment):
     """Attack a network's private samples with every solver, for one kind of label."""
 
     part: ClassVar[str] = "networks"
-    row: AttackedNetwork
+    row: NamedNetwork
     labels: str
     samples: int
     doubles: int
