@@ -13,6 +13,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from bs4 import BeautifulSoup
+
 ROOT = Path(__file__).parents[2]
 FRAMEWORK = ("book", "runs", "claims", "show")
 # What a reader of a page does not see, or sees on every page.
@@ -68,11 +70,20 @@ def counts(root: Path) -> dict[str, int]:
     if pages:
         found |= {
             "pages": len(pages),
+            "words that are seen before anything is opened": sum(map(seen, pages)),
             "words, with folds": sum(len(re.sub(r"<[^>]+>", " ", page).split()) for page in pages),
             "tables": sum(page.count("<table") for page in pages),
             "figures": sum(page.count("<img") for page in pages),
         }
     return found
+
+
+def seen(page: str) -> int:
+    """Return the words of a page outside its folds and the code of its cells."""
+    soup = BeautifulSoup(page, "html.parser")
+    for part in soup.select("details, .cell_input"):
+        part.extract()
+    return len(soup.get_text(" ").split())
 
 
 def filled(files: Iterable[Path]) -> int:
