@@ -79,9 +79,9 @@ def counts(root: Path) -> dict[str, int]:
 
 
 def seen(page: str) -> int:
-    """Return the words of a page outside its folds and the code of its cells."""
+    """Return the words of a page outside its folds and its code."""
     soup = BeautifulSoup(page, "html.parser")
-    for part in soup.select("details, .cell_input"):
+    for part in soup.select("details, .highlight, script"):
         part.extract()
     return len(soup.get_text(" ").split())
 
