@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import Any
 
 from gradleak.show.leaks import Leaks
 from gradleak.studies.shared.outcomes import RESCALING, Outcome, defense_in_words
@@ -28,9 +29,13 @@ NOTE = (
     "*Stopped by*: the mildest recorded defence behind which this attack recovers little or nothing (less than a tenth "
     "of what a guess misses, or images that are not recognisable), whether the attacker knows the defence or not; the "
     "mildest of two kinds of defences, if there are several. The mildest defence changes the gradient’s direction "
-    "least. In brackets: the number of cases *n*, and the batch size, network and page, where these are not the "
-    "row’s. Clipping only rescales the gradient, so it is never named. An attack that was not tried may recover more."
+    "least; defences that were measured on at least ten cases come first. In brackets: the number of "
+    "cases *n*, and the batch size, network and page, where these are not the row’s. Clipping only "
+    "rescales the gradient, so it is never named. An attack that was not tried may recover more."
 )
+
+# What an attack was measured on, whatever the client does to its gradient.
+_setting = attrgetter("page", "leak", "attack", "network", "batch")
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,13 @@ class Stop:
 def tried(leaks: Leaks, page: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """Return what the attack of a row reached behind defences: on each page, for the batch size nearest to the row's.
 
-    Other pages count only if, like the row, they attack single samples or batches.
+    Other pages count only if, like the row, they attack single samples or batches. A setting in which the attack fails
+    without a defence, too, says nothing about defences.
     """
+    bare: dict[Any, int] = {}
+    for one in outcomes:
+        if _family(one) == "none":
+            bare[_setting(one)] = max(one.severity, bare.get(_setting(one), 0))
     own = [
         one
         for one in outcomes
@@ -81,6 +91,7 @@ def tried(leaks: Leaks, page: str, outcomes: Sequence[Outcome]) -> list[Outcome]
         and leaks.network in ("", one.network)
         and _family(one) not in ("none", RESCALING)
         and (one.page == page or (one.batch > 1) == (leaks.batch > 1))
+        and bare.get(_setting(one), 1) > 0
     ]
     # The last size with a page's name is the nearest.
     far_first = sorted(own, key=lambda one: -abs(math.log(one.batch / leaks.batch)))

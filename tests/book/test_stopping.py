@@ -50,6 +50,12 @@ def test_what_no_defence_stops_has_none() -> None:
         assert measured(ROW, PAGE, [outcome(defense=rescaling, cosine=1.0, **NOTHING)]) == ([], [])
 
 
+def test_an_attack_that_fails_without_a_defence_is_stopped_by_none() -> None:
+    behind = outcome(defense="gaussian/1", **NOTHING)
+    assert named([behind, outcome(**NOTHING)]) == []
+    assert named([behind, outcome(**ALL)]) == ["gaussian/1"]
+
+
 @pytest.mark.parametrize(
     ("other", "refuted"),
     [

@@ -472,9 +472,9 @@ def headline(record: Record) -> Headline:
     exact, wrong, psnr = known["batch-thousand"], known["batch-silent"], known["exact-float32"]
     size, classes = (exact.claim.measure.where[name] for name in ("size", "classes"))
     return Headline(
-        f"From one averaged gradient of an untrained ResNet18 with {classes:,} classes, an attacker recovers soft "
+        f"From one gradient of an untrained ResNet18 with {classes:,} classes, an attacker recovers soft "
         f"labels and features of all {size} samples in {exact.text} of batches, with no wrong certificate, and from a "
-        f"fully connected network all {psnr.claim.measure.where['size']} images at {psnr.text}.",
+        f"fully connected network all {psnr.claim.measure.where['size']} images at a median of {psnr.text}.",
         true=exact.value is not None and exact.value >= 98 and wrong.value == 0 and bool(psnr.agrees),
         claim="batch-thousand",
         what=f"batches of {size} samples recovered exactly (untrained ResNet18, {classes:,} classes, float32)",
@@ -542,9 +542,16 @@ def figure_certificate(record: Record) -> Figure:
 
 def noise_in_words(record: Record) -> str:
     """Return in a sentence how many batches are recovered from gradients with noise of known strength."""
-    noisy = select(record.rows(OneByOne), attacker="aware").groupby("noise")["whole"].mean()
-    shares = ", ".join(f"{share:.0%} ({noise:g})" for noise, share in noisy.items()) or "not run"
-    return f"Batches recovered if the attacker knows the standard deviation of the noise, in brackets: {shares}."
+    rows = select(record.rows(OneByOne), attacker="aware")
+    noisy = rows.groupby("noise")["whole"].mean()
+    shares = ", ".join(f"{share:.0%} at {noise:g}" for noise, share in noisy.items()) or "not run"
+    sizes, classes = (
+        " or ".join(f"{value:.0f}" for value in sorted(rows[name].unique())) for name in ("size", "classes")
+    )
+    return (
+        f"Batches of {sizes} samples in {classes} classes that are recovered behind noise, by its standard deviation, "
+        f"which the attacker knows: {shares}."
+    )
 
 
 def figure_defended(record: Record) -> Figure:

@@ -6,6 +6,7 @@ measure which gradients determine a label if the gradient scale is unknown.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -555,7 +556,7 @@ def _covered(rows: pd.DataFrame) -> str:
     if not certified:
         return NOTHING
     least = binomtest(right, certified, alternative="greater").proportion_ci().low
-    return f"{100 * right / certified:.4g} % (above {100 * least:.4g} %)"
+    return f"{100 * right / certified:.4g} % (above {math.floor(1e4 * least) / 100:g} %)"
 
 
 def difficult_in_words(record: Record) -> str:

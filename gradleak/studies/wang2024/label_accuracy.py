@@ -360,7 +360,7 @@ def headline(record: Record) -> Headline:
     missed = (100 - first["accuracy"] - first["ambiguous"] - first["zero"]).max()
     return Headline(
         f"The exact solver recovers {imagenet.text} of the smoothed labels of ImageNet in a random ResNet50 and all "
-        f"{rows['count'][~certain].sum():,} soft labels on the networks of Table 2, except on the untrained AlexNet "
+        f"{rows['count'][~certain].sum():,} soft labels on smaller networks, except the untrained AlexNet "
         f"(at least {least.text}); the other gradients do not determine the label.",
         true=bool(
             missed < 0.05

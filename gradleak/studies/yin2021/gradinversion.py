@@ -460,7 +460,7 @@ def headline(record: Record) -> Headline:
     alone, shared = (seen.get_group(named("random", size)) for size in ends)
     return Headline(
         f"On a ResNet-20, GradInversion beats inverting gradients in batches of {images['size'].iloc[0]:.0f} by at "
-        f"least {gain.value or 0:.1f} dB of PSNR, mostly by smoothness, yet stays below a flat image; another network "
+        f"least {gain.value or 0:.1f} dB, mostly by smoothness, yet stays below the flat mean colour; another network "
         f"identifies {alone.sum():.0f} of {len(alone)} images restored alone, and {shared.sum():.0f} of {len(shared)} "
         f"in batches of {ends[1]}.",
         true=bool(gain.agrees and smooth.agrees and known["gs-alone"].agrees)
