@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -29,11 +28,6 @@ def tried(count: int) -> settings:
     """Return how many examples a test has: so many, always the same; and many more, of chance, when asked for."""
     quiet = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
     return settings(max_examples=count * TIMES, derandomize=TIMES == 1, suppress_health_check=quiet)
-
-
-@pytest.fixture(autouse=True)
-def at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 def check_one_line(read: Callable[[], object]) -> None:

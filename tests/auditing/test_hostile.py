@@ -6,15 +6,13 @@ import functools
 import os
 import re
 import signal
-import struct
 import subprocess
 import sys
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -27,11 +25,12 @@ from gradleak.auditing import Report, folders, loading, options
 from gradleak.auditing.measuring import Truth
 from gradleak.book import pages
 from gradleak.errors import GradleakError, StorageError
+from tests.auditing.networks import Net
 from tests.book.test_faults import AUDITED, Child, brought
 from tests.patience import wait_until
 from tests.test_cli import call
 
-WORDS = ["audit", "brought:at", "--data", "brought:batches", "--batch-size", "1,2", "--steps", "2", "--out", "report"]
+WORDS = ["--data", "brought:batches", "--batch-size", "1,2", "--steps", "2"]
 
 
 class Mute(Exception):
@@ -51,53 +50,43 @@ def wait() -> None:
 
 
 # What a network does in each forward pass from one on.
-DEEDS: dict[str, Callable[[], float | None]] = {
+DEEDS: dict[str, Callable[[], object]] = {
+    "nothing": lambda: None,
     "raise": lambda: fails(RuntimeError("first\nsecond")),
     "exit": lambda: sys.exit(0),
     "leave": lambda: fails(BaseException()),
     "mute": lambda: fails(Mute()),
-    "print": lambda: print("noise"),
-    "move": lambda: os.chdir("/"),
     "spoil": lambda: float("nan"),
     "ctrl-c": lambda: signal.raise_signal(signal.SIGINT),
     "wait": wait,
 }
 
 
-class At(nn.Module):
-    """A network that does a deed in each forward pass from this one on."""
+def at(moment: int, deed: str) -> nn.Module:
+    """Return a network that does a deed in each forward pass from this one on."""
 
-    def __init__(self, moment: int, deed: str) -> None:
-        super().__init__()
-        self.body, self.moment, self.deed, self.passes = brought.make(), moment, DEEDS[deed], 0
+    def compute(net: Any, x: Tensor) -> object:
+        factor = DEEDS[deed]() if net.passes >= moment else None
+        return net.body(x) * (1 if factor is None else factor)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits."""
-        self.passes += 1
-        factor = self.deed() if self.passes >= self.moment else None
-        logits: Tensor = self.body(x) * (1 if factor is None else factor)
-        return logits
+    return Net(compute, body=brought.make())
 
 
-@pytest.fixture(autouse=True)
-def at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, "brought", brought)  # type: ignore[arg-type]
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "spare"))
-    monkeypatch.setattr("tempfile.tempdir", None)
-    (tmp_path / "spare").mkdir()
+Audit = Callable[..., tuple[int, str]]
 
 
-def audited(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, at: str = "99 raise", *words: str
-) -> tuple[int, str]:
+@pytest.fixture
+def audited(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Audit:
     """Audit a network that does a deed; return the code and the errors, of which there is one line at most."""
-    moment, deed = at.split()
-    monkeypatch.setattr(brought, "at", lambda: At(int(moment), deed), raising=False)
-    code, _, err = call(capsys, *WORDS, *words)
-    assert err.count("\n") == (code != 0)
-    assert err == "" or err.startswith("gradleak: ")
-    return code, err
+
+    def run(deed: str = "nothing", moment: int = 1, *words: str) -> tuple[int, str]:
+        monkeypatch.setattr(brought, "at", lambda: at(moment, deed), raising=False)
+        code, _, err = call(capsys, "audit", "brought:at", *WORDS, *words)
+        assert err.count("\n") == (code != 0)
+        assert err == "" or err.startswith("gradleak: ")
+        return code, err
+
+    return run
 
 
 @functools.cache
@@ -106,80 +95,44 @@ def plain() -> Report:
     return options.report(AUDITED)
 
 
-def earlier(place: Path = Path("report")) -> dict[str, bytes]:
-    """Write a report into a folder, and a file of somebody's own; return what lies there."""
-    plain().write(place)
-    (place / folders.FIGURES / "mine.png").write_bytes(b"mine")
-    return content(place)
+def earlier() -> dict[str, bytes]:
+    """Write a report, and a file of somebody's own; return what lies in the folder."""
+    plain().write("report")
+    put("report/figures/mine.png")
+    return content("report")
 
 
-def content(place: Path) -> dict[str, bytes]:
+def content(place: str) -> dict[str, bytes]:
     """Return the files of a folder by their names, the lock's left out."""
-    files = (file for file in place.rglob("*") if file.is_file() and file.suffix != ".lock")
+    files = (file for file in Path(place).rglob("*") if file.is_file() and file.suffix != ".lock")
     return {str(file.relative_to(place)): file.read_bytes() for file in files}
 
 
 def written() -> Report:
     """Return the report that lies in the folder; it is whole, and so are the files that it lists."""
     report = Report.from_json(Path("report/report.json").read_bytes())
-    assert {one.name for one in report.files} == content(Path("report")).keys() - {"report.json", "figures/mine.png"}
+    assert {one.name for one in report.files} == content("report").keys() - {"report.json", "figures/mine.png"}
     assert all(folders._sha256(Path("report") / one.name) == one.sha256 for one in report.files)
     return report
 
 
 # ------------------------------------------------------------------------------------------------------------- models
-def untrained() -> nn.Module:
-    model = brought.make()
-    nn.init.constant_(model[0].weight, float("nan"))
-    return model
-
-
-MODELS: dict[str, Callable[[], object]] = {
-    "'brought:model()' failed: SystemExit: 0": lambda: sys.exit(0),
-    "'brought:model()' failed: BaseException": lambda: fails(BaseException()),
-    "the model returns int, not a tensor of logits": lambda: nn.Sequential(brought.make(), Constant()),
-    "the model does not take inputs of shape": lambda: brought.make().half(),
-    "no parameter of Sequential needs a gradient": lambda: brought.make().requires_grad_(False),
-    "'0.weight' holds NaN or infinite values": untrained,
-}
-
-
-class Constant(nn.Module):
-    """A layer that returns a number."""
-
-    def forward(self, x: Tensor) -> int:
-        """Return 1."""
-        return 1
-
-
-@pytest.mark.parametrize("message", MODELS)
-def test_a_model_that_cannot_be_audited_is_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, message: str
-) -> None:
+@pytest.mark.parametrize(
+    ("deed", "moment"), [("raise", 2), ("raise", 3), ("raise", 9), ("exit", 4), ("leave", 4), ("mute", 4), ("spoil", 5)]
+)
+def test_what_was_found_before_a_model_broke_down_is_kept(audited: Audit, deed: str, moment: int) -> None:
     before = earlier()
-    monkeypatch.setattr(brought, "model", MODELS[message], raising=False)
-    code, _, err = call(capsys, "audit", "brought:model", *WORDS[2:])
-    assert (code, err.count("\n")) == (2, 1)
-    assert message in err
-    assert content(Path("report")) == before
-
-
-@pytest.mark.parametrize("deed", ["2 raise", "3 raise", "5 raise", "9 raise", "4 exit", "4 leave", "4 mute", "5 spoil"])
-def test_what_was_found_before_a_model_broke_down_is_kept(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, deed: str
-) -> None:
-    before = earlier()
-    code, err = audited(capsys, monkeypatch, deed)
+    code, err = audited(deed, moment)
     assert "second" not in err
-    if deed[0] == "2":  # nothing was observed yet
-        assert (code, content(Path("report"))) == (2, before)
+    if moment == 2:  # nothing was observed yet
+        assert (code, content("report")) == (2, before)
         return
     assert code == 3
     report = written()
     assert err.startswith(f"gradleak: the audit is not whole: {report.broken[0]}")
     assert any(one.attack == "exact labels" or "RLG" in one.attack for one in report.findings)
     assert all(f"Not whole: {one}" in report.notes for one in report.broken)
-    assert content(Path("report"))["figures/mine.png"] == b"mine"
+    assert content("report")["figures/mine.png"] == b"mine"
 
 
 @pytest.mark.parametrize("value", [1e300, float("inf"), float("nan")])
@@ -189,15 +142,6 @@ def test_what_an_attack_found_is_measured_however_large_it_is(value: float) -> N
     wrong[1, 0] = value
     found = Truth(rows, rows, rows, "vectors").measured(Answer(labels=wrong, features=wrong, inputs=wrong))
     assert found == {name: pytest.approx(2 / 3) for name in ("labels", "features", "inputs")}
-
-
-@pytest.mark.parametrize("deed", ["1 print", "1 move"])
-def test_a_model_that_prints_or_goes_elsewhere_is_audited(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, deed: str
-) -> None:
-    assert audited(capsys, monkeypatch, deed) == (0, "")
-    os.chdir(tmp_path)
-    assert written().broken == []
 
 
 # -------------------------------------------------------------------------------------------------------------- files
@@ -211,97 +155,66 @@ def link(name: str, target: str) -> None:
     Path(name).symlink_to(target)
 
 
-def picture(name: str) -> bytes:
-    """Write an image, and return its bytes."""
-    Path(name).parent.mkdir(exist_ok=True)
-    Image.fromarray(np.full((40, 40, 3), 9, dtype=np.uint8)).save(name)
-    return Path(name).read_bytes()
-
-
-def claiming(side: int) -> bytes:
-    """Return an image that says it has so many pixels to a side."""
-    head = b"IHDR" + struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    ends = struct.pack(">I", zlib.crc32(head)), struct.pack(">I", 0), b"IDAT", struct.pack(">I", zlib.crc32(b"IDAT"))
-    return b"".join([b"\x89PNG\r\n\x1a\n", struct.pack(">I", 13), head, *ends])
-
-
-def packed(name: str, size: int) -> None:
+def packed(name: str) -> None:
     with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("archive/data/0", bytes(size))
+        archive.writestr("archive/data/0", bytes(4096))
 
 
 def promising(name: str) -> None:
     """Write a header of weights that are not there."""
     header = b'{"w": {"dtype": "F32", "shape": [1099511627776], "data_offsets": [0, 4398046511104]}}'
-    put(name, struct.pack("<Q", len(header)) + header)
+    put(name, len(header).to_bytes(8, "little") + header)
 
 
-IMAGES = functools.partial(loading.samples_of, "data")
-WEIGHTS = functools.partial(loading.state_of, Path("a.pt"))
-ARCHIVE = functools.partial(loading.samples_of, "a.npz")
-# The file, the function that reads it, and the message.
-FILES: list[tuple[Callable[[], object], Callable[[], object], str]] = [
-    (lambda: Path("data/dir.png").mkdir(parents=True), IMAGES, "there is no image in the folder 'data'"),
-    (lambda: put("data/a.png", picture("data/a.png")[:60]), IMAGES, "'a.png' cannot be read as an image"),
-    (lambda: put("data/a.png", claiming(12_000)), IMAGES, "'a.png' cannot be read as an image: Image size"),
-    (lambda: link("data/a.png", "a.png"), IMAGES, "'a.png' cannot be read as an image"),
-    (lambda: (put("data/a"), os.mkfifo("data/a.png")), IMAGES, "'a.png' cannot be read as an image: it is not a"),
-    (lambda: link("data", "data"), IMAGES, "unknown dataset"),
-    (lambda: put("a.npz", b""), ARCHIVE, "'a.npz' cannot be read"),
-    (lambda: os.mkfifo("a.npz"), ARCHIVE, "'a.npz' cannot be read: it is not a"),
-    (lambda: packed("a.npz", 4096), ARCHIVE, "'a.npz' declares a size"),
-    (lambda: os.mkfifo("a.pt"), WEIGHTS, "'a.pt' cannot be read as weights: it is not"),
-    (lambda: packed("a.pt", 4096), WEIGHTS, "'a.pt' declares a size"),
-    (lambda: promising("a.safetensors"), lambda: loading.state_of(Path("a.safetensors")), "its header declares"),
-    (lambda: None, lambda: loading.samples_of("brought:at"), "'brought:at' cannot be had"),
-    (lambda: None, lambda: loading.samples_of("pho\ntos"), "unknown dataset 'pho tos'"),
-]
-
-
-@pytest.mark.parametrize(("prepare", "read", "message"), FILES)
+@pytest.mark.parametrize(
+    ("name", "write", "message"),
+    [
+        ("data", lambda: Path("data/dir.png").mkdir(parents=True), "there is no image in the folder 'data'"),
+        (
+            "data",
+            lambda: (put("data/a"), Image.new("1", (12_000, 12_000)).save("data/a.png")),
+            "'a.png' cannot be read as an image: Image size",
+        ),
+        ("data", lambda: link("data/a.png", "a.png"), "'a.png' cannot be read as an image"),
+        ("data", lambda: (put("data/a"), os.mkfifo("data/a.png")), "cannot be read as an image: it is not a regular"),
+        ("a.npz", lambda: packed("a.npz"), "'a.npz' declares a size"),
+        ("a.pt", lambda: os.mkfifo("a.pt"), "'a.pt' cannot be read as weights: it is not"),
+        ("a.safetensors", lambda: promising("a.safetensors"), "its header declares"),
+    ],
+)
 def test_hostile_files_are_refused_in_one_line(
-    monkeypatch: pytest.MonkeyPatch, prepare: Callable[[], object], read: Callable[[], object], message: str
+    monkeypatch: pytest.MonkeyPatch, name: str, write: Callable[[], object], message: str
 ) -> None:
     monkeypatch.setattr(loading, "MOST_BYTES", 4095)
-    prepare()
+    write()
     with pytest.raises(GradleakError, match=re.escape(message)) as caught:
-        read()
+        loading.state_of(Path(name)) if name in ("a.pt", "a.safetensors") else loading.samples_of(name)
     assert "\n" not in str(caught.value)
 
 
-def test_a_folder_linked_into_itself_is_read() -> None:
-    picture("data/a.png")
-    link("data/again", ".")
-    assert len(loading.samples_of("data").inputs) == 1
-
-
 # ------------------------------------------------------------------------------------------------------------ folders
-FOLDERS: list[tuple[Callable[[], object], str]] = [
-    (lambda: put("report"), "cannot write files into the folder 'report': File exists"),
-    (lambda: link("report", "/proc/self"), "cannot write files into the folder 'report'"),
-    (lambda: put("report/report.json", b'{"mine": 1}'), "is not the report of an audit"),
-    (lambda: put("report/report.json"), "report.json in the folder 'report' is not"),
-    (lambda: link("report/report.json", "gone"), "is not the report of an audit"),
-    (lambda: put("report/report.json", b'{"schema": "gradleak-audit/1"}'), "does not list its files"),
-    (lambda: put("report/index.html"), "'index.html' in the folder 'report' was not"),
-    (lambda: (earlier(), put("report/index.html")), "or was changed since: move it"),
-    (lambda: put("report/figures"), "'figures' in the folder 'report' was not"),
-    (lambda: link("report/figures", ".."), "'figures' in the folder 'report' was not written"),
-    (lambda: put(f"report/{folders.UNFINISHED}/mine"), "'.gradleak-unfinished/mine' in the folder"),
-    (lambda: link(f"report/{folders.UNFINISHED}", ".."), "'.gradleak-unfinished/"),
-]
-
-
-@pytest.mark.parametrize(("prepare", "message"), FOLDERS)
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda: put("report"), "cannot write files into the folder 'report': File exists"),
+        (lambda: link("report", "/proc/self"), "cannot write files into the folder 'report'"),
+        (lambda: put("report/report.json", b'{"mine": 1}'), "is not the report of an audit"),
+        (lambda: put("report/report.json", b'{"schema": "gradleak-audit/1"}'), "does not list its files"),
+        (lambda: put("report/index.html"), "'index.html' in the folder 'report' was not"),
+        (lambda: (earlier(), put("report/index.html")), "or was changed since: move it"),
+        (lambda: link("report/figures", ".."), "'figures' in the folder 'report' was not written"),
+        (lambda: put(f"report/{folders.UNFINISHED}/mine"), "'.gradleak-unfinished/mine' in the folder"),
+    ],
+)
 def test_a_folder_that_is_not_an_audit_s_is_refused_before_the_work(
     capsys: pytest.CaptureFixture[str], prepare: Callable[[], object], message: str
 ) -> None:
     prepare()
-    before = content(Path())
-    code, _, err = call(capsys, "audit", "nowhere:make", *WORDS[2:])
+    before = content(".")
+    code, _, err = call(capsys, "audit", "nowhere:make", *WORDS)
     assert (code, err.count("\n")) == (2, 1)
     assert message in err
-    assert content(Path()) == before
+    assert content(".") == before
 
 
 def test_a_report_takes_the_place_of_an_earlier_one_and_of_nothing_else() -> None:
@@ -316,21 +229,21 @@ def test_a_report_takes_the_place_of_an_earlier_one_and_of_nothing_else() -> Non
     report = Report.from_json(Path("report/report.json").read_bytes())
     put("report/report.json", report.model_copy(update={"files": [*report.files, outside]}).to_json().encode())
     plain().model_copy(update={"costs": [], "pictures": []}).write("report")
-    after = content(Path("report"))
+    after = content("report")
     assert after.keys() == own | {"report.json", "index.html"}
     assert {after[name] for name in own} == {Path("outside.png").read_bytes()} == {b"mine"}
 
 
 def test_a_figure_s_name_that_is_taken_keeps_the_report_elsewhere(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    audited: Audit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(Path.cwd()))
     put("report/figures/frontier.svg")
-    before = content(Path("report"))
-    code, err = audited(capsys, monkeypatch, "99 raise", "--defense", "none,clip/1")
+    code, err = audited("nothing", 1, "--defense", "none,clip/1")
     assert code == 2
     assert "'figures/frontier.svg' in the folder 'report' was not written by an audit" in err
-    assert content(Path("report")) == before
-    (page,) = Path("spare").rglob("index.html")
+    assert content("report") == {"figures/frontier.svg": b"mine"}
+    (page,) = Path().rglob("index.html")
     assert f"the report was written to {page.absolute()} instead" in err
     assert Report.from_json((page.parent / "report.json").read_bytes()).findings
 
@@ -361,7 +274,7 @@ def dying(write: Callable[[], object], moment: int) -> Callable[[], None]:
 def test_a_kill_at_each_change_of_the_disk_loses_nothing_and_is_mended_by_the_next_report() -> None:
     second = plain().model_copy(update={"costs": [], "pictures": [], "notes": ["the second"]})
     second.write("wanted")
-    wanted = content(Path("wanted"))
+    wanted = content("wanted")
     moment, phases, killed = 0, set(), -signal.SIGKILL
     while killed:
         moment += 1
@@ -370,34 +283,34 @@ def test_a_kill_at_each_change_of_the_disk_loses_nothing_and_is_mended_by_the_ne
         new = bool(Report.from_json(Path("report/report.json").read_bytes()).notes)
         phases.add(new)
         if not new:  # the earlier report is whole
-            assert content(Path("report")).items() >= before.items()
+            assert content("report").items() >= before.items()
         assert Child(dying(lambda: second.write("report"), moment)).code() in (0, -signal.SIGKILL)
         second.write("report")
-        assert content(Path("report")) == wanted | {"figures/mine.png": b"mine"}
+        assert content("report") == wanted | {"figures/mine.png": b"mine"}
         assert not Path("report", folders.UNFINISHED).exists()
     assert phases == {False, True}
     assert moment > 8
 
 
 @pytest.mark.usefixtures("listening")
-@pytest.mark.parametrize("moment", ["maker", "4", "15", "writing"])
+@pytest.mark.parametrize("moment", ["maker", "pass 4", "pass 15", "writing"])
 def test_ctrl_c_is_one_line_and_keeps_what_was_found(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, moment: str
+    audited: Audit, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    before, real, make = earlier(), folders.replace, brought.make
+    before, real, make, stop = earlier(), folders.replace, brought.make, DEEDS["ctrl-c"]
     if moment == "maker":
-        monkeypatch.setattr(brought, "make", lambda: (DEEDS["ctrl-c"](), make())[1])
+        monkeypatch.setattr(brought, "make", lambda: (stop(), make())[1])
     if moment == "writing":
-        monkeypatch.setattr(folders, "replace", lambda *told: (signal.raise_signal(signal.SIGINT), real(*told)))
-    code, err = audited(capsys, monkeypatch, f"{moment} ctrl-c" if moment.isdigit() else "1 print")
+        monkeypatch.setattr(folders, "replace", lambda *arguments: (stop(), real(*arguments)))
+    code, err = audited("ctrl-c", int(moment[5:])) if moment.startswith("pass") else audited()
     assert code == 130
-    if moment in ("15", "writing"):
+    if moment in ("pass 15", "writing"):
         assert err == "gradleak: interrupted; the report has the results so far\n"
-        assert written().interrupted == (moment == "15")
+        assert written().interrupted == (moment == "pass 15")
         assert written().findings
     else:
         assert err == "gradleak: interrupted; no report is written\n"
-        assert content(Path("report")) == before
+        assert content("report") == before
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -418,24 +331,19 @@ main()
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "gradleak: interrupted; nothing was begun\n")
 
 
-def test_a_second_audit_in_a_folder_is_refused(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = Child(lambda: audited(capsys, monkeypatch, "9 wait"))
+def test_a_second_audit_in_a_folder_is_refused(audited: Audit) -> None:
+    first = Child(lambda: audited("wait", 9))
     wait_until(Path("waiting").exists)
     line = "another process is writing to the folder 'report'"
-    assert audited(capsys, monkeypatch) == (2, f"gradleak: {line}\n")
+    assert audited() == (2, f"gradleak: {line}\n")
     with pytest.raises(StorageError, match=line):
         plain().write("report")
     Path("go").touch()
     assert first.code() == 0
     assert written().broken == []
-    plain().write("report")
 
 
-# ---------------------------------------------------------------------------------------------------- other commands
-
-
+# ----------------------------------------------------------------------------------------------------- other commands
 def gone(*_: object) -> None:
     try:
         raise BrokenPipeError

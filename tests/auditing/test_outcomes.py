@@ -6,17 +6,17 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 import gradleak
 from gradleak import sequences
-from gradleak.auditing import Report, loading, options
+from gradleak.auditing import Report
 from gradleak.auditing.reach import reach_of
 from gradleak.auditing.sentences import of_outcomes
 from gradleak.auditing.subject import proofs, subject_of
@@ -24,45 +24,32 @@ from gradleak.errors import InputError
 from gradleak.hunting import BROKEN
 from gradleak.leak import Leak
 from gradleak.losses import CrossEntropy, Focal, Loss
-from gradleak.models.language import build_language_model
-from tests.auditing.test_audit import mlp, vectors
-from tests.auditing.test_command import at_work
+from tests.auditing.networks import Net, mlp, vectors
+from tests.auditing.test_audit import why
 from tests.test_cli import call
-
-__all__ = ["at_work"]
 
 
 class OnceOnly(torch.autograd.Function):
     """The square, whose gradient cannot be differentiated again."""
 
     @staticmethod
-    def forward(x: torch.Tensor) -> torch.Tensor:
+    def forward(x: Tensor) -> Tensor:
         return x.square()
 
     @staticmethod
-    def setup_context(ctx: object, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
-        ctx.save_for_backward(*inputs)  # type: ignore[attr-defined]
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
-        (x,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        found: torch.Tensor = 2 * x * grad
-        return found
-
-
-class Squared(nn.Module):
-    """A layer that a custom kernel computes."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = OnceOnly.apply(x)
-        return found
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return 2 * ctx.saved_tensors[0] * grad
 
 
 def once_only() -> nn.Sequential:
     """Return a network whose body has no second derivative."""
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 4, 3), Squared(), nn.Flatten(), nn.Linear(4 * 36, 10))
+    return nn.Sequential(nn.Conv2d(3, 4, 3), Net(lambda _, x: OnceOnly.apply(x)), nn.Flatten(), nn.Linear(4 * 36, 10))
 
 
 def outcome(report: Report, target: str, place: int = 0) -> tuple[str, str]:
@@ -80,7 +67,7 @@ def test_inputs_that_matching_broke_down_on_were_not_attacked() -> None:
     report = silent()
     state, why = outcome(report, "inputs")
     assert state == "not attacked"
-    assert why.startswith("gradient matching: the search cannot run and differentiate Sequential: its Squared fails")
+    assert why.startswith("gradient matching: the search cannot run and differentiate Sequential: its Net fails")
     assert report.table()[0]["inputs"] == "not attacked"
     assert outcome(report, "features") == ("recovered", "")
     told = of_outcomes(report)
@@ -92,9 +79,8 @@ def test_inputs_that_matching_broke_down_on_were_not_attacked() -> None:
 
 def test_a_limit_refuses_what_was_not_attacked_unless_it_is_allowed() -> None:
     report = silent()
-    with pytest.raises(
-        InputError, match=r"no attack measured 'inputs' .*batch of 1 and in 1 more case.*cannot run and differentiate"
-    ) as caught:
+    line = r"no attack measured 'inputs' .*batch of 1 and in 1 more case.*cannot run and differentiate"
+    with pytest.raises(InputError, match=line) as caught:
         report.above({"inputs": 0.5})
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="no attack measured 'image-psnr'"):
@@ -108,6 +94,7 @@ def test_a_limit_refuses_what_was_not_attacked_unless_it_is_allowed() -> None:
 def test_one_case_that_was_not_attacked_counts_among_others_that_were() -> None:
     report = gradleak.audit(mlp(), *vectors(), batch_sizes=(1, 4), loss=Focal(), steps=2)
     assert [outcome(report, "inputs", place)[0] for place in (0, 1)] == ["recovered", "not attacked"]
+    assert "this is Focal" in why(report, "label of one sample")
     assert report.worst("inputs", batch_size=1) == report.worst("inputs", allow_not_attacked=True) == 1
     with pytest.raises(InputError, match="batch of 4"):
         report.worst("inputs")
@@ -123,6 +110,7 @@ def test_the_command_says_it_first_and_fails(capsys: pytest.CaptureFixture[str])
     assert code == 2
     assert err.startswith("gradleak: no attack measured 'inputs'")
     assert err.count("\n") == 1
+    assert "Not whole: gradient matching" in out
     assert out.index("recovered, 100 %") < out.index("inputs not attacked: gradient matching") < out.index("B = 1")
     assert Report.from_json(Path("report/report.json").read_text()).outcomes
     # The limit may pass, but matching broke down on the network, so that the audit is not whole.
@@ -131,46 +119,34 @@ def test_the_command_says_it_first_and_fails(capsys: pytest.CaptureFixture[str])
     assert err.startswith("gradleak: the audit is not whole: gradient matching: the search cannot run")
 
 
+def attending(net: Any, x: Tensor) -> Any:
+    q, k, v = net.patch(x).flatten(2).mT.unflatten(2, (3, 1, 4)).permute(2, 0, 3, 1, 4)
+    return net.head(F.scaled_dot_product_attention(q, k, v)[:, 0].mean(dim=1))
+
+
 def test_attention_is_matched_under_the_plain_kernel() -> None:
-    class Attending(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.patch, self.head = nn.Conv2d(3, 12, 4, 4), nn.Linear(4, 10)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            q, k, v = self.patch(x).flatten(2).mT.unflatten(2, (3, 1, 4)).permute(2, 0, 3, 1, 4)
-            logits: torch.Tensor = self.head(F.scaled_dot_product_attention(q, k, v)[:, 0].mean(dim=1))
-            return logits
-
     torch.manual_seed(0)
-    model, inputs = Attending(), torch.rand(2, 3, 8, 8)
-    report = gradleak.audit(model, inputs, torch.arange(2), batch_sizes=(1,), steps=2)
+    model = Net(attending, patch=nn.Conv2d(3, 12, 4, 4), head=nn.Linear(4, 10))
+    report = gradleak.audit(model, torch.rand(2, 3, 8, 8), torch.arange(2), batch_sizes=(1,), steps=2)
     assert outcome(report, "inputs") == ("not recovered", "")
-    leak = gradleak.observe(model, inputs[:1], torch.tensor([0]))
-    hot = F.one_hot(torch.tensor([0]), 10).float()
-    assert len(gradleak.images.polished(leak, inputs[:1] + 1e-3, hot, steps=1).misfits) == 2
 
 
 # -------------------------------------------------------------------------------------------------------- words, tokens
-class Tied(nn.Module):
-    """Token embeddings that are the last layer's weight as well, as GPT-2 has them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.tokens, self.positions = nn.Embedding(200, 16), nn.Embedding(32, 16)
-        self.block = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-        self.head = nn.Linear(16, 200, bias=False)
-        self.head.weight = self.tokens.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.head(self.block(self.tokens(x) + self.positions(torch.arange(x.shape[1]))))
-        return logits
+def tied() -> nn.Module:
+    """Return a network whose token embeddings are the last layer's weight as well, as in GPT-2."""
+    torch.manual_seed(0)
+    block = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    model = Net(
+        lambda net, x: net.head(net.block(net.tokens(x))),
+        tokens=nn.Embedding(200, 16), block=block, head=nn.Linear(16, 200, bias=False),
+    )  # fmt: skip
+    model.get_submodule("head").weight = model.get_parameter("tokens.weight")
+    return model
 
 
 def test_words_of_tied_embeddings_are_not_read_rather_than_a_few_of_them() -> None:
     tokens = torch.randint(200, (2, 2, 10), generator=torch.Generator().manual_seed(0))
-    report = gradleak.audit(Tied(), *tokens, batch_sizes=(1,))
+    report = gradleak.audit(tied(), *tokens, batch_sizes=(1,))
     state, why = outcome(report, "words")
     assert state == "not attacked"
     assert "'tokens.weight' is tied to 'head.weight'" in why
@@ -181,17 +157,6 @@ def test_words_of_tied_embeddings_are_not_read_rather_than_a_few_of_them() -> No
     ]
     with pytest.raises(InputError, match="no attack measured 'words'"):
         report.above({"words": 0.5})
-
-
-def test_noise_on_every_row_of_an_embedding_hides_the_words() -> None:
-    torch.manual_seed(0)
-    model = build_language_model("gru", pieces=300, width=16).double()
-    tokens, targets = sequences.batch_of([[5, 6, 7], [8, 9, 10]])
-    report = gradleak.audit(model, tokens, targets, batch_sizes=(2,), defenses=("none", "gaussian/0.01"))
-    rows = {one.defense: one for one in report.findings if one.attack == "embedding rows"}
-    assert rows["none"].measures == {"words": 1.0}
-    assert (rows["gaussian/0.01"].certificate, rows["gaussian/0.01"].measures) == ("failed", {})
-    assert report.worst("words", defense="none") == 1
 
 
 @pytest.mark.parametrize("change", ["signs", "clipped by tensor"])
@@ -247,7 +212,7 @@ def test_attacks_on_one_gradient_refuse_several_local_steps(attack: str) -> None
 
 # -------------------------------------------------------------------------------------------------------------- proofs
 def proved(model: nn.Module, count: int = 3, *, loss: Loss | None = None, again: bool = False) -> str:
-    inputs, targets = (value[:count] for value in vectors())
+    inputs, targets = vectors(count)
     if again:
         inputs, targets = inputs[:1].repeat(count, 1), targets[:1].repeat(count)
     leak = gradleak.observe(model.double(), inputs.double(), targets, loss=loss)
@@ -280,6 +245,7 @@ def shared() -> nn.Module:
     ("told", "why", "still"),
     [
         (lambda: proved(mlp()), "", "labels and features are determined every layer's inputs follow"),
+        (lambda: proved(mlp(), 60), "", ""),  # more samples than equations
         (lambda: proved(mlp(), loss=Focal()), "the loss is another than cross-entropy", ""),
         (lambda: proved(frozen("4.weight")), "'4.weight' is frozen", ""),
         (lambda: proved(frozen("4.bias")), "'4.bias' is frozen", ""),
@@ -320,40 +286,27 @@ def test_a_last_layer_s_frozen_bias_is_in_its_logits_still() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ the rest
-class Table(nn.Module):
-    """A network that takes a table of numbers, of which the first is a category."""
+def table(*categories: int, numbers: int = 0) -> nn.Module:
+    """Return a network that takes rows whose first columns are categories, and whose others are numbers."""
+    torch.manual_seed(0)
+    kinds = nn.ModuleList(nn.Embedding(count, 4) for count in categories)
 
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.kinds, self.head = nn.Embedding(5, 8), nn.Linear(8 + 6, 4)
+    def compute(net: Any, x: Tensor) -> object:
+        embedded = [kind(x[:, place].long()) for place, kind in enumerate(net.kinds)]
+        return net.head(torch.cat([*embedded, x[:, len(embedded) :]], dim=1))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.head(torch.cat([self.kinds(x[:, 0].long()), x[:, 1:]], dim=1))
-        return logits
-
-
-class Columns(nn.Module):
-    """A network whose every column is a category with an embedding of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.kinds = nn.ModuleList(nn.Embedding(count, 4) for count in (50, 3))
-        self.head = nn.Linear(8, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.head(torch.cat([kind(x[:, place]) for place, kind in enumerate(self.kinds)], dim=1))
-        return logits
+    return Net(compute, kinds=kinds, head=nn.Linear(4 * len(categories) + numbers, 4))
 
 
-def test_categories_are_tried_with_categories() -> None:
-    rows = torch.cat([torch.arange(6.0).remainder(5)[:, None], torch.randn(6, 6)], dim=1)
-    report = gradleak.audit(Table(), rows, torch.arange(6) % 4, batch_sizes=(1,), steps=2)
-    assert report.facts["its features"] == "of both signs"
-    assert outcome(report, "labels")[0] == "recovered"
-    columns = torch.stack([torch.arange(6) * 8, torch.arange(6) % 3], dim=1)
-    report = gradleak.audit(Columns(), columns, torch.arange(6) % 4, batch_sizes=(1,), steps=2)
+@pytest.mark.parametrize(
+    ("model", "rows"),
+    [
+        (table(5, numbers=6), torch.cat([torch.arange(6.0).remainder(5)[:, None], torch.randn(6, 6)], dim=1)),
+        (table(50, 3), torch.stack([torch.arange(6) * 8, torch.arange(6) % 3], dim=1)),
+    ],
+)
+def test_categories_are_tried_with_categories(model: nn.Module, rows: Tensor) -> None:
+    report = gradleak.audit(model, rows, torch.arange(6) % 4, batch_sizes=(1,), steps=2)
     assert outcome(report, "labels")[0] == "recovered"
 
 
@@ -368,19 +321,55 @@ def test_where_nothing_can_be_compared_an_answer_without_a_certificate_is_no_rec
     assert outcome(sure, "labels")[0] == "recovered"
 
 
-def test_the_minutes_begin_after_the_imports(monkeypatch: pytest.MonkeyPatch) -> None:
-    make, left, now = loading.model_of, [], [0.0]
+# ------------------------------------------------------------------------------ networks that change when they run
+@torch.no_grad()
+def shrinks(net: Any, _: Tensor) -> None:
+    net.first.weight *= 0.9
 
-    def slow(text: str, *, seed: int = 0) -> nn.Module:
-        now[0] += 1000.0
-        return make(text, seed=seed)
 
-    monkeypatch.setattr(options, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(loading, "model_of", slow)
-    monkeypatch.setattr(options, "audit", lambda *_, minutes, **__: left.append(minutes))
-    chosen = options.Options(
-        "brought:make", "brought:batches", None, "1", None, "none", "cross-entropy", 0.5, None, True, None, None, 0.1,
-        1, 0.0, 0.0, None, 0,
-    )  # fmt: skip
-    options.report(chosen)
-    assert left == [(1 - options.WRITING) * 0.5]
+@torch.no_grad()
+def renormalises(net: Any, _: Tensor) -> None:
+    net.head.weight /= net.head.weight.norm()
+
+
+@torch.no_grad()
+def counts(net: Any, _: Tensor) -> None:
+    net.calls += 1
+
+
+def audited(change: Callable[[Any, Tensor], Tensor | None]) -> Report:
+    """Audit a network that changes its own tensors, or its inputs, in each forward pass."""
+    torch.manual_seed(0)
+
+    def compute(net: Any, x: Tensor) -> object:
+        other = change(net, x)
+        return net.head(net.first(x if other is None else other).relu())
+
+    model = Net(compute, first=nn.Linear(6, 8), head=nn.Linear(8, 5))
+    model.register_buffer("calls", torch.zeros(1))
+    inputs = torch.rand(4, 6, generator=torch.Generator().manual_seed(0))
+    return gradleak.audit(model, inputs, torch.arange(4), batch_sizes=(1, 2), steps=1)
+
+
+def test_weights_that_change_in_each_pass_are_refused() -> None:
+    with pytest.raises(InputError, match=r"each forward pass of Net changes its own parameters \('first.weight'\)"):
+        audited(shrinks)
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        (lambda net, x: None, ""),
+        (renormalises, "the first forward pass changed 'head.weight', and the audit is of the network with these"),
+        (counts, "each forward pass changes 'calls', but a second pass gives the same gradient"),
+        (lambda net, x: x + 0.1 * torch.randn_like(x), "a second pass on the same batch gives another gradient"),
+        (lambda net, x: x * net.passes, "a second pass on the same batch gives another gradient"),
+    ],
+)
+def test_what_changes_is_said_in_one_line(change: Callable[[Any, Tensor], Tensor | None], note: str) -> None:
+    report = audited(change)
+    # A network that changes tensors in place cannot be run for several attacks at once, which other notes say.
+    notes = [one[: len(note)] for one in report.notes if not one.startswith("Not whole: ")]
+    assert notes == ([note] if note else [])
+    assert not any("vmap" in one for one in report.notes)
+    assert not any(one.certificate == "exact" and one.measures["inputs"] < 1 for one in report.findings)
