@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -24,10 +26,10 @@ def leak() -> Leak:
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_name_stands_for_its_engine_with_its_settings(name: str) -> None:
     own = preset(name)
-    if name in MATCHING:
-        engine, short = match, {"optimizer": replace(own["optimizer"], steps=2)}
-    else:  # statistics are those of batch norms, and this network has none
-        engine, short = restore_batches, {"settings": replace(own["settings"], steps=2, statistics=0.0)}
+    # Statistics are those of batch norms, and this network has none.
+    changes = {"optimizer": {}, "settings": {"statistics": 0.0}}
+    short = {part: replace(own[part], steps=2, **changes[part]) for part in changes if part in own}
+    engine: Callable[..., Any] = match if name in MATCHING else restore_batches
     found, again = own.run(leak(), **short), engine(leak(), **{**own, **short})
     assert torch.isfinite(found.losses).all()
     assert torch.equal(found.images, again.images)
