@@ -69,23 +69,6 @@ def test_repeated_steps_give_what_a_loop_gives(graphs: list[Graph], times: int) 
     assert len(graphs) == (times > devices.FEW_STEPS)
 
 
-@pytest.mark.parametrize("fails_at", [1, 2])
-def test_steps_that_cannot_be_recorded_are_taken(graphs: list[Graph], fails_at: int) -> None:
-    """Trying fails on the first call, and recording, for instance for want of memory, on the second."""
-    calls = 0
-
-    def step(at: Tensor) -> State:
-        nonlocal calls
-        calls += 1
-        if calls == fails_at:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return (at * 2,)
-
-    found = devices.repeated(step, (drawn(3),), 10)
-    assert torch.equal(found[0], drawn(3) * 2**10)
-    assert calls == 10 + fails_at
-
-
 def test_a_recording_that_fails_leaves_stream_and_draws(graphs: list[Graph]) -> None:
     def drawing(at: Tensor) -> State:
         return (at + torch.rand(3, device="pretended"),)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradleak import devices
 from tests.pretended import Gpu, RefusedError, pretended_gpu
 
 
@@ -63,10 +62,3 @@ def test_it_counts(gpu: Gpu, work: Callable[[Tensor], object], operations: int, 
     before = gpu.operations, gpu.reads
     work(value)
     assert (gpu.operations - before[0], gpu.reads - before[1]) == (operations, reads)
-
-
-def test_its_free_memory_sets_the_size_of_chunks() -> None:
-    with pretended_gpu() as gpu:
-        assert devices.entries_at_once(gpu.device, 1000) == 1000, "none, by default: chunks as on a CPU"
-    with pretended_gpu(memory=8_000_000) as gpu:
-        assert devices.entries_at_once(gpu.device, 1000) == 400_000

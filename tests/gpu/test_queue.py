@@ -15,7 +15,6 @@ import pytest
 
 from gradleak import claims
 from gradleak.book import queue as waiting
-from gradleak.errors import InputError
 from gradleak.runs import recording
 from tests.book.test_queue import EFFORT, undecided
 from tests.checkout import Toy
@@ -92,8 +91,3 @@ def test_a_pack_holds_only_what_the_trials_read(recorded: Toy, tmp_path: Path) -
     assert "gradleak/studies/toy2020/toy.py" in names
     assert "notebooks/toy2020/toy.ipynb" in names
     assert not [name for name in names if name.startswith(("data/", "results/", "wheels/"))]
-
-
-def test_nothing_is_packed_where_nothing_waits(checkout: Toy, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no trial is waiting that would decide a claim"):
-        queue.pack(tmp_path, lacking=())

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 from torch import nn
 
-from gradleak import data, models
+from gradleak import models
 from gradleak.errors import InputError, UnknownName
-from gradleak.models import training
 
 LEAST = {"alexnet": 64, "fcn4": 4, "vgg16": 32, "efficientnet-b0": 32}
+
+
+def test_bad_requests_are_said_clearly() -> None:
+    with pytest.raises(UnknownName, match="unknown network 'lennet': did you mean"):
+        models.build("lennet")
+    with pytest.raises(InputError, match="at least 63 pixels; got 32"):
+        models.build("alexnet", image_size=32)
+    with pytest.raises(InputError, match="there is a choice for vgg16, resnet50-cifar, lenet5"):
+        models.build("lenet", activation="relu")
 
 
 @pytest.mark.parametrize("name", models.names())
@@ -64,8 +70,6 @@ def test_grey_images_of_28_pixels() -> None:
     grey = models.build("llg-lenet", in_channels=1, image_size=28)
     assert grey.body[0].kernel_size == (1, 1)
     assert grey.hidden[0].in_features == 576
-    assert models.build("resnet18", in_channels=1)(torch.rand(1, 1, 32, 32)).shape == (1, 10)
-    assert models.build("small-cnn", in_channels=1, image_size=8)(torch.rand(1, 1, 8, 8)).shape == (1, 10)
 
 
 @pytest.mark.parametrize("name", ["lenet", "resnet50", "alexnet", "llg-cnn"])
@@ -94,45 +98,6 @@ def test_a_seed_decides_and_leaves_the_worlds_alone() -> None:
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(first.head.weight, second.head.weight)
     assert not torch.equal(first.head.weight, other.head.weight)
-
-
-@pytest.mark.parametrize("activation", ["sigmoid", "tanh", "relu", "elu", "selu"])
-@pytest.mark.parametrize("name", ["vgg16", "lenet5", "resnet50-cifar"])
-def test_some_have_a_choice_of_activation(name: str, activation: str) -> None:
-    kinds = {type(module).__name__.lower() for module in models.build(name, activation=activation).modules()}
-    assert kinds & {"sigmoid", "tanh", "relu", "elu", "selu"} == {activation}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"name": "lennet"}, "unknown network 'lennet': did you mean"),
-        ({"name": "lenet", "init": "normal"}, "unknown initialisation 'normal'"),
-        ({"name": "lenet", "classes": 1}, "at least 2 classes"),
-        ({"name": "alexnet", "image_size": 32}, "at least 63 pixels; got 32"),
-        ({"name": "alexnet", "image_size": 64, "in_channels": 1}, "takes 3 input channels"),
-        ({"name": "lenet", "activation": "relu"}, "there is a choice for vgg16, resnet50-cifar, lenet5"),
-        ({"name": "vgg16", "activation": "gelu"}, "unknown activation 'gelu'"),
-    ],
-)
-def test_bad_requests_are_said_clearly(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises((InputError, UnknownName), match=message):
-        models.build(**arguments)  # type: ignore[arg-type]
-
-
-@pytest.mark.skipif(
-    not {"GRADLEAK_DATA", "GRADLEAK_WEIGHTS"} <= set(os.environ),
-    reason="the pretrained network and its test set are in $GRADLEAK_WEIGHTS and $GRADLEAK_DATA, which are not set",
-)
-def test_the_pretrained_resnet20_is_the_one_it_should_be() -> None:
-    model = models.build("resnet20")
-    training._load_pretrained(model, "cifar10_resnet20.pt")
-    test = data.load("cifar10", "test")
-    mean = torch.tensor([0.485, 0.456, 0.406]).reshape(3, 1, 1)
-    std = torch.tensor([0.229, 0.224, 0.225]).reshape(3, 1, 1)
-    with torch.no_grad():
-        right = model((test.images - mean) / std).argmax(dim=1) == test.labels
-    assert float(right.double().mean()) == pytest.approx(0.916, abs=0.002)
 
 
 def test_batch_norm_may_take_the_statistics_of_the_batch_it_is_shown() -> None:

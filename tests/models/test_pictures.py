@@ -8,17 +8,10 @@ import pytest
 import torch
 
 from gradleak import data
-from gradleak.errors import InputError
 from gradleak.models.picture_training import PictureRecipe, learned, trained_generator
-from gradleak.models.pictures import Autoencoder, Denoiser, Generator
+from gradleak.models.pictures import Autoencoder, Denoiser
 
 TINY = PictureRecipe(kind="generator", dataset="photos", width=16, depth=8, epochs=2, batch_size=32)
-
-
-@pytest.fixture
-def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("GRADLEAK_CACHE", str(tmp_path))
-    return tmp_path
 
 
 def test_a_generator_makes_images_in_range_and_knows_unseen_ones(empty_cache: Path) -> None:
@@ -58,8 +51,3 @@ def test_two_trainings_are_bit_identical_and_cached(empty_cache: Path, monkeypat
     for name, value in first.items():
         assert torch.equal(value, second[name])
         assert torch.equal(value, third[name])
-
-
-def test_images_that_cannot_be_halved_are_refused() -> None:
-    with pytest.raises(InputError, match="multiple of 8; got 28"):
-        Generator(4, 1, 28, 8)

@@ -46,13 +46,3 @@ def test_every_utterance_of_a_padded_batch_is_spelled_as_if_alone() -> None:
             torch.testing.assert_close(together[number], alone, atol=2e-2, rtol=0)
     with pytest.raises(InputError, match=r"speech must be \(B, F, 80\)"):
         model.listen(torch.zeros(1, 50, 40))
-
-
-def test_made_up_speech_is_the_same_for_the_same_text() -> None:
-    one = pseudo_speech("good night")
-    assert torch.equal(one, pseudo_speech("good night"))
-    assert one.shape[1] == 80
-    assert 50 < len(one) < 90
-    assert not torch.equal(one[:40], pseudo_speech("good light")[:40])
-    with pytest.raises(InputError, match="empty text"):
-        pseudo_speech("")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -10,10 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak.errors import InputError, UnknownName
 from gradleak.images import GradInversion, observe_statistics, restore_batches
 from gradleak.images.gradinversion.attack import Target, known_of
-from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.images.gradinversion.statistics import stacked
 from gradleak.leak import Leak, observe
 from tests.images.matching.attacked import small
@@ -81,23 +78,14 @@ def test_every_part_is_the_formula_batch_by_batch(settings: GradInversion) -> No
         torch.testing.assert_close(slopes[n].reshape(slope.shape), slope)
 
 
-def test_private_batch_has_no_loss_but_its_own_size() -> None:
+@pytest.mark.parametrize("given", [True, False])
+def test_a_private_batch_has_no_loss_with_given_and_with_recovered_labels(given: bool) -> None:
     leaks, inputs, labels = batches()
-    settings = replace(NOTHING, statistics=1.0, feature=1.0, distance="l2")
-    exact = stacked([observe_statistics(leaks[0].model, part) for part in inputs.split(2)])
-    known = replace(known_of(leaks, labels), there=torch.zeros(2, dtype=torch.bool))
-    target = Target(leaks, known, settings, exact)
-    assert target.losses(inputs.reshape(2, -1), torch.arange(2)).max() < 1e-12
-
-
-def test_recovered_errors_give_the_gradient_that_labels_give() -> None:
-    leaks, inputs, labels = batches()
-    known = known_of(leaks, "recovered")
-    assert known.there.all()
+    known = known_of(leaks, labels if given else "recovered")
     assert torch.equal(known.labels.argmax(dim=2).flatten(), labels)
-    settings = replace(NOTHING, feature=1.0, distance="l2")
-    target = Target(leaks, known, settings, None)
-    assert target.losses(inputs.reshape(2, -1), torch.arange(2)).max() < 1e-12
+    settings = replace(NOTHING, statistics=1.0, feature=0.0 if given else 1.0, distance="l2")
+    exact = stacked([observe_statistics(leaks[0].model, part) for part in inputs.split(2)])
+    assert Target(leaks, known, settings, exact).losses(inputs.reshape(2, -1), torch.arange(2)).max() < 1e-12
 
 
 def test_seeds_of_a_group_are_held_together() -> None:
@@ -121,41 +109,3 @@ def test_batches_and_seeds_as_one_program_are_each_by_itself() -> None:
     first = restore_batches(leaks[0], labels[:2], settings=settings, seeds=2, seed=3)
     torch.testing.assert_close(first.attempts[0], together.attempts[0])
     assert first.curves.diff(dim=-1).max() <= 0
-
-
-def test_a_pyramid_is_the_sum_of_its_resolutions() -> None:
-    leaks, _, labels = batches(1)
-    target = Target(leaks, known_of(leaks, labels), replace(NOTHING, levels=3), None)
-    assert target.size == 2 * 2 * (64 + 16 + 4)
-    places = torch.zeros(1, target.size).double()
-    places[:, : 2 * 2 * 64] = 1
-    places[:, 2 * 2 * 80 :] = 2
-    torch.testing.assert_close(target.inputs(places), torch.full((1, 2, 2, 8, 8), 3.0).double())
-
-
-def test_schedule_warms_up_and_falls_to_zero() -> None:
-    settings = GradInversion(steps=100, warmup=10)
-    rates = [settings.rate_at(step) for step in range(100)]
-    assert rates[0] == pytest.approx(0.01)
-    assert max(rates) == rates[9] == rates[10] == 0.1
-    assert rates[99] < 1e-3
-    assert all(a >= b for a, b in itertools.pairwise(rates[10:]))
-    assert sum(replace(settings, registrations=5).registers(step) for step in range(100)) == 5
-    assert not settings.registers(24)
-
-
-def test_wrong_settings_are_told() -> None:
-    leaks, _, labels = batches()
-    with pytest.raises(UnknownName, match="did you mean 'cosine'"):
-        GradInversion(distance="cosin")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="must not be zero"):
-        GradInversion(gradient=0.0, statistics=0.0)
-    with pytest.raises(InputError, match="labels='recovered'"):
-        restore_batches(leaks, labels, settings=SETTINGS["gradinversion+features"])
-    with pytest.raises(InputError, match="one entry per private sample, 4"):
-        restore_batches(leaks, labels[:3], settings=NOTHING)
-    one = [observe_statistics(leaks[0].model, torch.randn(2, 2, 8, 8).double())]
-    with pytest.raises(InputError, match="one entry per leak, 2"):
-        restore_batches(leaks, labels, settings=replace(NOTHING, statistics=1.0), statistics=one)
-    with pytest.raises(UnknownName, match="kind of label"):
-        restore_batches(leaks, "counte", settings=NOTHING)

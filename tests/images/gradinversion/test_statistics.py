@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
-from gradleak.errors import InputError
-from gradleak.images.gradinversion.statistics import (
-    Statistics,
-    observe_statistics,
-    running_statistics,
-    statistics_distance,
-)
+from gradleak.images.gradinversion.statistics import Statistics, observe_statistics, statistics_distance
 from tests.images.matching.attacked import small
 
 
-def network(seed: int = 0) -> nn.Module:
-    model = small(seed, 5, nn.Tanh(), bias=True, norm=True).double()
-    norm = model[1]
-    norm.running_mean = torch.randn(4, generator=torch.Generator().manual_seed(seed)).double()
-    norm.running_var = torch.rand(4, generator=torch.Generator().manual_seed(seed + 1)).double() + 0.5
-    return model.eval()
-
-
 def test_exact_statistics_are_what_batch_norm_takes_in_train_mode() -> None:
-    model = network()
+    model = small(0, 5, nn.Tanh(), bias=True, norm=True).double().eval()
     inputs = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(1)).double()
     found = observe_statistics(model, inputs)
     norm = model[1].train()
@@ -35,15 +20,6 @@ def test_exact_statistics_are_what_batch_norm_takes_in_train_mode() -> None:
     torch.testing.assert_close(found.means[0], norm.running_mean)
     count = inputs[:, 0, ::2, ::2].numel()
     torch.testing.assert_close(found.variances[0] * count / (count - 1), norm.running_var)
-
-
-def test_running_statistics_are_the_models_own() -> None:
-    model = network()
-    found = running_statistics(model, torch.zeros(1, 2, 8, 8).double())
-    assert torch.equal(found.means[0], model[1].running_mean)
-    assert torch.equal(found.variances[0], model[1].running_var)
-    with pytest.raises(InputError, match="Sequential has no batch norm"):
-        running_statistics(small(0, 5, nn.Tanh(), bias=True, norm=False), torch.zeros(1, 2, 8, 8))
 
 
 def test_distance_is_the_formula_and_relative_has_no_scale() -> None:

@@ -1,6 +1,8 @@
-"""Small networks whose gradients are matched in the tests, and one attack as a plain loop."""
+"""Small clients whose gradients are attacked in the tests, and one attack as a plain loop."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +27,12 @@ def observed(model: nn.Module, count: int, size: int, classes: int, seed: int) -
     labels = torch.rand(count * size, classes, generator=generator).to(dtype).softmax(dim=1)
     leaks = [observe(model, inputs[n * size : (n + 1) * size], labels[n * size : (n + 1) * size]) for n in range(count)]
     return leaks, inputs, labels
+
+
+def noisy(leak: Leak, deviation: float, generator: torch.Generator) -> Leak:
+    """Return the leak of a client that adds normal noise to its gradients."""
+    noise = {name: torch.randn(v.shape, generator=generator, dtype=v.dtype) for name, v in leak.gradients.items()}
+    return replace(leak, gradients={name: v + deviation * noise[name] for name, v in leak.gradients.items()})
 
 
 def plain(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gradleak import augment, models
-from gradleak.errors import InputError, UnknownName
+from gradleak.errors import InputError
 from gradleak.images import Adam, LevenbergMarquardt, match
 from gradleak.images.matching.objective import Objective
 from gradleak.leak import Leak, observe
@@ -34,16 +34,6 @@ def test_labels_come_about_in_every_way() -> None:
     torch.testing.assert_close(started, soft, rtol=0, atol=1e-4)
     hard = match(leaks, torch.tensor([2, 7, 4]), optimizer=short).labels
     assert hard.amax(dim=1).tolist() == [1, 1, 1]
-
-
-def test_the_same_start_for_every_kind_of_label() -> None:
-    model = small(1, 3, nn.Sigmoid(), False, False)
-    leaks, _, labels = observed(model, 2, 1, 3, 0)
-    first: list[Tensor] = []
-    for kind in (labels, "idlg", "dlg"):
-        match(leaks, kind, optimizer=Adam(steps=1, rate=1e-9), watch=lambda _who, _step, best: first.append(best))
-    torch.testing.assert_close(first[0], first[1], rtol=0, atol=1e-6)
-    torch.testing.assert_close(first[0], first[2], rtol=0, atol=1e-6)
 
 
 def test_a_label_that_is_not_found_is_not_made_up() -> None:
@@ -99,36 +89,23 @@ def test_a_part_that_does_not_fit_into_memory_is_halved(monkeypatch: pytest.Monk
     assert found.status == expected.status
 
 
+LEAKS, _, LABELS = observed(small(1, 3, nn.Sigmoid(), True, False), 2, 1, 3, 0)
+
+
 def one(classes: int, channels: int, size: int) -> list[Leak]:
     return observed(small(channels, classes, nn.Sigmoid(), True, False), 1, size, classes, 0)[0]
 
 
-LEAKS, _, LABELS = observed(small(1, 3, nn.Sigmoid(), True, False), 2, 1, 3, 0)
-
-
-def changed(gradient: Tensor) -> Leak:
-    """Return the first leak with another gradient of its first weight."""
-    return replace(LEAKS[0], gradients=LEAKS[0].gradients | {"0.weight": gradient})
-
-
-# The argument that differs from a valid call, and the message.
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"labels": LABELS[:1]}, r"one entry per private sample, 2; got \(1, 3\)"),
-    ({"labels": torch.ones(2, 4) / 4}, r"soft labels \(N, 3\)"),
-    ({"labels": "recoverd"}, "kind of label"),
-    ({"distance": "l1"}, "distance"),
-    ({"optimizer": "sgd"}, "optimizer"),
-    ({"leaks": [LEAKS[1], changed(LEAKS[0].gradients["0.weight"] * torch.nan)]},
-     r"leaks\[1\]'s gradients\['0\.weight'\] holds NaN"),
-    ({"leaks": changed(torch.zeros(1)), "labels": LABELS[:1]}, r"gradient of '0\.weight' must be like the parameter"),
-    ({"leaks": [LEAKS[0], *one(3, 2, 1)]}, "another model"),
-    ({"start": torch.zeros(1, 2, 8, 8)}, "start must be inputs"),
-    ({"distance": "cosine", "optimizer": LevenbergMarquardt()}, "plain L2"),
-    ({"leaks": one(3, 1, 2), "labels": "idlg"}, "iDLG finds the label of a single"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("changes", "message"), REFUSED)
-def test_bad_input_is_refused_before_the_first_step(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises((InputError, UnknownName), match=message):
-        match(**({"leaks": LEAKS, "labels": LABELS, "optimizer": Adam(steps=1)} | changes))
+@pytest.mark.parametrize(
+    ("leaks", "changes", "message"),
+    [
+        ([*one(3, 1, 1), *one(3, 2, 1)], {}, "another model"),
+        (one(3, 1, 1), {"distance": "cosine", "optimizer": LevenbergMarquardt()}, "plain L2"),
+        (one(3, 1, 2), {"labels": "idlg"}, "iDLG finds the label of a single"),
+        (one(3, 1, 2), {"labels": torch.ones(1, 3) / 3}, r"one entry per private sample, 2; got \(1, 3\)"),
+        (one(3, 1, 1), {"start": torch.zeros(2, 2, 8, 8)}, "start must be inputs"),
+    ],
+)
+def test_bad_input_is_refused_before_the_first_step(leaks: list[Leak], changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        match(leaks, **{"optimizer": Adam(steps=1)} | changes)

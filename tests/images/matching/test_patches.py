@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -13,36 +13,9 @@ from torch.func import functional_call, grad, vmap
 
 from gradleak.images.matching.patches import PatchConv2d, patched
 
-SHAPES = [
-    dict(zip(("kernel_size", "stride", "padding", "bias"), values, strict=True))
-    for values in itertools.product((1, 3, (2, 5)), (1, 2, (3, 1)), (0, 2, (1, 0)), (True, False))
-]
 
-
-def _layer(options: dict[str, object]) -> nn.Conv2d:
-    torch.manual_seed(0)
-    return nn.Conv2d(2, 3, **options).double()  # type: ignore[arg-type]
-
-
-def _inputs(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-
-
-@pytest.mark.parametrize("options", SHAPES, ids=str)
-def test_values_and_first_derivatives_are_the_convolutions(options: dict[str, object]) -> None:
-    layer, inputs = _layer(options), _inputs(4, 2, 7, 9).requires_grad_()
-    by_patches = PatchConv2d(layer)
-    found, expected = by_patches(inputs), layer(inputs)
-    torch.testing.assert_close(found, expected)
-    wanted = [inputs, *layer.parameters()]
-    for own, other in zip(
-        torch.autograd.grad(found.sin().sum(), wanted), torch.autograd.grad(expected.sin().sum(), wanted), strict=True
-    ):
-        torch.testing.assert_close(own, other)
-
-
-def _slope_of_matching(model: nn.Module, images: Tensor) -> Tensor:
-    """Return the derivative, by the images (A, …), of the squared norm of each image's gradient."""
+def _derivatives(model: nn.Module, images: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """Return the gradients of each of the images (A, …), and by the images the slope of the gradients' squared norm."""
     parameters = dict(model.named_parameters())
 
     def loss(values: dict[str, Tensor], image: Tensor) -> Tensor:
@@ -52,33 +25,39 @@ def _slope_of_matching(model: nn.Module, images: Tensor) -> Tensor:
     images = images.clone().requires_grad_()
     gradients = vmap(grad(loss), (None, 0))(parameters, images)
     size = torch.stack([value.square().sum() for value in gradients.values()]).sum()
-    (slope,) = torch.autograd.grad(size, [images])
-    return slope
+    return gradients, torch.autograd.grad(size, [images])[0]
 
 
-def test_second_derivatives_of_many_attacks_are_the_convolutions_without_a_loop() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel_size": 1, "stride": 2, "padding": 2},
+        {"kernel_size": 3, "stride": 1, "padding": 0, "bias": False},
+        {"kernel_size": 3, "stride": (3, 1), "padding": (1, 0)},
+        {"kernel_size": (2, 5), "stride": 1, "padding": 2, "bias": False},
+        {"kernel_size": (2, 5), "stride": (3, 1), "padding": (1, 0)},
+    ],
+    ids=str,
+)
+def test_derivatives_of_many_attacks_are_the_convolutions_without_a_loop(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    layers = (nn.Conv2d(2, 4, 5, stride=2, padding=2), nn.Sigmoid(), nn.Conv2d(4, 3, 3, padding=1), nn.Sigmoid())
-    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(48, 5)).double()
-    images = _inputs(6, 2, 8, 8)
-    expected = _slope_of_matching(model, images)
+    first = nn.Conv2d(2, 3, **options)
+    last = (nn.Sigmoid(), nn.Conv2d(3, 3, 3, padding=1), nn.Sigmoid(), nn.Flatten(), nn.LazyLinear(5))
+    model, images = nn.Sequential(first, *last).double(), torch.randn(4, 2, 7, 9).double()
+    logits = model(images)
+    by_patches = patched(copy.deepcopy(model))
+    torch.testing.assert_close(by_patches(images), logits)
     with warnings.catch_warnings():
         # torch warns where it falls back to a loop over the attacks.
         warnings.simplefilter("error")
-        found = _slope_of_matching(patched(copy.deepcopy(model)), images)
-    torch.testing.assert_close(found, expected)
+        found = _derivatives(by_patches, images)
+    torch.testing.assert_close(found, _derivatives(model, images))
 
 
 def test_names_of_parameters_stay_and_other_convolutions_are_left_alone() -> None:
+    others = [{"groups": 2}, {"dilation": 2}, {"padding": "same"}, {"padding": 1, "padding_mode": "reflect"}]
     model = nn.Sequential(
-        nn.Conv2d(2, 4, 3),
-        nn.Sequential(
-            nn.Conv2d(4, 4, 3, groups=2),
-            nn.Conv2d(4, 4, 3, dilation=2),
-            nn.Conv2d(4, 4, 3, padding="same"),
-            nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect"),
-            nn.Conv2d(4, 2, 1),
-        ),
+        nn.Conv2d(2, 4, 3), nn.Sequential(*(nn.Conv2d(4, 4, 3, **one) for one in others), nn.Conv2d(4, 2, 1))
     )
     names = [name for name, _ in model.named_parameters()]
     kinds = [type(layer) for layer in patched(model).modules() if isinstance(layer, nn.Conv2d | PatchConv2d)]

@@ -16,6 +16,7 @@ from gradleak import models
 from gradleak.errors import InputError
 from gradleak.images import Peeled, peel, peeling_counts
 from gradleak.leak import Leak, observe
+from tests.images.matching.attacked import noisy
 
 CLASSES, SIDE = 20, 8
 
@@ -41,16 +42,10 @@ def small(*, width: int = 32, pool: bool = False, seed: int = 0) -> nn.Sequentia
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = nn.Sequential(
-            nn.Conv2d(3, width, 3, padding=1, bias=False),
-            nn.BatchNorm2d(width),
-            nn.ReLU(),
-            nn.MaxPool2d(2) if pool else nn.Identity(),
-            Block(width, 2 * width, 2),
-            Block(2 * width, 2 * width, 1),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(2 * width, CLASSES, bias=False),
-        )
+            nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
+            nn.MaxPool2d(2) if pool else nn.Identity(), Block(width, 2 * width, 2), Block(2 * width, 2 * width, 1),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2 * width, CLASSES, bias=False),
+        )  # fmt: skip
         for module in network.modules():
             if isinstance(module, nn.BatchNorm2d):
                 assert module.running_mean is not None
@@ -110,16 +105,14 @@ def joined(seed: int) -> nn.Sequential:
         ).eval()  # fmt: skip
 
 
-class Rescaled(nn.Module):
+class Rescaled(nn.Sequential):
     """A network that first multiplies its inputs by constants and adds these."""
 
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-        self.register_buffer("scale", torch.tensor([2.0, 0.5, 1.0]).view(1, 3, 1, 1))
-
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x * self.scale + self.scale)  # type: ignore[no-any-return]
+        """Return logits."""
+        scale = torch.tensor([2.0, 0.5, 1.0]).view(1, 3, 1, 1)
+        out: Tensor = super().forward(x * scale + scale)
+        return out
 
 
 def capped() -> nn.Module:
@@ -128,26 +121,34 @@ def capped() -> nn.Module:
     return model
 
 
+def leaky() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.LeakyReLU(0.1), nn.Conv2d(16, 64, 5, stride=2, padding=2), nn.LeakyReLU(0.1),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, CLASSES, bias=False),
+    )  # fmt: skip
+
+
 def smooth() -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return nn.Sequential(
-            nn.Conv2d(3, 24, 3, stride=2, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(24 * 16, 40), nn.Sigmoid(),
-            nn.Linear(40, CLASSES, bias=False),
-        )  # fmt: skip
+    return nn.Sequential(
+        nn.Conv2d(3, 24, 3, stride=2, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(24 * 16, 40), nn.Sigmoid(),
+        nn.Linear(40, CLASSES, bias=False),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("build", "size", "dtype"),
     [
         (capped, 2, torch.float32),
-        (lambda: Rescaled(small(width=48, seed=1)), 1, torch.float32),
+        (leaky, 2, torch.float64),
+        (lambda: Rescaled(*small(width=48, seed=1)), 1, torch.float32),
         (smooth, 1, torch.float64),
     ],
-    ids=["ReLU with a ceiling", "constants of the network", "smooth activations before Linear layers"],
+    ids=["ReLU with a ceiling", "two slopes and a stride", "constants", "smooth activations before Linear layers"],
 )
 def test_other_operations_are_peeled_too(build: Callable[[], nn.Module], size: int, dtype: torch.dtype) -> None:
-    inputs, leak = sent(build(), size, dtype)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        inputs, leak = sent(build(), size, dtype)
     found = peel(leak)
     assert found.status == "unique", found.reason
     assert float(off(found, inputs).max()) < 1e-4
@@ -218,13 +219,7 @@ def test_a_pool_is_named_that_cannot_be_walked_back() -> None:
 
 def test_another_gradient_is_never_called_unique() -> None:
     _, leak = sent(small(), 1, torch.float32)
-    generator = torch.Generator().manual_seed(0)
-    noisy = {
-        name: gradient + 1e-3 * gradient.abs().mean() * torch.randn(gradient.shape, generator=generator)
-        for name, gradient in leak.gradients.items()
-    }
-    found = peel(replace(leak, gradients=noisy), steps=50)
-    assert found.status != "unique"
+    assert peel(noisy(leak, 1e-5, torch.Generator().manual_seed(0)), steps=50).status != "unique"
 
 
 def test_smooth_activations_behind_a_pool_are_refused_by_name() -> None:
@@ -248,13 +243,7 @@ def test_a_factor_on_the_gradient_is_found() -> None:
 
 def test_weak_noise_leaves_what_its_claimed_error_says() -> None:
     inputs, leak = sent(small(width=48, seed=1), 1, torch.float64)
-    generator = torch.Generator().manual_seed(0)
-    level = 1e-9
-    noisy = {
-        name: value + level * torch.randn(value.shape, generator=generator, dtype=value.dtype)
-        for name, value in leak.gradients.items()
-    }
-    found = peel(replace(leak, gradients=noisy), noise=level)
+    found = peel(noisy(leak, 1e-9, torch.Generator().manual_seed(0)), noise=1e-9)
     error = off(found, inputs)
     assert 1e-10 < float(error) < 1e-2
     assert 0.1 < float(found.errors / error) < 10
@@ -288,6 +277,11 @@ def test_every_sample_has_an_error_of_its_own(rest: float, dtype: torch.dtype) -
     assert median(lost) > 0.01 / rest
 
 
+def test_an_update_of_several_steps_is_refused() -> None:
+    with pytest.raises(InputError, match="peeling takes the gradient of one step"):
+        peel(replace(sent(small(), 1, torch.float32)[1], local_steps=2))
+
+
 def test_depthwise_convolutions_are_counted_and_named() -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(4)
@@ -303,11 +297,3 @@ def test_depthwise_convolutions_are_counted_and_named() -> None:
     found = peel(leak, steps=1)
     assert [layer.name for layer in found.layers if not layer.reason] == ["4"]
     assert found.layers[1].reason == "9 equations for 36 unknowns in each channel"
-
-
-def test_local_steps_and_unknown_shapes_are_refused() -> None:
-    _, leak = sent(small(), 1, torch.float32)
-    with pytest.raises(InputError, match="peeling takes the gradient of one step"):
-        peel(replace(leak, local_steps=2))
-    with pytest.raises(InputError, match="needs the shape of the clients' inputs"):
-        peel(replace(leak, input_shape=None))
