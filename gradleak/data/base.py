@@ -52,7 +52,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a dataset before it is loaded.
+    """The facts about a dataset that are known before it is loaded.
 
     Attributes:
         title: Its usual name.

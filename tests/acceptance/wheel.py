@@ -41,12 +41,12 @@ AUDITS = {
 
 
 def promises(gradleak: Run, work: Path, audits: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, bool, str]]:
-    """Yield what the package promises without its book, whether it holds, and what was seen.
+    """Yield each promise of the package without its book, whether it holds, and the output.
 
     Args:
         gradleak: Runs the command with these words in the folder `work`.
         work: A folder for a model and for reports.
-        audits: What is audited, by its name.
+        audits: The audited cases, by name.
     """
     yield "gradleak data", "photos" in gradleak("data").stdout, "lists photos"
     yield "gradleak claims", "theorem1-sum-bound" in gradleak("claims").stdout, "lists claims"
@@ -65,7 +65,7 @@ def promises(gradleak: Run, work: Path, audits: Mapping[str, Sequence[str]]) -> 
 
 
 def checks(python: Path, work: Path) -> Iterator[tuple[str, bool, str]]:
-    """Yield what the installed wheel promises, whether it holds, and what was seen."""
+    """Yield each promise of the installed wheel, whether it holds, and the output."""
     environment = {n: v for n, v in os.environ.items() if not n.startswith(("GRADLEAK", "PYTHON", "VIRTUAL_ENV"))}
     environment["HOME"] = str(work)
 

@@ -103,7 +103,7 @@ operations = RawValue("L")
 
 
 def counting(last: int | None = None) -> Callable[[], None]:
-    """Return what makes a child count its file operations, and kills it and all that it started before the last one."""
+    """Return code with which a child counts its file operations, and is killed before the last one."""
     operations.value = 0
 
     def count(event: str, arguments: object) -> None:

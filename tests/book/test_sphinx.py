@@ -26,7 +26,7 @@ from gradleak import paths, studies
 from gradleak.book import gallery
 
 ROOT = Path(__file__).parents[2]
-# What replaces jupyter-book: the extensions that it loads for us, by their own names.
+# The extensions that jupyter-book loads, by their own names.
 EXTENSIONS = ("myst_nb", "sphinx_external_toc", "sphinx_book_theme", "sphinxcontrib.bibtex", "sphinx_design")
 BUILD = (
     "import sys; from sphinx.cmd.build import main; code = main(sys.argv[1:]); "

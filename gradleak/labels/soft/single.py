@@ -208,7 +208,7 @@ def recover_soft_labels(
 
 @dataclass(frozen=True)
 class Clients:
-    """What the server has of N clients, and what it knows of them.
+    """The gradients of N clients, and the knowledge of the server.
 
     Attributes:
         gradients: The gradients (N, C, I).

@@ -149,7 +149,7 @@ class Parameters(studies.Parameters):
 
 
 class ReadHarder(OnUtterances):
-    """Utterances in one of the page's cases; `form` states what distinguishes it, such as a defence."""
+    """Utterances in one of the page's cases; `form` names the case, such as a defence."""
 
     form: str
 

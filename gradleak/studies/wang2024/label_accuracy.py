@@ -176,7 +176,7 @@ class OnNetwork(Experiment):
 
 
 class RandomNetwork(OnNetwork):
-    """Attack one network, or one of few, for each dataset."""
+    """Attack one network on each dataset, or one of a few networks."""
 
     part: ClassVar[str] = "random"
 
