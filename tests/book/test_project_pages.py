@@ -32,7 +32,7 @@ PAGES: dict[str, tuple[list[str], int, int]] = {
             f"1 worker took {RESULTS['scaling'][0]['seconds']:.1f} s",
             "| 100 workers |",
         ],
-        7,
+        5,
         3,
     ),
     "architecture": (
