@@ -162,6 +162,7 @@ class AuditedPrivateClients(Experiment):
     """Audit the updates of clients that train by DP-SGD (Opacus) with one noise multiplier."""
 
     part: ClassVar[str] = "dp-sgd"
+    stays_on_cpu: ClassVar[str] = "Opacus draws its noise from a generator of the CPU"
     noise: float
     batch_size: int
     draws: int
