@@ -29,7 +29,7 @@ NOTE = (
     "*Stopped by*: the mildest recorded defence behind which this attack recovers little or nothing (less than a tenth "
     "of what a guess misses, or images that are not recognisable), whether the attacker knows the defence or not; the "
     "mildest of two kinds of defences, if there are several. The mildest defence changes the gradient’s direction "
-    "least; defences that were measured on at least ten cases come first. In brackets: the number of "
+    f"least; defences that were measured on at least {LEAST} cases come first. In brackets: the number of "
     "cases *n*, and the batch size, network and page, where these are not the row’s. Clipping only "
     "rescales the gradient, so it is never named. An attack that was not tried may recover more."
 )

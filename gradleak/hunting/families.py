@@ -209,9 +209,9 @@ def _labels(seed: int, broken: Broken) -> list[Answer]:
     model = draw.network(lambda: nn.Linear(width, classes, bias=bias))
     with torch.no_grad():
         model.get_parameter("weight").mul_(spread * math.sqrt(3))
-    draws = [Draw(seed + 7919 * (index + 1)) for index in range(TOGETHER)]
     clients = [
-        _client(own, broken, model, draw.inputs(1, width).abs(), kind, classes, confident=confident) for own in draws
+        _client(own, broken, model, draw.inputs(1, width).abs(), kind, classes, confident=confident)
+        for own in _draws(seed)
     ]
     gradients = torch.stack([client.leak.weight_gradient for client in clients])
     leak, prior = clients[0].leak, clients[0].prior
@@ -243,8 +243,7 @@ def _certain(seed: int, broken: Broken) -> list[Answer]:
     if alike:
         nn.init.eye_(model.get_parameter("weight"))
     clients = []
-    for index in range(TOGETHER):
-        own = Draw(seed + 7919 * (index + 1))
+    for own in _draws(seed):
         inputs = torch.rand(1, width, generator=own.generator, dtype=torch.float64)
         inputs[0, own.number(0, classes - 1)] = 5 + 55 * own.chance()
         clients.append(_client(own, broken, model, inputs, kind, classes, confident=own.chance() < 0.5))
@@ -253,6 +252,11 @@ def _certain(seed: int, broken: Broken) -> list[Answer]:
     result = recover_soft_labels(gradients, clients[0].leak.weight, prior=clients[0].prior, scale=None)
     rows = "one class each" if alike else "random"
     return _of_singles(result, clients, f"{classes} classes, {counted(width, 'feature')}, {label_kind(kind)}, {rows}")
+
+
+def _draws(seed: int) -> list[Draw]:
+    """Return the random choices of each single sample that shares a last layer with others."""
+    return [Draw(seed + 7919 * (index + 1)) for index in range(TOGETHER)]
 
 
 def _of_singles(result: SoftLabels, clients: Sequence[Client], setting: str) -> list[Answer]:

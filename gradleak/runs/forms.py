@@ -1,4 +1,4 @@
-"""Parse settings that have several parts in one word, such as "cifar10/lenet/trained" for a dataset and a network."""
+"""Settings of several parts: in one word, such as "noise/0.1" for a defence and its level, or with a name for each."""
 
 from __future__ import annotations
 

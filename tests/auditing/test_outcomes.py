@@ -338,7 +338,7 @@ def counts(net: Any, _: Tensor) -> None:
 
 
 def audited(change: Callable[[Any, Tensor], Tensor | None]) -> Report:
-    """Audit a network that changes its own tensors or its inputs in each pass."""
+    """Audit a network that changes tensors of the network or of the batch in each pass."""
     torch.manual_seed(0)
 
     def compute(net: Any, x: Tensor) -> object:

@@ -13,6 +13,7 @@ from gradleak.errors import InputError
 from gradleak.models import training
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Group
+from gradleak.studies.shared.groups import written
 
 Stage = Literal["untrained", "trained"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -73,9 +74,7 @@ def _read(value: Any) -> Any:
 
 
 # A network as the inputs of trials name it: "cifar10/lenet/trained".
-NamedNetwork = Annotated[
-    AttackedNetwork, BeforeValidator(_read), PlainSerializer(lambda one: f"{one.dataset}/{one.network}/{one.stage}")
-]
+NamedNetwork = Annotated[AttackedNetwork, BeforeValidator(_read), PlainSerializer(written)]
 
 
 def built(network: str, private: Dataset, seed: int, device: str, **options: Any) -> nn.Module:
