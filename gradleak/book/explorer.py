@@ -52,8 +52,8 @@ def gather(ordered: Sequence[Study]) -> list[Outcome]:
     return [
         outcome
         for study in ordered
-        if hasattr(study.module, "outcomes") and (record := records.recorded(study.name))
-        for outcome in study.module.outcomes(record)
+        if (record := records.recorded(study.name)) and (summary := study.summary(record))
+        for outcome in summary.outcomes
     ]
 
 

@@ -35,7 +35,8 @@ def text(own: Sequence[Study], judged: Mapping[str, list[Line]], pictured: Colle
 
 def _card(study: Study, verdicts: str, *, pictured: bool) -> str:
     record = records.recorded(study.name)
-    finding = study.module.headline(record).sentence if pictured and record else study.title
+    summary = study.summary(record) if pictured and record else None
+    finding = summary.sentence if summary else study.title
     picture = [f":img-top: generated/gallery/{study.name}.png", f":img-alt: {finding}"] if pictured else []
     link = [f":link: executed/{study.paper}/{study.name}", ":link-type: doc"]
     body = ["", study.place, "", verdicts or "no claims", ":::"]

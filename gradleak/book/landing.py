@@ -9,7 +9,7 @@ from gradleak import metrics
 from gradleak.book.stopping import NOTE, measured, words
 from gradleak.runs import records
 from gradleak.runs.records import Record
-from gradleak.show.leaks import Leaks
+from gradleak.show.summary import Leaks
 from gradleak.show.tables import MISSING
 from gradleak.studies import Study
 from gradleak.studies.shared.outcomes import Outcome
@@ -30,14 +30,18 @@ def text(ordered: list[Study], outcomes: Sequence[Outcome]) -> str:
         ordered: The studies.
         outcomes: The outcomes of all pages, from which the defences that stop attacks are found.
     """
-    shown = [(study, records.recorded(study.name)) for study in ordered if hasattr(study.module, "leaks")]
+    shown = [
+        (study, record, summary.leaks)
+        for study in ordered
+        if (record := records.recorded(study.name)) and (summary := study.summary(record)) and summary.leaks
+    ]
     lines = [
         "| what leaks | from | how exactly | time of one attack | stopped by |",
         "| --- | --- | --- | --- | --- |",
-        *(_line(study, record, outcomes) for study, record in shown),
+        *(_line(study, record, leaks, outcomes) for study, record, leaks in shown),
     ]
     head = ":::{table} What leaks, by the recorded run of each page.\n:name: tab-what-leaks\n"
-    notes = f"{EXACTNESS} {NOTE} {_times([record for _, record in shown if record])}"
+    notes = f"{EXACTNESS} {NOTE} {_times([record for _, record, _ in shown])}"
     table = f"{head}:class: gradleak-table leaks\n\n" + "\n".join(lines) + "\n:::\n"
     return f"{table}\n{{.gradleak-notes}}\n{notes}\n"
 
@@ -64,13 +68,9 @@ def _times(shown: Sequence[Record]) -> str:
     )
 
 
-def _line(study: Study, record: Record | None, outcomes: Sequence[Outcome]) -> str:
-    name = f"{{doc}}`{{}} <executed/{study.paper}/{study.name}>`"
-    if record is None:
-        return f"| {name.replace('{}', study.title)} | {' | '.join([MISSING] * 4)} |"
-    leaks: Leaks = study.module.leaks(record)
+def _line(study: Study, record: Record, leaks: Leaks, outcomes: Sequence[Outcome]) -> str:
     time = (leaks.time or MISSING) + " on a GPU" * record.accelerated
-    what = name.replace("{}", leaks.what)
+    what = f"{{doc}}`{leaks.what} <executed/{study.paper}/{study.name}>`"
     # No line break between a number and its exponent.
     exactness, stop = (
         re.sub(r"(\de)-(\d)", "\\1\N{NON-BREAKING HYPHEN}\\2", text)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from gradleak.show.leaks import Leaks
+from gradleak.show.summary import Leaks
 from gradleak.studies.shared.outcomes import RESCALING, Outcome, defense_in_words
 
 # Defences whose names in tables are too short for a reader of the first page.

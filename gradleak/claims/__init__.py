@@ -130,8 +130,8 @@ def opening(shown: Shown) -> Opening:
     The finding and the key number are those of the recorded run. Where the page shows another run, its number is added.
     """
     recorded = records.recorded(shown.study)
-    headline = studies.load(shown.study).module.headline(recorded) if recorded else None
-    return Opening(shown, lines({shown.study: shown.this}, shown.study), headline)
+    summary = studies.load(shown.study).summary(recorded) if recorded else None
+    return Opening(shown, lines({shown.study: shown.this}, shown.study), summary)
 
 
 def verdicts(record: Record) -> Tables:

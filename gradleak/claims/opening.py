@@ -15,8 +15,8 @@ from gradleak.wording import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gradleak.show.headline import Headline
     from gradleak.show.provenance import Shown
+    from gradleak.show.summary import Summary
 
 NOTHING = "This page is not recorded yet, so it has no finding. What follows is drawn from this very run."
 
@@ -28,27 +28,27 @@ class Opening:
     Attributes:
         shown: The run that the page shows.
         judged: The page's claims with their judgements.
-        headline: The finding, read from the recorded run; None if nothing is recorded.
+        summary: What the page found, read from the recorded run; None if nothing is recorded.
     """
 
     shown: Shown
     judged: Sequence[Line]
-    headline: Headline | None
+    summary: Summary | None
 
     @property
     def sentence(self) -> str:
         """The finding in one sentence."""
-        return self.headline.sentence if self.headline else NOTHING
+        return self.summary.sentence if self.summary else NOTHING
 
     @property
     def numbers(self) -> list[tuple[str, str]]:
         """The key number and the numbers beside it, each as (number, what it is)."""
-        if self.headline is None:
+        if self.summary is None:
             return []
-        line = next(line for line in self.judged if line.claim.id == self.headline.claim)
-        numbers = [(line.recorded.text_and_spread, f"here: {self.headline.what}"), _published(line.claim)]
+        line = next(line for line in self.judged if line.claim.id == self.summary.claim)
+        numbers = [(line.recorded.text_and_spread, f"here: {self.summary.what}"), _published(line.claim)]
         if line.recorded.count:
-            numbers.append((f"{line.recorded.count:,}", f"{self.headline.of} behind our number"))
+            numbers.append((f"{line.recorded.count:,}", f"{self.summary.of} behind our number"))
         if not self.shown.recorded and line.fresh.value is not None:
             numbers.append((line.claim.formatted(line.fresh.value), f"in this run (n = {line.fresh.count:,})"))
         return numbers

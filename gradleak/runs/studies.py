@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import JsonValue, ValidationError
 
@@ -21,6 +21,10 @@ from gradleak.runs.experiments import PAPER, SMALLEST, Experiment, Parameters, i
 from gradleak.runs.experiments import Parameters as BaseParameters
 from gradleak.runs.forms import is_form, reason, written_types
 from gradleak.runs.plain import Columns
+
+if TYPE_CHECKING:
+    from gradleak.runs.records import Record
+    from gradleak.show.summary import Summary
 
 # The package of the studies, with one folder for each paper. It imports this module, so it is only named here.
 PACKAGE = "gradleak.studies"
@@ -66,6 +70,11 @@ class Study:
         """The class of the study's parameters."""
         parameters_class: type[Parameters] = self.module.Parameters
         return parameters_class
+
+    def summary(self, record: Record) -> Summary | None:
+        """Return what the page found, read from its record; None if the page does not state it."""
+        state = getattr(self.module, "summary", None)
+        return state(record) if state else None
 
     @property
     def columns(self) -> DeclaredColumns:

@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradleak.show import figures
-from gradleak.show.summaries import select
+from gradleak.show.aggregate import select
 
 # The style of a line or a point, as `Axes.plot` takes it.
 Look = dict[str, Any]

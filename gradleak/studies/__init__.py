@@ -13,15 +13,24 @@ The folder `shared` holds code that several pages use. A page's module has
     `PLACE`, the part of the paper that the page reproduces;
     experiments, classes whose fields are their inputs and whose `run` returns rows;
     `Parameters`, which declares every parameter and returns the experiments;
-    functions that make tables and figures, each from a record.
+    functions that make tables and figures, each from a record;
+    `summary`, which states once what the page found.
 """
 
 from gradleak.runs.experiments import Experiment, Parameters, resolve_device, setting
+from gradleak.runs.fitting import Sees
+from gradleak.runs.forms import Group
+from gradleak.runs.plain import Columns
+from gradleak.runs.records import Record
 from gradleak.runs.studies import Study, load, names, paper_of, parameters, stated
 
 __all__ = [
+    "Columns",
     "Experiment",
+    "Group",
     "Parameters",
+    "Record",
+    "Sees",
     "Study",
     "load",
     "names",

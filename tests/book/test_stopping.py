@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gradleak.book.stopping import LEAST, measured, tried
-from gradleak.show.leaks import Leaks
+from gradleak.show.summary import Leaks
 from gradleak.studies.shared.outcomes import Outcome
 from tests.book.made_up import outcome
 

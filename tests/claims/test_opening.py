@@ -19,11 +19,11 @@ BOX = claims.opening(provenance.shown(RECORD.model_copy(update={"profile": "quic
 
 def test_a_box_says_the_finding_and_its_numbers() -> None:
     known = claims.judgements(RECORD)
-    assert BOX.headline is not None
-    key = known[BOX.headline.claim]
+    assert BOX.summary is not None
+    key = known[BOX.summary.claim]
     (ours, what), (_, of_paper), (count, _) = BOX.numbers
     assert ours.startswith(key.text)
-    assert BOX.headline.what in what
+    assert BOX.summary.what in what
     assert key.claim.place in of_paper
     assert count == f"{key.count:,}"
     for text in (BOX._repr_markdown_(), BOX._repr_html_(), repr(BOX)):

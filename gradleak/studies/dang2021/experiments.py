@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gradleak.runs.plain import Columns
+from gradleak.studies import Columns
 from gradleak.studies.shared.defended import Defended
 
 UNDEFENDED = "none/0"

@@ -23,14 +23,12 @@ from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
 from gradleak.leak import Gradients, Leak
 from gradleak.models.recogniser import END, START
-from gradleak.runs.forms import Form, Group
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
+from gradleak.runs.forms import Form
 from gradleak.sequences import Transcripts, read_defended, read_output, read_sharing, read_transcripts
 from gradleak.sequences.observed import FIRST
 from gradleak.show.drawn import drawn, look_of, proportions
-from gradleak.show.headline import Headline
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Summary
+from gradleak.studies import Columns, Experiment, Group, Record, setting
 from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
 from gradleak.studies.shared.groups import listed, written
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
@@ -344,13 +342,13 @@ def compared(
     return {"reader": reader, "failed": failed, "length": length, "seconds": seconds, **certified(read, truth, status)}
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: one layer is enough, and only signs and large noise keep transcripts from being read."""
     known = claims.judgements(record)
     last, noisy, private = known["harder-last"], known["harder-noise"], known["harder-released-private"]
     signs = known["harder-sign"]
     read = ("noise", "half", "bfloat", "bits", "dropped", "dropped-most")
-    return Headline(
+    return Summary(
         f"Transcripts are read exactly from the last layer alone ({last.cases}), behind dropped, rounded or slightly "
         f"noisy entries ({noisy.cases}) and sometimes signs ({signs.cases}; untrained recogniser), but not behind "
         f"DP-SGD whose noise equals the clipping norm ({private.cases}).",
@@ -361,6 +359,7 @@ def headline(record: Record) -> Headline:
         what="transcripts exact from the last layer alone, 8 to 40 tokens (untrained small recogniser)",
         figure=figure_defenses,
         of="utterances",
+        outcomes=outcomes(record),
     )
 
 

@@ -21,16 +21,11 @@ from gradleak import claims, data, studies
 from gradleak.defenses import named
 from gradleak.labels import reveal_labels
 from gradleak.labels.hard.rlg_as_coded import rlg_as_coded_on_images
-from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Group
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
+from gradleak.show.aggregate import select
 from gradleak.show.drawn import arranged, bars, panel
-from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks
-from gradleak.show.summaries import select
+from gradleak.show.summary import Leaks, Summary
 from gradleak.show.tables import duration
-from gradleak.studies import Experiment, setting
+from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
 from gradleak.studies.dang2021.columns import percent
 from gradleak.studies.dang2021.experiments import PaperDefense, set_scores
@@ -153,11 +148,11 @@ def centred(run: Seen) -> Seen:
     return replace(run, features=run.features - run.features.mean(dim=0))
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: planes recover the set of classes exactly, whatever the signs of the features."""
     known = claims.judgements(record)
     exact, rule = known["reveal-rlg-efficientnetb0-50-exact-matches"], known["reveal-minimum-50-precision"]
-    return Headline(
+    return Summary(
         f"In {exact.text} of batches of {exact.claim.row} images of different classes, RLG, solved exactly, recovers "
         "which classes occur, from the last layer's gradient alone, even if features have both signs; the simpler "
         f"minimum rule has a precision of only {rule.text}.",
@@ -166,6 +161,8 @@ def headline(record: Record) -> Headline:
         what="batches of 50 images whose set of classes is exactly right (EfficientNet-Lite0, features of both signs)",
         figure=figure_exact,
         of="batches",
+        leaks=leaks(record),
+        outcomes=outcomes(record),
     )
 
 

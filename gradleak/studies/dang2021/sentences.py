@@ -20,18 +20,15 @@ from gradleak import claims, data, defenses, studies
 from gradleak.data.text import TITLES
 from gradleak.leak import Gradients, Leak, observe
 from gradleak.models.language import batch_of
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
 from gradleak.sequences import read_prefixes, read_sentences
 from gradleak.sequences.recurrent import layers_of
 from gradleak.sequences.span import span_of
 from gradleak.show import figures
+from gradleak.show.aggregate import select
 from gradleak.show.drawn import arranged, dots, panel
-from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks
-from gradleak.show.summaries import select
+from gradleak.show.summary import Leaks, Summary
 from gradleak.show.touch import InteractiveFigure, ReadingReplay, WordStep
-from gradleak.studies import Experiment, setting
+from gradleak.studies import Columns, Experiment, Record, setting
 from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
 from gradleak.studies.dang2021.columns import two_digits
 from gradleak.studies.shared.groups import listed
@@ -293,13 +290,13 @@ def misses(model: nn.Module, leak: Leak, sentence: list[int], start: int) -> lis
     return found
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: one gradient gives every sentence, and noise hides them at an ε that is no guarantee."""
     known = claims.judgements(record)
     read, noisy = known["sentences-lstm"], known["defended-noise-stops"]
     multiplier = noisy.claim.measure.where["multiplier"]
     epsilon = float(f"{defenses.release_epsilon(multiplier):.1g}")
-    return Headline(
+    return Summary(
         f"From one gradient of an LSTM a server reads all sentences of a batch of {read.claim.measure.where['size']} "
         f"in {read.text} of batches; clipping and noise of {multiplier:g} times the clipping norm leave "
         f"{100 * (noisy.value or 0):.0f} % readable (LSTMs, GRUs), at an ε of {epsilon:,.0f}, which guarantees "
@@ -309,6 +306,8 @@ def headline(record: Record) -> Headline:
         what="batches of 32 sentences read exactly (untrained LSTM of width 256, LibriSpeech texts)",
         figure=figure_reading,
         of="batches",
+        leaks=leaks(record),
+        outcomes=outcomes(record),
     )
 
 

@@ -23,19 +23,15 @@ from gradleak.data.speech import pseudo_speech
 from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
 from gradleak.models.recogniser import SIZES
-from gradleak.runs.forms import Group
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
 from gradleak.sequences.matching import OURS, PRINTED, match_transcript
 from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.sequences.recovered import read_recovered
 from gradleak.sequences.transcripts import Transcripts, read_transcripts, step_misses
 from gradleak.sequences.words import reveal_words
+from gradleak.show.aggregate import aggregate, cells, greatest, least, median, select
 from gradleak.show.drawn import crossed, drawn, lines, places, proportions
-from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import cells, greatest, least, median, select, summary
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Leaks, Summary, line
+from gradleak.studies import Columns, Experiment, Group, Record, setting
 from gradleak.studies.dang2021.columns import COLUMNS, two_digits
 from gradleak.studies.dang2021.experiments import set_scores
 from gradleak.studies.shared.groups import listed, written
@@ -451,14 +447,14 @@ def tokens_long(source: str, length: int, number: int) -> list[int]:
     return [*chosen[: length - 1], text.vocabulary(source).end]
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: one gradient gives the transcript in order, without a search and without the bag."""
     known = claims.judgements(record)
     exact, bare = known["transcripts-untrained"], known["matched-matching-without-the-bag-exact-matches"]
     searched = known["matched-matching-with-the-bag-one-run-exact-matches"]
     read = ("transcripts-untrained", "transcripts-trained", "transcripts-sure")
     heard = ("spoken-transcripts", "spoken-digits-transcripts", "spoken-sure")
-    return Headline(
+    return Summary(
         f"One gradient of the decoder's first layer gives {exact.cases} transcripts exactly and in order, also from "
         "trained recognisers, and for synthesised or recorded speech. The paper's search needs the bag of words, and "
         f"finds {searched.cases} short transcripts in one run.",
@@ -468,6 +464,8 @@ def headline(record: Record) -> Headline:
         what="transcripts exact, untrained small recogniser, LibriSpeech texts with artificial speech",
         figure=figure_steps,
         of="utterances",
+        leaks=leaks(record),
+        outcomes=outcomes(record),
     )
 
 
@@ -490,7 +488,7 @@ def table(record: Record) -> pd.DataFrame:
     """
     rows = with_stage(_transcripts(record))
     closed = [kind.part for kind in (SingleUtterances, Batches, SynthesisedTexts, RecordedDigits)]
-    return summary(
+    return aggregate(
         rows[rows["part"].isin(closed)].assign(alike=rows["shared"].map({True: "yes"}).fillna("no")),
         {
             "speech": "speech",

@@ -18,15 +18,12 @@ from gradleak import claims, studies
 from gradleak.defenses import named
 from gradleak.labels.hard.rlg import rlg
 from gradleak.labels.hard.rlg_as_coded import rlg_as_coded
-from gradleak.runs.forms import Group
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
 from gradleak.sequences.words import outlying_words, rounded_rank
+from gradleak.show.aggregate import aggregate, cells, count, mean, median
 from gradleak.show.drawn import bars, drawn
-from gradleak.show.headline import Headline
-from gradleak.show.summaries import cells, count, mean, median, summary
+from gradleak.show.summary import Summary
 from gradleak.spans import classes_span
-from gradleak.studies import Experiment, setting
+from gradleak.studies import Columns, Experiment, Group, Record, setting
 from gradleak.studies.dang2021.columns import COLUMNS
 from gradleak.studies.dang2021.experiments import UNDEFENDED, PaperDefense, set_scores
 from gradleak.studies.shared.groups import listed, written
@@ -206,12 +203,12 @@ def revealed(
         }
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: the last layer's gradient gives all words, and signs do not hide them."""
     known = claims.judgements(record)
     paper, ours = known["words-rlg-untrained-exact-matches"], known["words-ours-paper"]
     signs, directions = known["words-defense-sign-exact-matches"], known["words-ours-sign"]
-    return Headline(
+    return Summary(
         f"For {paper.cases} utterances, RLG recovers exactly which words were said, from one gradient of an untrained "
         f"speech recogniser; if only signs are sent (small recogniser), RLG recovers {signs.cases} bags of words, but "
         f"comparing the directions of rows recovers {directions.cases}.",
@@ -220,6 +217,7 @@ def headline(record: Record) -> Headline:
         what="utterances whose bag of words is exactly right (untrained recogniser of the paper's size, RLG as coded)",
         figure=figure_defenses,
         of="utterances",
+        outcomes=outcomes(record),
     )
 
 
@@ -229,7 +227,7 @@ def table(record: Record) -> pd.DataFrame:
     Columns: the mean error of the number of tokens, precision, recall, F1, the share of exact bags, the number of
     utterances, and the median CPU time (s).
     """
-    return summary(
+    return aggregate(
         with_stage(record.rows(SingleUtterances)),
         {"recogniser": "size", "stage": "stage", "attack": "attack"},
         cells(COLUMNS, "length_error", "precision", "recall", "f1", "exact", by=mean)

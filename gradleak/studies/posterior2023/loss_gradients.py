@@ -25,15 +25,11 @@ from gradleak.labels.hard.posterior import Posteriors, posterior_values
 from gradleak.labels.hard.rounding import rounded
 from gradleak.leak import head_inputs
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
-from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Group
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.aggregate import select
 from gradleak.show.drawn import Look, arranged, drawn, grouped, level, lines, only_rows, panel
-from gradleak.show.headline import Headline
-from gradleak.show.summaries import select
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Summary
+from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.posterior2023.columns import COLUMNS as COLUMNS
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.groups import listed
@@ -264,14 +260,14 @@ def _described(model: nn.Module, step: int, seen: Tensor, labels: Tensor, classe
             yield about | {"mean": float(own.mean()), "spread": spread} | named
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: Table 1 is right, Theorem 2's counts are not exact, and spread predictions add errors."""
     known = claims.judgements(record)
     gathered = known["distributions-mnist-gathered-positive"]
     errors = select(_errors(record), dataset="mnist").groupby("step")["error"].mean()
     first, last = errors.iloc[0], errors.iloc[-1]
     focal, theorem, system = (known[name] for name in ("losses-focal", "losses-theorem-two", "losses-system"))
-    return Headline(
+    return Summary(
         "The paper’s gradient of the focal loss is right for one-hot labels, but its formula for counting finds as "
         f"few as {theorem.text} of the samples, and the spread of predictions adds an error of {first:.2f} samples "
         f"before training and {last:.1f} after {errors.index[-1]} steps.",

@@ -22,15 +22,10 @@ from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import HeadLeaks, head_inputs, observe_heads
 from gradleak.losses import CrossEntropy, Focal, Loss
 from gradleak.models import training
-from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Group
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
+from gradleak.show.aggregate import aggregate, among, joined, only, select
 from gradleak.show.drawn import Look, Mark, arranged, bars, drawn, level, lines, panel, powers_of_two
-from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import among, joined, only, select, summary
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Leaks, Summary, line
+from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.posterior2023.columns import COLUMNS
 from gradleak.studies.shared.attacked_networks import OnPixels, built
 from gradleak.studies.shared.counted_batches import accuracy, skewed
@@ -352,7 +347,7 @@ def _seen(model: nn.Module, dataset: data.Dataset, device: str) -> data.Dataset:
 SETTING = [name for name in Counting.model_fields if name not in ("seed", "device", "networks", "batches")]
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: nearly all labels are counted on untrained networks, and about as many as a guess later."""
     known = claims.judgements(record)
     names = "lenet5-with-tanh-mnist", "resnet50-with-relu-cifar-100"
@@ -362,7 +357,7 @@ def headline(record: Record) -> Headline:
     even = select(record.rows(TrainedModel), series="settings", share=0.0)
     smallest = select(even, size=even["size"].min()).set_index(["optimizer", "attack"])["instances"]
     guess = smallest["adam", "guess"]
-    return Headline(
+    return Summary(
         "The posterior attack counts nearly all labels on untrained networks (accuracy "
         f"{lenet.text} on LeNet5 and VGG16, {resnet.text} on ResNet50), but after one epoch of training, on small "
         f"balanced batches, only {adam.text} (Adam) or {sgd.text} (gradient descent): no more than a guess of equal "
@@ -375,6 +370,8 @@ def headline(record: Record) -> Headline:
         what="instance accuracy of the posterior attack (untrained VGG16 with ReLU, CIFAR-10, batches of 32)",
         figure=figure_settings,
         of="batches",
+        leaks=leaks(record),
+        outcomes=outcomes(record),
     )
 
 
@@ -386,7 +383,7 @@ def table(record: Record) -> pd.DataFrame:
     rows = pd.concat([record.rows(OfRow), record.rows(OfWeights)])
     rows = rows.sort_values(["network", "activation"], kind="stable")
     both = joined(" / ", *(only(name, COLUMNS[name].text) for name in ("classes", "instances")))
-    return summary(
+    return aggregate(
         rows.assign(dataset=rows["dataset"].map(data.title), init=rows["init"].map(WEIGHTS)),
         {name: name for name in ("dataset", "network", "activation")}
         | {"batch size": "size", "initial weights": "init"},

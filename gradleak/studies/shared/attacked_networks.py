@@ -11,8 +11,7 @@ from gradleak import data, models
 from gradleak.data.base import Dataset
 from gradleak.errors import InputError
 from gradleak.models import training
-from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Group
+from gradleak.studies import Group, Sees
 from gradleak.studies.shared.groups import written
 
 Stage = Literal["untrained", "trained"]

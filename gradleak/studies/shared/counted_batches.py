@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gradleak import augment, data, metrics
-from gradleak.runs.plain import Columns
+from gradleak.studies import Columns
 
 
 def skewed(private: data.Dataset, size: int, share: float, generator: torch.Generator) -> Tensor:

@@ -15,9 +15,8 @@ from gradleak.errors import unknown
 from gradleak.images import Inversion
 from gradleak.leak import Defense, Gradients, Leak
 from gradleak.runs.forms import Form
-from gradleak.runs.plain import Columns
 from gradleak.show.drawn import drawn, named_lines, scattered
-from gradleak.studies import Experiment
+from gradleak.studies import Columns, Experiment
 
 # The defences of wang2024's pages. The level of "clip" is a share of the gradient's norm.
 Defence = Literal["gaussian", "clip", "quantize", "half"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradleak.runs.forms import Group
+from gradleak.studies import Group
 
 
 def listed(kind: type[Group], *rows: tuple[Any, ...]) -> list[dict[str, Any]]:

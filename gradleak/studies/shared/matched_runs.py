@@ -21,12 +21,10 @@ from gradleak.images import LBFGS, Distance, Prior, match
 from gradleak.images.matching.objective import Kind
 from gradleak.images.presets import preset
 from gradleak.leak import Leak, observe
-from gradleak.runs.fitting import Fixed, Sees
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
+from gradleak.runs.fitting import Fixed
 from gradleak.show import figures
 from gradleak.show.drawn import drawn, grouped, level, lines, named_lines, proportions
-from gradleak.studies import Experiment, setting
+from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, Stage, network
 from gradleak.studies.shared.mosaics import packed
 from gradleak.studies.shared.restored import quality

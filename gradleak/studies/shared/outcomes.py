@@ -24,8 +24,8 @@ from scipy.stats import quantile_test, t
 from gradleak import data, defenses
 from gradleak.errors import InputError, unknown
 from gradleak.metrics import SCALE
-from gradleak.runs.records import Record
-from gradleak.show.leaks import NAMES
+from gradleak.show.summary import NAMES
+from gradleak.studies import Record
 from gradleak.studies.shared.proportions import wilson
 
 Kind = Literal["labels", "soft labels", "features", "images", "text"]

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from gradleak import data, metrics
 from gradleak.images import Peeled
-from gradleak.runs.plain import Columns
-from gradleak.show.summaries import select
+from gradleak.show.aggregate import select
+from gradleak.studies import Columns
 
 # An attack's estimate of its error may be wrong by this factor.
 FACTOR = 10.0

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from scipy.stats import binomtest
 
-from gradleak.show.summaries import Measure
+from gradleak.show.aggregate import Measure
 
 
 def successes(column: str) -> Measure:

@@ -15,9 +15,8 @@ from gradleak.errors import InputError
 from gradleak.leak import Leak
 from gradleak.models.recogniser import Recogniser
 from gradleak.models.recogniser_training import trained_recogniser
-from gradleak.runs.forms import Group
 from gradleak.sequences.observed import observe_speech
-from gradleak.studies import Experiment
+from gradleak.studies import Experiment, Group
 
 # The texts from which clients' utterances are made, and the recognisers.
 Source = Literal["sentences", "librispeech"]

@@ -10,7 +10,7 @@ import pandas as pd
 from torch import Tensor
 
 from gradleak import metrics
-from gradleak.show.summaries import Measure
+from gradleak.show.aggregate import Measure
 
 
 def quality(images: Tensor, truth: Tensor) -> list[dict[str, Any]]:

@@ -21,8 +21,7 @@ from gradleak.images import GradInversion, Reconstruction, observe_statistics, r
 from gradleak.images.gradinversion.attack import Known, known_of
 from gradleak.images.presets import preset
 from gradleak.leak import observe
-from gradleak.runs.fitting import Sees
-from gradleak.studies import Experiment, setting
+from gradleak.studies import Experiment, Sees, setting
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made, pooled
 from gradleak.studies.shared.mosaics import packed
 

@@ -12,7 +12,7 @@ from gradleak.devices import in_chunks
 from gradleak.errors import unknown
 from gradleak.labels import LabelPath, label_path
 from gradleak.leak import HeadLeaks, observe_heads
-from gradleak.runs.plain import Columns
+from gradleak.studies import Columns
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 LABELS = ("smoothing", "mixup", "onehot")

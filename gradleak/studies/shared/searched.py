@@ -12,7 +12,7 @@ from torch import Tensor
 from gradleak import metrics
 from gradleak.labels import recover_soft_labels
 from gradleak.labels.soft.single import Solver
-from gradleak.runs.plain import Columns
+from gradleak.studies import Columns
 
 # A label whose L1 error is below this counts as recovered.
 KNOWN = 1e-3

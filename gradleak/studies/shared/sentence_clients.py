@@ -13,9 +13,8 @@ from gradleak.defenses import Each
 from gradleak.errors import InputError
 from gradleak.leak import Defense
 from gradleak.models.language_training import LanguageRecipe, train_language_model
-from gradleak.runs.forms import Form, Group
-from gradleak.runs.plain import Columns
-from gradleak.studies import Experiment
+from gradleak.runs.forms import Form
+from gradleak.studies import Columns, Experiment, Group
 
 # The names of the kinds of model, and of the defences with their level, in tables and figures.
 SHOWN = {"lstm": "LSTM", "gru": "GRU", "transformer": "transformer"}

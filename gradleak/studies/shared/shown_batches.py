@@ -10,10 +10,10 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.aggregate import select
 from gradleak.show.drawn import Mark, arranged, dots, level, look_of, only_rows, panel
-from gradleak.show.summaries import select
+from gradleak.studies import Record
 from gradleak.studies.shared.mosaics import show
 from gradleak.studies.shared.outcomes import BASELINES, PUBLISHED
 from gradleak.studies.shared.restored_batches import FLOORS, KINDS, LATENT, OF_ANOTHER, PSNRS, interval_of

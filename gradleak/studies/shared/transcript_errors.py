@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from gradleak.errors import InputError
-from gradleak.runs.plain import Columns
+from gradleak.studies import Columns
 
 Found = TypeVar("Found")
 

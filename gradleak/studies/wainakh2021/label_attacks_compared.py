@@ -21,14 +21,10 @@ from torch import nn
 from gradleak import claims, data, studies
 from gradleak.labels import METHODS
 from gradleak.models import training
-from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Group
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
+from gradleak.show.aggregate import select
 from gradleak.show.drawn import drawn
-from gradleak.show.headline import Headline
-from gradleak.show.summaries import select
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Summary
+from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import OnPixels, built
 from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.outcomes import FOUND, WORDS, Outcome, collected, stages, written
@@ -168,14 +164,14 @@ def _named(record: Record) -> pd.DataFrame:
     return frame
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: two attacks that read the bias and have samples of their own find the most labels."""
     known = claims.judgements(record)
     posterior, shadow = known["compared-posterior"], known["compared-shadow"]
     rows = select(_named(record), defense="none")
     means = rows.groupby("attack")["success"].mean()
     best = set(means.nlargest(2).index) == {"posterior", "shadow"}
-    return Headline(
+    return Summary(
         f"Over five networks, untrained and trained, without a defence, the posterior attack finds {posterior.text} "
         f"of the labels and the shadow attack {shadow.text}; both read the bias’s gradient and need labelled samples, "
         f"while LLG, which needs the gradient alone, finds {means['LLG']:.1f} %.",
@@ -184,6 +180,7 @@ def headline(record: Record) -> Headline:
         what="labels that the posterior attack finds, mean over networks, stages, batch sizes (CIFAR-10, no defence)",
         figure=figure_labels,
         of="batches",
+        outcomes=outcomes(record),
     )
 
 

@@ -25,15 +25,11 @@ from gradleak import claims, data, studies
 from gradleak.images import LBFGS, match
 from gradleak.labels.hard.llg import llg_estimate
 from gradleak.leak import head_inputs, observe, observe_heads
-from gradleak.runs.fitting import Sees
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
 from gradleak.show import drawn as show
 from gradleak.show import figures
-from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks
-from gradleak.show.summaries import select
-from gradleak.studies import Experiment, setting
+from gradleak.show.aggregate import select
+from gradleak.show.summary import Leaks, Summary
+from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared import tally
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.outcomes import FOUND, Outcome, collected
@@ -321,12 +317,12 @@ def images(name: str, split: Literal["train", "test"], classes: int | None = Non
     return replace(whole, images=whole.images[kept], labels=whole.labels[kept], class_names=named)
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: labels that the gradient reveals alone, with labelled samples, and on the LeNet."""
     known = claims.judgements(record)
     alone, knowing, lenet = known["llg-mnist-llg"], known["llg-mnist-llg+"], known["architectures-llg-lenet"]
     largest, auxiliary = record.rows(CountedLabels)["size"].max(), record.parameters["auxiliary"]
-    return Headline(
+    return Summary(
         f"From the gradient of an unbalanced batch of up to {largest} MNIST images, a server finds on average at least "
         f"{alone.text} of the labels, {knowing.text} with {auxiliary} labelled samples per class (untrained CNN), but "
         f"only {lenet.text} with more samples on a LeNet.",
@@ -335,6 +331,8 @@ def headline(record: Record) -> Headline:
         what="labels that LLG+ finds at its worst batch size (untrained CNN, unbalanced batches of MNIST)",
         figure=figure_success,
         of="batches",
+        leaks=leaks(record),
+        outcomes=outcomes(record),
     )
 
 

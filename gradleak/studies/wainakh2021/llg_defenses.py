@@ -19,13 +19,10 @@ from torch.nn import functional as F
 
 from gradleak import augment, claims, data, defenses, studies
 from gradleak.leak import Gradients, evaluating, observe
-from gradleak.runs.fitting import Sees
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
+from gradleak.show.aggregate import select
 from gradleak.show.drawn import Look, arranged, drawn, lines, panel, powers_of_two
-from gradleak.show.headline import Headline
-from gradleak.show.summaries import select
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Summary
+from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.outcomes import FOUND, WORDS, Outcome, collected, stages, written
@@ -213,13 +210,13 @@ def _clipped(defense: str, level: float, whole: Gradients) -> float:
     return 100 * float((norms > level).float().mean()) if defense.startswith("dp") else 0.0
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: neither training nor noise hides the labels, and clipping with much noise hides most."""
     known = claims.judgements(record)
     llg, noise = known["training-llg"], known["defenses-noise-1"]
     clipped = select(record.rows(AttackedBehind), defense="dp", level=1, attack="shadow")
     knowing, cosine = clipped["success"].mean(), clipped["utility"].mean()
-    return Headline(
+    return Summary(
         f"Neither training nor noise hides the labels: LLG finds at least {llg.text} at every stop of training, LLG+ "
         f"at least {noise.text} more than a guess behind strong noise. Clipping with noise leaves an informed attacker "
         f"{knowing:.0f} %, but destroys the gradient (cosine {cosine:.2f}).",
@@ -228,6 +225,7 @@ def headline(record: Record) -> Headline:
         what="labels that LLG+ finds beyond a guess, at the worst batch size (noise of variance 1, MNIST)",
         figure=figure_defenses,
         of="batches",
+        outcomes=outcomes(record),
     )
 
 

@@ -20,12 +20,10 @@ from gradleak import auditing, claims, data, defenses, models, studies
 from gradleak.auditing import loading
 from gradleak.errors import GradleakError, MissingData, unknown
 from gradleak.leak import Leak
-from gradleak.runs.fitting import Fixed, Sees
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
+from gradleak.runs.fitting import Fixed
 from gradleak.show.drawn import crossed, drawn, lines, places, scattered
-from gradleak.show.headline import Headline
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Summary
+from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.federation import SIZE, Federation, digit_network
 from gradleak.studies.shared.outcomes import Kind, Measure, Outcome, collected, median_of, share_of
 from gradleak.studies.wang2024.columns import COLUMNS
@@ -225,13 +223,13 @@ def worst(record: Record) -> pd.DataFrame:
     )
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: clipping protects nothing, and noise hides features and images but not labels."""
     known = claims.judgements(record)
     clear, clipped, noisy = (known[f"audit-{name}"] for name in ("lenet", "clip", "noise"))
     rows = worst(record)
     labels = rows.loc[rows["defense"].str.startswith("gaussian/"), "labels_found"].min()
-    return Headline(
+    return Summary(
         f"Clipping the whole gradient does not protect: an audit restores one LeNet image to {clipped.text} from a "
         f"clipped gradient and to {clear.text} without a defence; behind Gaussian noise no attack of the audit "
         "restores features or images, but all labels are still found.",
@@ -240,6 +238,7 @@ def headline(record: Record) -> Headline:
         what="PSNR of one photograph restored from LeNet's gradient, clipped to norm 1",
         figure=figure_frontier,
         of="attacks that returned an image",
+        outcomes=outcomes(record),
     )
 
 

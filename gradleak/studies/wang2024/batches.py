@@ -28,16 +28,11 @@ from gradleak.labels import BatchLabels, recover_batch, recover_jointly
 from gradleak.labels.priors import KNOWN
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.leak import Leak, observe, observe_heads
-from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Group
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.aggregate import select
 from gradleak.show.drawn import bound, crossed, drawn, lines, look_of, scattered
-from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks
-from gradleak.show.summaries import select
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Leaks, Summary
+from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import AttackedNetwork, built
 from gradleak.studies.shared.behind import draw_defended
@@ -466,12 +461,12 @@ def inverted(record: Record) -> pd.DataFrame:
     return rows[rows["attack"].notna()]
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: batches are recovered exactly, labels and images, and no certified answer is wrong."""
     known = claims.judgements(record)
     exact, wrong, psnr = known["batch-thousand"], known["batch-silent"], known["exact-float32"]
     size, classes = (exact.claim.measure.where[name] for name in ("size", "classes"))
-    return Headline(
+    return Summary(
         f"From one gradient of an untrained ResNet18 with {classes:,} classes, an attacker recovers soft "
         f"labels and features of all {size} samples in {exact.text} of batches, with no wrong certificate, and from a "
         f"fully connected network all {psnr.claim.measure.where['size']} images at a median of {psnr.text}.",
@@ -480,6 +475,8 @@ def headline(record: Record) -> Headline:
         what=f"batches of {size} samples recovered exactly (untrained ResNet18, {classes:,} classes, float32)",
         of="batches",
         figure=figure_limits,
+        leaks=leaks(record),
+        outcomes=outcomes(record),
     )
 
 

@@ -31,14 +31,11 @@ from gradleak.labels import PRIORS, SoftLabels, recover_batch, recover_soft_labe
 from gradleak.labels.priors import KNOWN
 from gradleak.leak import HeadLeaks, observe
 from gradleak.models.language import batch_of, build_language_model
-from gradleak.runs.fitting import Sees
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
 from gradleak.sequences import read_sentences
+from gradleak.show.aggregate import NOTHING, aggregate, cells, select, total
 from gradleak.show.drawn import Mark, bars, crossed, drawn, lines, stacked
-from gradleak.show.headline import Headline
-from gradleak.show.summaries import NOTHING, cells, select, summary, total
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Summary
+from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared import attacked_networks, samples
 from gradleak.studies.shared.attacked_networks import AttackedNetwork, NamedNetwork
 from gradleak.studies.shared.groups import listed
@@ -515,14 +512,14 @@ def _hunted(record: Record) -> pd.DataFrame:
     return rows.assign(certified=rows["right_count"] + rows["wrong"])
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: no certificate is wrong where every assumption holds, and few are where one is broken."""
     known, rows = claims.judgements(record), _hunted(record)
     clipped = known["identifiability-clipped-resnet"]
     holds = rows["broken"] == "none"
     kept, broken = (rows[own][["certified", "wrong"]].sum() for own in (holds, ~holds))
     wrong = [known[f"identifiability-{part}"].value for part in ("map", "trouble", "proof-wrong", "clipped-wrong")]
-    return Headline(
+    return Summary(
         f"If random clients keep every assumption, none of {kept['certified']:,.0f} certified answers is wrong, and "
         f"{broken['wrong']:.0f} of {broken['certified']:,.0f} if they break one; from clipped gradients of an "
         "untrained ResNet18, an attacker who does not know the gradient scale recovers "
@@ -535,6 +532,7 @@ def headline(record: Record) -> Headline:
         what="wrong certificates in attacks on clients that keep every assumption (all attacks)",
         of=f"groups of up to {AT_ONCE} seeds",
         figure=figure_outcomes,
+        outcomes=outcomes(record),
     )
 
 
@@ -542,7 +540,7 @@ def attacks_table(record: Record) -> pd.DataFrame:
     """Return what each attack's certificate promises, and how often it is kept if every assumption holds."""
     rows = select(_hunted(record), broken="none")
     families = [FAMILIES[name] for name in rows["family"]]
-    return summary(
+    return aggregate(
         rows.assign(recovers=[one.words for one in families], promise=[one.promise for one in families]),
         {"attack": "family", "recovers": "recovers", "its certificate promises": "promise"},
         cells(COLUMNS, "cases", "right_count", "wrong", by=total)
@@ -579,7 +577,7 @@ def broken_table(record: Record) -> pd.DataFrame:
     """Return how a client breaks each assumption, and how many certificates of which attacks are then wrong."""
     rows = _hunted(record)
     rows = rows[rows["broken"] != "none"]
-    return summary(
+    return aggregate(
         rows.assign(words=[BROKEN[name].words for name in rows["broken"]]),
         {"broken assumption": "broken", "what the client does": "words"},
         {

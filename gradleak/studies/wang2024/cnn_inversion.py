@@ -23,15 +23,11 @@ from torch import Tensor, nn
 from gradleak import claims, data, metrics, studies
 from gradleak.images import LBFGS, Adam, LevenbergMarquardt, match, polished, trace_convolutional
 from gradleak.images.presets import MATCHING, preset
-from gradleak.runs.fitting import Sees
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.aggregate import select
 from gradleak.show.drawn import DASHED, drawn, lines, look_of, places, scattered
-from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks
-from gradleak.show.summaries import select
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Leaks, Summary
+from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import STAGES, Stage
 from gradleak.studies.shared.defended import BehindDefence, Defence
@@ -392,7 +388,7 @@ def _restored(record: Record) -> pd.DataFrame:
     return rows.sort_values(["stage", "dtype", "attack"], ascending=[False, True, True])
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: a closed form restores images in seconds, and no published search gets as far."""
     known = claims.judgements(record)
     untrained, trained, seconds = (known[f"cnn-{name}"] for name in ("untrained-closed", "trained-closed", "seconds"))
@@ -400,7 +396,7 @@ def headline(record: Record) -> Headline:
     searches = select(record.rows(Race), what="level", psnr_to_reach=level)
     searches = searches[searches["attack"].isin(MATCHING)]
     better = all((known[f"cnn-{stage}-closed"].value or 0) > 2 * best for stage, best in PUBLISHED.items())
-    return Headline(
+    return Summary(
         f"A closed form restores single images from the gradient of an untrained LeNet at {untrained.text} on average, "
         f"and of a trained LeNet at {trained.text}, in {seconds.text} per image. In {len(searches)} searches, no "
         f"published first-order attack reaches {level} dB.",
@@ -409,6 +405,8 @@ def headline(record: Record) -> Headline:
         what="mean PSNR of single images by the closed form (untrained LeNet, CIFAR-10, float32, smoothed labels)",
         of="images",
         figure=figure_psnr,
+        leaks=leaks(record),
+        outcomes=outcomes(record),
     )
 
 

@@ -17,16 +17,12 @@ from pydantic import Field
 
 from gradleak import claims, data
 from gradleak.images import LevenbergMarquardt, match, trace_convolutional
-from gradleak.runs.fitting import Fixed, Sees
-from gradleak.runs.forms import Group
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
+from gradleak.runs.fitting import Fixed
 from gradleak.show import figures
+from gradleak.show.aggregate import decibels, select
 from gradleak.show.drawn import drawn
-from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks
-from gradleak.show.summaries import decibels, select
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Leaks, Summary
+from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import Stage
 from gradleak.studies.shared.matched_runs import FULL, Matched, OnLeNet, Run, WholeRow, counted, images_of, rows_of
@@ -184,14 +180,14 @@ class SecondOrder(OnLeNet):
         ]
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: the recovered label is worth as much as the true one, a one-hot guess is worth nothing."""
     known = claims.judgements(record)
     recovered, true, guessed, searched = (
         known[f"t3-mixup-l2-untrained-lenet-{label}-psnr"] for label in ("ours", "gt", "idlg", "dlg")
     )
     apart = known["s43-mixup-l2-untrained-ours-from-gt-at-most"]
-    return Headline(
+    return Summary(
         f"On an untrained LeNet, gradient matching with the L2 distance restores mixed images to {recovered.text} with "
         f"the recovered label, {true.text} with the true label, {searched.text} with a searched label, and only "
         f"{guessed.text} with a one-hot guess.",
@@ -200,6 +196,8 @@ def headline(record: Record) -> Headline:
         what="mean PSNR of mixed CIFAR-10 images, untrained LeNet, L2, recovered label, L-BFGS with line search",
         figure=figure_sources,
         of="images",
+        leaks=leaks(record),
+        outcomes=outcomes(record),
     )
 
 

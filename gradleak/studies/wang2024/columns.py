@@ -2,7 +2,7 @@
 
 from gradleak.runs import kinds
 from gradleak.runs.columns import Column, Columns
-from gradleak.show.summaries import decibels
+from gradleak.show.aggregate import decibels
 
 SHARE = "{:.1f} %"
 ERROR = ".1e"

@@ -16,11 +16,9 @@ from torch import Tensor
 from gradleak import augment, claims, metrics, studies
 from gradleak.devices import least_squares
 from gradleak.labels import idlg, recover_soft_labels
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
 from gradleak.show.drawn import drawn, lines, named_lines, scattered
-from gradleak.show.headline import Headline
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Summary
+from gradleak.studies import Columns, Experiment, Record, setting
 from gradleak.studies.shared.samples import DTYPES, LABELS, random_layer, soft_labels
 from gradleak.studies.shared.searched import KNOWN, judged, percentage, search_both
 from gradleak.studies.wang2024.columns import COLUMNS
@@ -168,11 +166,11 @@ def send(weight: Tensor, hidden: Tensor, targets: Tensor, dtype: torch.dtype) ->
     return delta.unsqueeze(2) * hidden.unsqueeze(1)
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: of the paper's unsolvable cases, only a right and certain prediction hides the label."""
     known = claims.judgements(record)
     wrong, right = known["failure-analysis-onehot"], known["failure-analysis-zero"]
-    return Headline(
+    return Summary(
         f"Where a network is certain of a wrong class, which the paper calls unsolvable, the exact solver recovers "
         f"{wrong.text} of the one-hot labels; where the network is certain of the right class, {right.text} of the "
         "gradients give no label at all.",

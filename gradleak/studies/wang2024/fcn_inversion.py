@@ -26,15 +26,11 @@ from gradleak.images.matching.objective import Kind, Objective
 from gradleak.images.matching.optimizers import DECAY
 from gradleak.labels import recover_soft_labels
 from gradleak.leak import Leak, observe
-from gradleak.runs.fitting import Sees
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.aggregate import select
 from gradleak.show.drawn import drawn
-from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks
-from gradleak.show.summaries import select
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Leaks, Summary
+from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.defended import BehindDefence, Defence
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
@@ -302,13 +298,13 @@ def _closed(record: Record) -> pd.DataFrame:
     return rows.assign(eight_bit=rows["eight_bit"].replace(math.inf, math.nan))
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: the closed form is exact, and the published PSNR measures the storage in eight bits."""
     known = claims.judgements(record)
     least, published = known["fcn-ours-smoothing"], known["fcn-mean-smoothing"]
     rows = select(_closed(record), dtype="float32", labels="smoothing")
     stored = rows.groupby("variant")["eight_bit"].mean()
-    return Headline(
+    return Summary(
         f"From one gradient of a fully connected network the server restores every image, to at least {least.text}; "
         f"the PSNR of {published.claim.published} dB that the paper reports for smoothed images (here "
         f"{published.text}) measures the truncation of pixels to eight bits, not the attack.",
@@ -317,6 +313,8 @@ def headline(record: Record) -> Headline:
         what="mean PSNR of eight-bit pixels, the paper's attack on FCN-4, Flowers-17 images, smoothed labels",
         figure=figure_digits,
         of="images",
+        leaks=leaks(record),
+        outcomes=outcomes(record),
     )
 
 

@@ -11,10 +11,9 @@ from typing import ClassVar
 from matplotlib.figure import Figure
 
 from gradleak import claims
-from gradleak.runs.records import Record
-from gradleak.show.headline import Headline
-from gradleak.show.summaries import select
-from gradleak.studies import Experiment
+from gradleak.show.aggregate import select
+from gradleak.show.summary import Summary
+from gradleak.studies import Experiment, Record
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import Stage
 from gradleak.studies.shared.matched_runs import FULL, Matched, Run, WholeRow, rows_of
@@ -79,14 +78,14 @@ class WholeSteps(Matched):
     pairs: ClassVar[Sequence[tuple[str, str]]] = [(BEST + FULL, BASE + FULL)]
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: matching the input instead of the last layer's gradient helps with the cosine distance."""
     known = claims.judgements(record)
     mixed, smoothed = (known[f"s51-{labels}-cosine-β-2-over-α-1"] for labels in ("mixup", "label-smoothing"))
     (undecided,) = select(
         rows_of(record, "paired"), labels="smoothing", distance="L2", run=f"{BEST} against {BASE}"
     ).to_dict("records")
-    return Headline(
+    return Summary(
         f"With the cosine distance, matching the last layer's input instead of its gradient gains at least "
         f"{mixed.text} PSNR for mixed images and at least {smoothed.text} for smoothed labels (lower confidence "
         "bounds); with the L2 distance the gain for smoothed labels is uncertain.",
@@ -95,6 +94,7 @@ def headline(record: Record) -> Headline:
         what="mean PSNR of mixed CIFAR-10 images, untrained LeNet, cosine, input matched instead of gradient",
         figure=figure_curves,
         of="images",
+        outcomes=outcomes(record),
     )
 
 

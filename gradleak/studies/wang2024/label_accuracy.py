@@ -21,14 +21,10 @@ from gradleak.labels import idlg, recover_soft_labels
 from gradleak.labels.soft import search
 from gradleak.leak import HeadLeaks, head_inputs, observe_heads
 from gradleak.models import training
-from gradleak.runs.fitting import Sees
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
+from gradleak.show.aggregate import select
 from gradleak.show.drawn import drawn, named_lines, scattered, stacked
-from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, listed
-from gradleak.show.summaries import select
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Leaks, Summary, listed
+from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared import searched
 from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, NamedNetwork, built
 from gradleak.studies.shared.attacked_networks import network as attacked_network
@@ -349,7 +345,7 @@ class NetworkAttacked(Experiment):
         yield "pso", searched.search(gradients[: self.swarms], weight, self.labels, "pso")
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: the exact solver misses only labels that the gradient does not hold."""
     known = claims.judgements(record)
     least, imagenet = known["label-accuracy-intense-above"], known["label-accuracy-smoothing-imagenet"]
@@ -358,7 +354,7 @@ def headline(record: Record) -> Headline:
     certain = rows["network"].eq("alexnet") & rows["stage"].eq("untrained")
     first = _first(record)
     missed = (100 - first["accuracy"] - first["ambiguous"] - first["zero"]).max()
-    return Headline(
+    return Summary(
         f"The exact solver recovers {imagenet.text} of the smoothed labels of ImageNet in a random ResNet50 and all "
         f"{rows['count'][~certain].sum():,} soft labels on smaller networks, except the untrained AlexNet "
         f"(at least {least.text}); the other gradients do not determine the label.",
@@ -375,6 +371,8 @@ def headline(record: Record) -> Headline:
         what="least share of soft labels recovered over all networks of Table 2 (the untrained AlexNet, mixup)",
         figure=figure_recovered,
         of="labels",
+        leaks=leaks(record),
+        outcomes=outcomes(record),
     )
 
 

@@ -18,13 +18,10 @@ from gradleak import claims, data, defenses, metrics, studies
 from gradleak.labels import PRIORS, recover_soft_labels
 from gradleak.labels.soft import search
 from gradleak.labels.soft.path import LabelPath, label_path
-from gradleak.runs.fitting import Sees
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
+from gradleak.show.aggregate import select
 from gradleak.show.drawn import crossed, drawn, lines
-from gradleak.show.headline import Headline
-from gradleak.show.summaries import select
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Summary
+from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.outcomes import Kind, Measure, Outcome, average_of, collected
 from gradleak.studies.shared.samples import observe_private, private_samples
@@ -193,12 +190,12 @@ def swarm(clean: Tensor, sent: Tensor, weight: Tensor, place: str, seed: int) ->
     return scalars.double(), path.labels(scalars[:, None] / COEFFICIENT)[:, 0].double()
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: noise stops the search only on the whole layer, and not a solver that expects noise."""
     known = claims.judgements(record)
     swarm, exact = known["noise-layer-gaussian-0.1-within-1-of-the-truth"], known["noise-layer-exact"]
     row = known["noise-gaussian-0.1-within-1-of-the-truth"]
-    return Headline(
+    return Summary(
         f"The largest Gaussian noise of the paper's code leaves the published search {row.text} of the scalars if "
         f"added to one row, as in that code, and {swarm.text} on the whole layer, where a solver that expects noise "
         f"finds {exact.text}.",
@@ -207,6 +204,7 @@ def headline(record: Record) -> Headline:
         what="scalars that the paper's search finds, noise on the whole layer, ResNet18, CIFAR-10 images",
         figure=figure_errors,
         of="images",
+        outcomes=outcomes(record),
     )
 
 

@@ -28,16 +28,11 @@ from gradleak.images.peeling.attack import counts_of
 from gradleak.images.peeling.network import Network
 from gradleak.leak import Leak, head_inputs, observe
 from gradleak.models import training
-from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Group
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.aggregate import NOTHING, aggregate, cells, count, least, median, select, total
 from gradleak.show.drawn import DASHED, Look, Panel, arranged, drawn, level, lines, panel, points, scattered
-from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks, line
-from gradleak.show.summaries import NOTHING, cells, count, least, median, select, summary, total
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Leaks, Summary, line
+from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.behind import draw_defended
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, network_in_words
@@ -449,14 +444,14 @@ def _sure_of(model: nn.Module, images: Tensor, label: int, level: float) -> None
     weight[label] += (wanted - logits[0, label]) * apart / (apart @ own)
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: small batches of a ResNet18 are restored, and training does not stop this."""
     known = claims.judgements(record)
     restored, trained, wrong = known["peel-four"], known["limits-trained"], known["peel-silent"]
     size = restored.claim.measure.where["size"]
     own, networks = select(record.rows(Peeling), what="batch", size=size), batches(record.rows(Reach))
     narrow = networks[networks["network"].isin(["resnet20", "resnet50-cifar"])]
-    return Headline(
+    return Summary(
         f"From one averaged gradient of an untrained ResNet18, peeling restores all {size} images at "
         f"{math.floor(own['lowest_psnr'].min())} dB or more in {restored.cases} batches; after training, every image "
         f"of {trained.cases} small batches. From a ResNet20 or ResNet50 it recovers no layer.",
@@ -468,6 +463,8 @@ def headline(record: Record) -> Headline:
         what=f"batches of {size} with every image above {metrics.EXACT:.0f} dB (untrained ResNet18, CIFAR-10, float32)",
         of="batches",
         figure=figure_batch,
+        leaks=leaks(record),
+        outcomes=outcomes(record),
     )
 
 
@@ -475,7 +472,7 @@ def table(record: Record) -> pd.DataFrame:
     """Return the results of peeling ResNet18, one row for each number of training epochs, image side and batch size."""
     order = ["epochs", "side", "size"]
     rows = _batches(record, Peeling, TrainedNetwork, LargeBatch).astype(dict.fromkeys(order, int))
-    return summary(
+    return aggregate(
         rows.sort_values(order, kind="stable"),
         {"epochs": "epochs", "image side (pixels)": "side", "B": "size"},
         {"batches": count(), "certified": total("certified")}

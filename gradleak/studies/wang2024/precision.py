@@ -29,16 +29,13 @@ from gradleak.leak import Leak, observe
 from gradleak.models import training
 from gradleak.models.language_training import LanguageRecipe
 from gradleak.precision import PRECISIONS
-from gradleak.runs.fitting import Fixed, Sees
-from gradleak.runs.forms import Group
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
+from gradleak.runs.fitting import Fixed
 from gradleak.sequences import batch_of, read_sentences
 from gradleak.show import figures
+from gradleak.show.aggregate import aggregate, among, mean, select
 from gradleak.show.drawn import arranged, drawn, level, lines, panel, stacked
-from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, mean, select, summary
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Summary
+from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected, median_of, network_in_words, stages
 from gradleak.studies.shared.read import private_of, reading_of
@@ -436,12 +433,12 @@ def compared(found: Tensor, inputs: Tensor, status: str, claimed: float | None) 
 
 
 # ------------------------------------------------------------------------------------------------- tables and figures
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: a coarse precision hides the labels of batches but not the class of a single sample."""
     known = claims.judgements(record)
     single, batch = known["precision-bf16-class"], known["precision-bf16-batches"]
     cases, wrong = known["precision-cases"], known["precision-wrong"]
-    return Headline(
+    return Summary(
         f"From clients that compute in bfloat16, an attacker who knows this precision reads {single.text} of the "
         f"classes of single samples but {batch.text} of the labels in batches; in {cases.value or 0:,.0f} attacks, of "
         "all precisions and certified or not, no certified answer is wrong.",
@@ -450,6 +447,7 @@ def headline(record: Record) -> Headline:
         what="classes of single samples read right in bfloat16, precision known (four networks, CIFAR-10)",
         of="pairs of a network and a kind of label, with 100 samples each,",
         figure=figure_digits,
+        outcomes=outcomes(record),
     )
 
 
@@ -463,7 +461,7 @@ def _in_words(record: Record, *kinds: type[Experiment]) -> pd.DataFrame:
 def batches_table(record: Record) -> pd.DataFrame:
     """Return the shares of a batch's labels and sentences that are read or counted right, by the client's precision."""
     right, share = mean("right", "{:.0f} %"), mean("share", COLUMNS["share"].text)
-    return summary(
+    return aggregate(
         _in_words(record, BatchLabels, ReadSentences, Counts),
         {"precision": "precision"},
         {

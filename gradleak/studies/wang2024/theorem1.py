@@ -26,15 +26,12 @@ from gradleak.labels import LabelPath, Minima, find_minima, label_loss, nonnegat
 from gradleak.labels.priors import prior_of
 from gradleak.leak import HeadLeaks
 from gradleak.models import training
-from gradleak.runs.fitting import Sees
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.aggregate import aggregate, cells, select, share
 from gradleak.show.drawn import drawn
-from gradleak.show.headline import Headline
-from gradleak.show.summaries import cells, select, share, summary
+from gradleak.show.summary import Summary
 from gradleak.show.touch import InteractiveFigure, LabelSlider
-from gradleak.studies import Experiment, setting
+from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import DTYPES, LABELS, observe_private, private_samples, read, reduced, written
 from gradleak.studies.wang2024.columns import COLUMNS
@@ -381,14 +378,14 @@ def interval_rows(path: LabelPath, truth: Tensor) -> list[Columns]:
     return rows
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: the sum is always one, and of the minima of a prior's loss only the lowest is right."""
     known = claims.judgements(record)
     interval, first, lowest = (
         known[name] for name in ("theorem1-interval", "loss-landscape-trained-first", "loss-landscape-least")
     )
     needed = ("theorem1-sum-float64", "theorem1-prior", "loss-landscape-untrained-first")
-    return Headline(
+    return Summary(
         f"A label's entries sum to one for every scalar, so {interval.text} of the smoothed labels allow a whole "
         "interval of scalars. On a trained ResNet20 the first minimum of the prior's loss is wrong for "
         f"{first.text}, the lowest for {lowest.text}.",
@@ -408,7 +405,7 @@ def minima_table(record: Record) -> pd.DataFrame:
     """
     rows = samples(record)
     accuracy = rows["test_accuracy"].map(lambda own: "" if pd.isna(own) else f" (test accuracy {own:.1%})")
-    return summary(
+    return aggregate(
         rows.assign(name=rows["network"] + ", " + rows["stage"] + accuracy),
         {"network": "name", "labels": "labels"},
         cells(COLUMNS, "first_wrong", "first_scaled_wrong", "best_wrong", "accepted_wrong", by=share),

@@ -16,15 +16,10 @@ from pydantic import Field, model_validator
 
 from gradleak import claims, data, metrics, studies
 from gradleak.labels.hard.gradinversion import Rule, gradinversion
-from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Group
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
+from gradleak.show.aggregate import select
 from gradleak.show.drawn import crossed, drawn, lines
-from gradleak.show.headline import Headline
-from gradleak.show.leaks import Leaks
-from gradleak.show.summaries import select
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Leaks, Summary
+from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected
 from gradleak.studies.yin2021.columns import COLUMNS
@@ -120,12 +115,12 @@ class RestoredLabels(OnLastLayer):
         return [100 * float(metrics.count_overlap(counts, truth)[0]) for counts in found]
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: the least entries of rows find nearly all labels of batches without repeated classes."""
     known = claims.judgements(record)
     least, sums = known["restoration-96-gradinversion"], known["restoration-96-row-sums"]
     large = select(record.rows(RestoredLabels), network=TRAINED, size=96).set_index("rule")["accuracy"]
-    return Headline(
+    return Summary(
         f"In batches of {least.claim.measure.where['size']} images of different classes the least entry of each row "
         f"of the last layer’s gradient reveals {least.text} of the labels, and the sum of each row {sums.text} "
         "(trained EfficientNet-Lite0); neither rule can find a class twice.",
@@ -134,6 +129,8 @@ def headline(record: Record) -> Headline:
         what="labels restored by GradInversion’s rule in batches of 96 (trained EfficientNet-Lite0, ImageNet)",
         figure=figure_accuracy,
         of="batches",
+        leaks=leaks(record),
+        outcomes=outcomes(record),
     )
 
 

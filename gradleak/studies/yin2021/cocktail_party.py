@@ -23,14 +23,10 @@ from gradleak.errors import InputError
 from gradleak.images import unmix_features
 from gradleak.labels import recover_batch
 from gradleak.leak import head_inputs
-from gradleak.runs.fitting import Sees
-from gradleak.runs.forms import Group
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
+from gradleak.show.aggregate import select
 from gradleak.show.drawn import drawn, lines, powers_of_two
-from gradleak.show.headline import Headline
-from gradleak.show.summaries import select
-from gradleak.studies import Experiment, setting
+from gradleak.show.summary import Summary
+from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made
 from gradleak.studies.shared.last_layers import MEAN, STD, TRAINED, Seen
@@ -174,11 +170,11 @@ def nearness(found: Tensor, truth: Tensor) -> Columns:
     return {"cosine": float(best.mean()), "least": float(best.min()), "near": near}
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: independent components find features of a trained network, and not of an untrained one."""
     known = claims.judgements(record)
     trained, untrained, exact = (known[name] for name in ("party-trained", "party-untrained", "party-exact"))
-    return Headline(
+    return Summary(
         f"Independent components come close to the features of a large trained network (mean cosine {trained.text} in "
         f"batches of {trained.claim.measure.where['size']}) but not to those of an untrained one ({untrained.text} in "
         f"batches of {untrained.claim.measure.where['size']}); every feature that exact recovery certifies is right "
@@ -188,6 +184,7 @@ def headline(record: Record) -> Headline:
         what="mean cosine of independent components with the true features (trained EfficientNet-Lite0, batches of 32)",
         figure=figure_cosines,
         of="batches",
+        outcomes=outcomes(record),
     )
 
 

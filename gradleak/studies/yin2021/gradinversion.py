@@ -25,11 +25,9 @@ from gradleak.images import GradInversion, Reconstruction, project_batches, rest
 from gradleak.images.gradinversion.learned import PROJECTION
 from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.models.picture_training import PictureRecipe, learned, trained_generator
-from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
-from gradleak.show.headline import Headline
-from gradleak.show.summaries import select
-from gradleak.studies import Experiment, setting
+from gradleak.show.aggregate import select
+from gradleak.show.summary import Summary
+from gradleak.studies import Columns, Experiment, Record, setting
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.deep_networks import SMALL
 from gradleak.studies.shared.outcomes import PUBLISHED as EARLIER
@@ -447,7 +445,7 @@ def definitions(images: Tensor, noise: Tensor) -> dict[tuple[str, str], Tensor]:
     return found
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: GradInversion beats its baselines, but large batches give less than a flat image."""
     known = claims.judgements(record)
     gain, smooth = known["gi-over-inverting"], known["gi-variation"]
@@ -458,7 +456,7 @@ def headline(record: Record) -> Headline:
     ends = min(sizes), max(sizes)
     seen = rows_of(record, "image", "sizes").groupby("run")["identified"]
     alone, shared = (seen.get_group(named("random", size)) for size in ends)
-    return Headline(
+    return Summary(
         f"On a ResNet-20, GradInversion beats inverting gradients in batches of {images['size'].iloc[0]:.0f} by at "
         f"least {gain.value or 0:.1f} dB, mostly by smoothness, yet stays below the flat mean colour; another network "
         f"identifies {alone.sum():.0f} of {len(alone)} images restored alone, and {shared.sum():.0f} of {len(shared)} "
@@ -470,6 +468,7 @@ def headline(record: Record) -> Headline:
         what="lower 95 % bound of the mean PSNR gain over inverting gradients (ResNet-20, CIFAR-10, 500 steps)",
         figure=figure_quality,
         of="images",
+        outcomes=outcomes(record),
     )
 
 

@@ -22,11 +22,9 @@ from torch.nn import functional as F
 from gradleak import claims, data, models
 from gradleak.images import GradInversion, peel
 from gradleak.images.gradinversion.settings import SETTINGS
-from gradleak.runs.fitting import Sees
-from gradleak.runs.records import Record
-from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, cells, count, median, ranged, select, summary, total
-from gradleak.studies import Experiment, setting
+from gradleak.show.aggregate import aggregate, among, cells, count, median, ranged, select, total
+from gradleak.show.summary import Summary
+from gradleak.studies import Experiment, Record, Sees, setting
 from gradleak.studies.shared import peeled, restored_batches
 from gradleak.studies.shared.deep_networks import SMALL, made
 from gradleak.studies.shared.last_layers import MEAN, STD
@@ -305,14 +303,14 @@ def featured_pairs(sizes: list[int], other: str) -> list[tuple[str, str]]:
     ]
 
 
-def headline(record: Record) -> Headline:
+def summary(record: Record) -> Summary:
     """Return the finding: large batches of many classes do not protect, nor does a trained ResNet protect an image."""
     known = claims.judgements(record)
     found, plain, peeled_first, matched = (known[name] for name in ("gm-found", "gm-iip", "gl-one", "gl-one-matched"))
     size = max(record.stated(Parameters).small_sizes)
     images = rows_of(record, "image", "batches")
     identified = images[images["run"] == named("random", size, FEATURES)]["identified"]
-    return Headline(
+    return Summary(
         f"Batches of {size} do not protect: with the features of the last layer's gradient, {identified.sum():.0f} of "
         f"{len(identified)} random images are identified, without them {plain.cases}; from a trained ResNet, linear "
         f"equations restore single images with {peeled_first.text}, many steps of matching with {matched.text}.",
@@ -324,6 +322,7 @@ def headline(record: Record) -> Headline:
         "Tiny ImageNet)",
         figure=figure_images,
         of="images",
+        outcomes=outcomes(record),
     )
 
 
@@ -332,7 +331,7 @@ def peeled_table(record: Record) -> pd.DataFrame:
     frame, keys = record.frame(), ["part", "network", "image"]
     peeled_images = select(frame, what="peeled")[[*keys, "opened", "layers", "cpu_seconds"]]
     images = peeled_images.merge(select(frame, what="image", run=PEELED)[[*keys, "psnr"]], on=keys)
-    return summary(
+    return aggregate(
         images.assign(restored=np.isfinite(images["psnr"].astype(float))),
         {"network": "network"},
         {

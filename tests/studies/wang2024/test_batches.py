@@ -9,7 +9,7 @@ import torch
 
 from gradleak.labels import BatchLabels
 from gradleak.runs.records import Record
-from gradleak.show.summaries import select
+from gradleak.show.aggregate import select
 from gradleak.studies.wang2024 import batches
 
 STUDY = "batches"

@@ -11,7 +11,7 @@ from gradleak import studies
 from gradleak.errors import InputError
 from gradleak.hunting import FAMILIES, hunt
 from gradleak.runs.records import Record
-from gradleak.show.summaries import select
+from gradleak.show.aggregate import select
 from gradleak.studies.wang2024 import certificates
 
 STUDY = "certificates"

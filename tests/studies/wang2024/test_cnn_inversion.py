@@ -10,7 +10,7 @@ import torch
 from gradleak import data
 from gradleak.images.presets import MATCHING
 from gradleak.runs.records import Record
-from gradleak.show.summaries import select
+from gradleak.show.aggregate import select
 from gradleak.studies.wang2024 import cnn_inversion
 from gradleak.studies.wang2024.cnn_inversion import CLOSED, MATCHED, POLISHED, Race
 

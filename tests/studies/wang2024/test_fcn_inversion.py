@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradleak.runs.records import Record
-from gradleak.show.summaries import select
+from gradleak.show.aggregate import select
 from gradleak.studies.wang2024 import fcn_inversion
 
 STUDY = "fcn-inversion"

@@ -7,7 +7,7 @@ import torch
 
 from gradleak import data
 from gradleak.runs.records import Record
-from gradleak.show.summaries import select
+from gradleak.show.aggregate import select
 from gradleak.studies.shared.peeled import batches
 from gradleak.studies.wang2024 import peeling
 

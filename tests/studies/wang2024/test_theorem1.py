@@ -8,7 +8,7 @@ import torch
 
 from gradleak.labels import Minima
 from gradleak.runs.records import Record
-from gradleak.show.summaries import select
+from gradleak.show.aggregate import select
 from gradleak.studies.wang2024 import theorem1
 
 STUDY = "theorem1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradleak.runs.records import Record
-from gradleak.show.summaries import select
+from gradleak.show.aggregate import select
 from gradleak.studies.yin2021 import batch_restoration
 
 STUDY = "batch-restoration"

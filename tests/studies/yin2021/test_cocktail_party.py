@@ -8,7 +8,7 @@ import torch
 from gradleak.errors import InputError
 from gradleak.images import unmix_features
 from gradleak.runs.records import Record
-from gradleak.show.summaries import select
+from gradleak.show.aggregate import select
 from gradleak.studies.yin2021 import cocktail_party
 from gradleak.studies.yin2021.cocktail_party import CONSTANT, EXACT, PARTY
 

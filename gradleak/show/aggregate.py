@@ -1,6 +1,6 @@
 """Summarise rows as a table: one line for each group of rows, one column for each measure of the group.
 
-    summary(rows, {"B": "size"}, {"batches": count(), "PSNR": mean("psnr", ".1f"), "exact": share("exact")})
+    aggregate(rows, {"B": "size"}, {"batches": count(), "PSNR": mean("psnr", ".1f"), "exact": share("exact")})
 
 returns a line for each `size` in `rows`: the number of rows, their mean PSNR, and the share of rows that are exact.
 
@@ -23,7 +23,7 @@ NOTHING = "–"
 LOST = -1000.0
 
 
-def summary(rows: pd.DataFrame, keys: Mapping[str, str], measures: Mapping[str, Measure]) -> pd.DataFrame:
+def aggregate(rows: pd.DataFrame, keys: Mapping[str, str], measures: Mapping[str, Measure]) -> pd.DataFrame:
     """Return a table with one line for each group of rows, in the order in which the groups first appear.
 
     Args:
@@ -33,7 +33,7 @@ def summary(rows: pd.DataFrame, keys: Mapping[str, str], measures: Mapping[str, 
 
     Examples:
         >>> rows = pd.DataFrame({"size": [1, 1, 8], "psnr": [30.0, 32.0, 20.0]})
-        >>> summary(rows, {"B": "size"}, {"batches": count(), "PSNR (dB)": mean("psnr", ".1f")})
+        >>> aggregate(rows, {"B": "size"}, {"batches": count(), "PSNR (dB)": mean("psnr", ".1f")})
            B batches PSNR (dB)
         0  1       2      31.0
         1  8       1      20.0

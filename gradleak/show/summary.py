@@ -1,16 +1,22 @@
-"""A page's row in the book's first table: what leaks, from what, how exactly, and how fast.
+"""What a page found, stated once: its sentence and key number, its row in the book's first table, and its outcomes.
 
-Each number of a row is a cell of a table of the page, or a judgement that the page's box shows, so that a reader finds
-on the page what the first table says.
+The page's box, the cards of its chapter, the first table, the explorer and the page on federations are drawn from it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from gradleak.errors import InputError
+from gradleak.runs.records import Record
+
+if TYPE_CHECKING:
+    from gradleak.studies.shared.outcomes import Outcome
 
 NAMES = {
     "lenet": "LeNet", "lenet5": "LeNet-5", "resnet18": "ResNet18", "resnet20": "ResNet20", "resnet50": "ResNet50",
@@ -26,7 +32,9 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Leaks:
-    """A row of the table.
+    """A page's row in the book's first table: what leaks, from what, how exactly, and how fast.
+
+    Each number of a row stands on the page as well, in a table or a sentence.
 
     Attributes:
         what: What the attack recovers.
@@ -47,6 +55,31 @@ class Leaks:
     attack: str
     network: str = ""
     batch: int = 1
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a page found.
+
+    Attributes:
+        sentence: The finding in one sentence, in which every number is read from the record.
+        true: Whether the record supports the sentence; the tests fail if it does not.
+        claim: The id of the claim that measures the key number.
+        what: What the key number is, with the network, the data and the unit where these are not obvious.
+        figure: The function that draws the page's best figure from a record.
+        of: What the claim counts, such as "batches" or "images".
+        leaks: The page's row in the book's first table; None if it has none.
+        outcomes: What each attack of the page reached in each setting.
+    """
+
+    sentence: str
+    true: bool
+    claim: str
+    what: str
+    figure: Callable[[Record], Figure]
+    of: str = "samples"
+    leaks: Leaks | None = None
+    outcomes: Sequence[Outcome] = ()
 
 
 def line(table: pd.DataFrame, *first: str) -> dict[str, str]:
