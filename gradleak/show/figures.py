@@ -19,7 +19,10 @@ TRUTH = "#1a7f37"
 
 
 def style() -> None:
-    """Set the style of all figures that are drawn afterwards."""
+    """Set the style of all figures that are drawn afterwards, and let a notebook show them for phones as well."""
+    from gradleak.show import views
+
+    views.register()
     sns.set_theme(
         context="notebook",
         style="ticks",
