@@ -15,7 +15,7 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-MIME = "application/vnd.gradleak.views+json"
+KEY = "gradleak"
 IMAGE = re.compile(r'<img (?P<rest>[^>]*?)src="(?P<folder>[^"]*_images/)(?P<name>[0-9a-f]{64})\.png"(?P<more>[^>]*)>')
 # The widest window (pixels) that counts as a phone.
 PHONE = 600
@@ -26,9 +26,9 @@ def gathered(folders: list[Path]) -> dict[str, dict[str, bytes]]:
     found = {}
     for file in (file for folder in folders for file in folder.rglob("*.ipynb")):
         for cell in json.loads(file.read_text("utf-8"))["cells"]:
-            for data in (output.get("data", {}) for output in cell.get("outputs", ())):
-                if others := data.get(MIME):
-                    name = hashlib.sha256(base64.b64decode(data["image/png"])).hexdigest()
+            for output in cell.get("outputs", ()):
+                if others := output.get("metadata", {}).get(KEY):
+                    name = hashlib.sha256(base64.b64decode(output["data"]["image/png"])).hexdigest()
                     found[name] = {kind: base64.b64decode(png) for kind, png in others.items()}
     return found
 

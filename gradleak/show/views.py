@@ -22,7 +22,8 @@ from matplotlib.ticker import LogFormatter, ScalarFormatter
 
 from gradleak.show import figures
 
-MIME = "application/vnd.gradleak.views+json"
+# Where a notebook keeps the further pictures: beside the first one, in the metadata of the output.
+KEY = "gradleak"
 # The width of a phone's screen (inches), its resolution, and the letters of a line in it.
 NARROW, FINE, LETTERS = 4.2, 190, 62
 # Of more panels than MANY each gets at most the height LOW (inches).
@@ -37,8 +38,8 @@ def register() -> None:
         formatter.mimebundle_formatter.for_type(Figure, views)
 
 
-def views(figure: Figure, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-    """Return a figure's pictures by MIME type; the figure is changed afterwards."""
+def views(figure: Figure, include: Any = None, exclude: Any = None) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return a figure's picture, and as metadata the further ones; the figure is changed afterwards."""
     wide, others = _png(figure), {}
     if _has_photographs(figure):
         _darken(figure)
@@ -46,7 +47,7 @@ def views(figure: Figure, include: Any = None, exclude: Any = None) -> dict[str,
     else:
         stack(figure)
         others["narrow"] = _png(figure, dpi=FINE)
-    return {"image/png": wide, MIME: others}
+    return {"image/png": wide}, {KEY: others}
 
 
 def _png(figure: Figure, dpi: float | str = "figure") -> str:

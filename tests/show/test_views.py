@@ -34,8 +34,8 @@ def lines() -> Figure:
 
 def test_panels_stand_below_each_other_with_their_labels() -> None:
     figure = lines()
-    bundle = views.views(figure)
-    wide, narrow = png(bundle, "image/png"), png(bundle[views.MIME], "narrow")
+    bundle, more = views.views(figure)
+    wide, narrow = png(bundle, "image/png"), png(more[views.KEY], "narrow")
     assert wide.shape[1] > wide.shape[0]
     assert narrow.shape[0] > narrow.shape[1]
     assert narrow.shape[1] / views.FINE == pytest.approx(views.NARROW, abs=0.3), "nothing sticks out"
@@ -51,8 +51,8 @@ def test_panels_stand_below_each_other_with_their_labels() -> None:
 def test_photographs_keep_their_colours_on_a_dark_ground() -> None:
     figure, axes = figures.panels(1, 1)
     axes[0][0].imshow(np.full((8, 8, 3), (1.0, 0.0, 0.0)))
-    bundle = views.views(figure)
-    light, dark = png(bundle, "image/png"), png(bundle[views.MIME], "dark")
+    bundle, more = views.views(figure)
+    light, dark = png(bundle, "image/png"), png(more[views.KEY], "dark")
     assert light[0, 0, :3].min() == 1
     assert dark[0, 0, :3].max() < 0.2
     middle = [one[one.shape[0] // 2, one.shape[1] // 2, :3].tolist() for one in (light, dark)]
@@ -64,13 +64,13 @@ def test_pages_offer_the_further_pictures(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(paths.book() / "_ext")
     import figure_views
 
-    assert figure_views.MIME == views.MIME
+    assert figure_views.KEY == views.KEY
     first, other = base64.b64encode(b"wide").decode(), base64.b64encode(b"more").decode()
     for kind, expected in (
         ("narrow", 'media="(max-width: 600px)" srcset="../_images/{}-narrow.png"'),
         ("dark", "{}-dark.png"),
     ):
-        outputs = [{"data": {"image/png": first, views.MIME: {kind: other}}}]
+        outputs = [{"data": {"image/png": first}, "metadata": {views.KEY: {kind: other}}}]
         (tmp_path / "page.ipynb").write_text(json.dumps({"cells": [{"outputs": outputs}, {}]}))
         found = figure_views.gathered([tmp_path])
         name = hashlib.sha256(b"wide").hexdigest()
