@@ -9,10 +9,13 @@ book's pages.
 from __future__ import annotations
 
 import base64
+import importlib
 import io
+import pickle
 import textwrap
 from typing import Any
 
+import matplotlib.pyplot as plt
 from IPython.core.getipython import get_ipython
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -35,19 +38,23 @@ def register() -> None:
     """Add the further pictures to the output of every figure that this notebook shows."""
     formatter = getattr(get_ipython(), "display_formatter", None)
     if formatter:
+        importlib.import_module("matplotlib_inline.backend_inline")
         formatter.mimebundle_formatter.for_type(Figure, views)
+        # The picture that this module makes when it is imported would come after ours, and replace it.
+        formatter.formatters["image/png"].pop(Figure, None)
 
 
 def views(figure: Figure, include: Any = None, exclude: Any = None) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return a figure's picture, and as metadata the further ones; the figure is changed afterwards."""
-    wide, others = _png(figure), {}
+    """Return a figure's picture, and as metadata the further one."""
+    again: Figure = pickle.loads(pickle.dumps(figure))
     if _has_photographs(figure):
-        _darken(figure)
-        others["dark"] = _png(figure)
+        _darken(again)
+        further = {"dark": _png(again)}
     else:
-        stack(figure)
-        others["narrow"] = _png(figure, dpi=FINE)
-    return {"image/png": wide}, {KEY: others}
+        stack(again)
+        further = {"narrow": _png(again, dpi=FINE)}
+    plt.close(again)
+    return {"image/png": _png(figure)}, {KEY: further}
 
 
 def _png(figure: Figure, dpi: float | str = "figure") -> str:

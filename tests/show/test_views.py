@@ -39,6 +39,9 @@ def test_panels_stand_below_each_other_with_their_labels() -> None:
     assert wide.shape[1] > wide.shape[0]
     assert narrow.shape[0] > narrow.shape[1]
     assert narrow.shape[1] / views.FINE == pytest.approx(views.NARROW, abs=0.3), "nothing sticks out"
+    assert figure.get_figwidth() > views.NARROW, "the figure itself stays as it is"
+    views.stack(figure)
+    figure.draw_without_rendering()
     places = [axis.get_position() for axis in figure.axes]
     assert len({round(place.x0, 3) for place in places}) == 1
     assert [place.y0 for place in places] == sorted((place.y0 for place in places), reverse=True)
