@@ -1,6 +1,6 @@
 """A Sphinx extension that says below a page's title what it regenerates, and leads searches for that to the page.
 
-A search for "wang2024 Table 3" finds the entry of that name in the book's index, which is the page's.
+A search for "wang2024 Table 3" or "LLG Figure 2" finds the entry of that name in the book's index, which is the page's.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ KINDS = {
     "Table": "Table", "Tables": "Table", "Figure": "Figure", "Figures": "Figure", "Section": "Section",
     "Sections": "Section", "Appendix": "Appendix", "Appendices": "Appendix", "Theorem": "Theorem",
 }  # fmt: skip
+# What readers call a paper besides its key.
+ATTACKS = {"wainakh2021": "LLG", "yin2021": "GradInversion", "dang2021": "RLG", "posterior2023": "posterior"}
 NUMBER = r"(?:\d[\d.]*\d|\d|[A-Z](?:\.\d+)?)\b"
 
 
@@ -62,7 +64,8 @@ class Regenerates(SphinxTransform):
         line = nodes.paragraph("", f"{words}.", classes=["regenerates"])
         section = title.parent
         # Without an anchor the entry and the page's own text are one result of a search.
-        entries = [("single", f"{paper} {place}", "", "main", None) for place in places(text)]
+        names = [paper, *([ATTACKS[paper]] if paper in ATTACKS else [])]
+        entries = [("single", f"{name} {place}", "", "main", None) for place in places(text) for name in names]
         section.insert(section.index(title) + 1, [addnodes.index(entries=entries), line] if entries else [line])
 
 
