@@ -73,7 +73,7 @@ def counts(root: Path) -> dict[str, int]:
             "words that are seen before anything is opened": sum(map(seen, pages)),
             "words, with folds": sum(len(re.sub(r"<[^>]+>", " ", page).split()) for page in pages),
             "tables": sum(page.count("<table") for page in pages),
-            "figures": sum(page.count("<img") for page in pages),
+            "figures": sum(page.count("<img") - page.count("-dark.png") for page in pages),
         }
     return found
 
