@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -136,35 +134,6 @@ def test_a_defence_of_each_tensor_by_itself_needs_the_head_alone() -> None:
             torch.testing.assert_close(sent.bias_gradients[n], whole.bias_gradient)
 
 
-INPUTS, LABELS = batch()
-SOFTMAX = nn.Sequential(nn.Flatten(), nn.Linear(36, 5), nn.Softmax(1))
-
-
-@pytest.mark.parametrize("see", [observe, observe_heads])
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model": nn.Sequential(nn.Flatten())}, "no Linear layer"),
-        ({"model": SOFTMAX}, "does not end in"),
-        ({"model": nn.Linear(6, 5)}, "one feature vector for each sample"),
-        ({"inputs": INPUTS * float("nan")}, "NaN or infinite"),
-        ({"inputs": INPUTS[:0], "targets": LABELS[:0]}, "inputs must not be empty"),
-        ({"inputs": torch.tensor(1.0)}, "at least one sample"),
-        ({"inputs": [1.0]}, "inputs must be a tensor"),
-        ({"inputs": torch.rand(3, 1, 9, 9)}, r"does not take inputs of shape \(3, 1, 9, 9\)"),
-        ({"targets": LABELS[:2]}, "3 inputs but 2 targets"),
-        ({"targets": LABELS + 5}, "0"),
-        ({"targets": torch.ones(3, 5)}, "sum"),
-        ({"targets": torch.tensor([[2.0, -1, 0, 0, 0]] * 3)}, "negative"),
-        ({"targets": torch.ones(3, 4) / 4}, "5"),
-    ],
-)
-def test_bad_input_is_said_clearly(see: Callable[..., object], changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        see(**{"model": network(), "inputs": INPUTS, "targets": LABELS} | changes)
-    assert "\n" not in str(caught.value)
-
-
 def test_unused_and_frozen_parameters() -> None:
     model, (inputs, targets) = network(), batch()
     model.register_parameter("spare", nn.Parameter(torch.ones(2)))
@@ -260,28 +229,3 @@ def test_momentum_and_weight_decay_are_taken_off() -> None:
     size = torch.linalg.vector_norm(wanted["5.weight"])
     assert torch.linalg.vector_norm(told.weight_gradient - 4 * wanted["5.weight"]) < 1e-3 * size
     assert torch.linalg.vector_norm(plain.weight_gradient - 4 * wanted["5.weight"]) > size
-
-
-@pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"rate": 0.0}, "rate must be above 0"),
-        ({"momentum": 1.0}, "momentum in 0 … 1"),
-        ({"head": "nowhere"}, "no Linear layer named 'nowhere'"),
-        ({"after": {}}, "the state after is not of Sequential: it differs in 0.bias"),
-        ({"cut": True}, r"the state after: '5.weight' is \(5, 63\), the model's \(5, 64\)"),
-        ({"nan": True}, r"after\['5.weight'\] holds NaN"),
-        ({"whole": True}, "the state after: '5.weight' is of torch.int64, the model's of torch.float32"),
-    ],
-)
-def test_an_update_that_makes_no_sense_is_refused(changed: dict[str, object], told: str) -> None:
-    model = network()
-    state = model.state_dict()
-    options: dict[str, object] = {"before": state, "after": dict(state), "rate": 0.1, "batch_size": 1}
-    weight = state["5.weight"]
-    for word, value in (("cut", weight[:, 1:]), ("nan", weight / 0), ("whole", weight.long())):
-        if changed.get(word):
-            options["after"] = {**state, "5.weight": value}
-    options |= {name: value for name, value in changed.items() if value is not True}
-    with pytest.raises(InputError, match=told):
-        Leak.from_update(model, **options)  # type: ignore[arg-type]

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import defenses, metrics
-from gradleak.errors import InputError, UnknownName
-from gradleak.labels import METHODS, Knowledge, count_heads, count_labels
+from gradleak.errors import InputError
+from gradleak.labels import Knowledge, count_heads, count_labels
 from gradleak.labels.hard.llg import llg_estimate
 from gradleak.leak import HeadLeaks, head_inputs, observe, observe_heads
 from gradleak.losses import CrossEntropy, Focal
@@ -106,11 +106,7 @@ def test_what_each_attack_counts(method: str, kind: str, case: str) -> None:
     assert int(found.sum()) == int(truth.sum())
 
 
-def test_every_attack_has_a_line_in_the_table() -> None:
-    assert {method for method, _ in EXPECTED} == set(METHODS)
-
-
-@settings(max_examples=40)
+@settings(max_examples=20)
 @example(counts=[1, 1], seed=39970)
 @given(counts=st.lists(st.integers(0, 6), min_size=2, max_size=12).filter(any), seed=st.integers(0, 2**16))
 def test_counts_are_right_where_the_assumptions_hold(counts: list[int], seed: int) -> None:
@@ -208,22 +204,6 @@ def test_the_guess_is_as_even_as_can_be() -> None:
     leak = observe(network(3), inputs, labels)
     guesses = {tuple(count_labels(leak, "guess", seed=seed).tolist()) for seed in range(20)}
     assert guesses == {(4, 4, 3), (4, 3, 4), (3, 4, 4)}
-
-
-@pytest.mark.parametrize(
-    ("method", "options", "message"),
-    [
-        ("llg+", {}, "llg\\+ needs samples of the same kind"),
-        ("posterior", {}, "posterior needs samples of the same kind"),
-        ("shadow", {}, "shadow needs samples of the same kind"),
-        ("llg*", {"dummy": "blue"}, "unknown kind of dummy"),
-        ("lgl", {}, "unknown method 'lgl'"),
-    ],
-)
-def test_what_is_missing_is_named(method: str, options: dict[str, str], message: str) -> None:
-    leak = observe(network(3), *batch(torch.tensor([2, 1, 3]), 1))
-    with pytest.raises((InputError, UnknownName), match=message):
-        count_labels(leak, method, **options)
 
 
 @pytest.mark.parametrize("method", ["idlg", "row sums", "llg"])

@@ -14,7 +14,7 @@ from gradleak.errors import InputError
 from gradleak.labels import count_labels, expected_share, standins_of
 from gradleak.leak import Leak
 
-SIZE, BATCHES = 16, 60
+SIZE, BATCHES = 16, 40
 
 
 @functools.cache

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gradleak import augment
-from gradleak.errors import InputError, UnknownName
+from gradleak.errors import InputError
 from gradleak.labels import PRIORS, Prior, SoftLabels, dlg, idlg, label_loss, recover_soft_labels
 from gradleak.labels.priors import KNOWN
 from gradleak.labels.soft import single
 from gradleak.labels.soft.equations import Fit
 from gradleak.labels.soft.problem import ACCEPT, reduce_gradients
+from gradleak.studies.shared.samples import soft_labels
 
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
@@ -47,17 +48,8 @@ def sent(
     hidden = (hidden / scale * spread).to(DTYPES[dtype])
     weight = weight.to(DTYPES[dtype])
     offset = normal(classes).to(DTYPES[dtype]) if bias else None
-    hot = torch.eye(classes, dtype=torch.float64)
     first = torch.randint(classes, (count,), generator=generator)
-    share = torch.rand(count, 1, generator=generator, dtype=torch.float64)
-    if labels == "smoothing":
-        label = (1 - share / 2) * hot[first] + share / 2 / classes
-    elif labels == "mixup":
-        second = (first + 1 + torch.randint(classes - 1, (count,), generator=generator)) % classes
-        label = share * hot[first] + (1 - share) * hot[second]
-    else:
-        label = hot[first]
-    given = label.to(DTYPES[dtype])
+    given = soft_labels(labels, first, classes, generator).to(DTYPES[dtype])
     logits = (hidden @ weight.T + (0 if offset is None else offset)).requires_grad_()
     (delta,) = torch.autograd.grad(-(given * logits.log_softmax(dim=1)).sum(), [logits])
     return {
@@ -75,7 +67,7 @@ def wrong(found: SoftLabels, label: Tensor) -> Tensor:
     return found.where("unique") & ~((found.labels - label).abs().sum(dim=1) < 2 * KNOWN)
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(
     classes=st.one_of(st.integers(2, 40), st.sampled_from([100, 200])),
     features=st.integers(2, 80),
@@ -119,7 +111,7 @@ def test_what_is_said_to_be_unique_is_right_and_gives_the_gradient_back(
 
 @pytest.mark.parametrize("labels", ["smoothing", "mixup", "onehot"])
 @pytest.mark.parametrize(("dtype", "median"), [("float32", 1e-6), ("float64", 1e-12)])
-@pytest.mark.parametrize(("classes", "spread"), [(4, 1.0), (10, 3.0), (10, 0.1), (100, 3.0), (1000, 5.0)])
+@pytest.mark.parametrize(("classes", "spread"), [(4, 1.0), (10, 0.1), (1000, 5.0)])
 def test_every_ordinary_sample_is_found(labels: str, dtype: str, median: float, classes: int, spread: float) -> None:
     count = 10 if classes == 1000 else 100
     made = sent(classes, 64, spread, labels, dtype, classes, count)
@@ -219,8 +211,8 @@ def test_a_prior_of_three_and_a_score_of_ones_own() -> None:
     assert negative.status.count("unique") == 0
 
 
-@pytest.mark.parametrize("noise", [1e-6, 1e-5, 1e-4])
-def test_a_score_of_ones_own_does_not_take_noise_for_digits(noise: float) -> None:
+def test_a_score_of_ones_own_does_not_take_noise_for_digits() -> None:
+    noise = 1e-5
     # Flat logits say little of the scalar, and nothing but the score gives the label a shape.
     made = sent(4, 64, 0.01, "smoothing", "float64", 3, 30)
     generator = torch.Generator().manual_seed(0)
@@ -313,47 +305,7 @@ def test_a_gradient_that_is_zero_or_a_batch_s_is_recognised_and_not_fitted() -> 
     assert searched.status == ("found", "failed")
 
 
-BIAS = {"bias": torch.zeros(10), "bias_gradient": torch.zeros(2, 10)}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"solver": "exakt"}, r"unknown solver 'exakt'.*exact"),
-        ({"solver": "lbfgs", "noise": 0.1}, "'lbfgs' takes no noise"),
-        ({"solver": "pso", "nonnegative": False}, "'pso' takes no nonnegative=False"),
-        ({"solver": "pso", "scale": None}, "'pso' takes no scale"),
-        ({"solver": "lbfgs"} | BIAS, "'lbfgs' takes no bias_gradient"),
-        ({"solver": "lbfgs", "precision": "bfloat16"}, "'lbfgs' takes no precision"),
-        ({"certify": "hope"}, "unknown certify 'hope'"),
-        ({"certify": "proof", "scale": None}, "proof"),
-        ({"certify": "proof", "solver": "lbfgs"}, "proof"),
-        ({"certify": "proof", "prior": lambda label: label.amax(dim=-1)}, "proof"),
-        ({"prior": "smooth"}, r"unknown prior 'smooth'.*smoothing"),
-        ({"prior": None}, "without a prior any label fits"),
-        ({"prior": Prior(10, "zero")}, "the prior says nothing"),
-        ({"prior": Prior(3, "zero"), "scale": None}, "an unknown scale is found for one-hot"),
-        ({"noise": -1.0}, "not negative"),
-        ({"noise": math.inf}, "noise .* got inf"),
-        ({"scale": -1.0}, "a scale is a positive factor"),
-        ({"scale": math.nan}, "scale .* got nan"),
-        ({"bias": torch.zeros(3)}, r"bias must be \(C,\) = \(10,\)"),
-        ({"bias_gradient": torch.zeros(2, 10)}, "needs the bias as well"),
-        ({"weight": torch.zeros(10, 7)}, r"\(C, I\) = \(10, 7\) or \(N, C, I\)"),
-        ({"weight": torch.zeros(1, 8), "weight_gradient": torch.ones(2, 1, 8)}, "at least two classes"),
-        ({"weight": torch.zeros(2, 8), "weight_gradient": torch.ones(2, 2, 8)}, "a label of 2 classes"),
-        ({"weight_gradient": torch.full((2, 10, 8), math.inf)}, "weight_gradient holds NaN or infinite values"),
-        ({"weight_gradient": torch.zeros(0, 10, 8)}, "must not be empty"),
-        ({"weight_gradient": torch.zeros(2, 10, 8, dtype=torch.long)}, "floating point"),
-    ],
-)
-def test_mistakes_are_one_clear_line(changes: dict[str, Any], message: str) -> None:
-    arguments: dict[str, Any] = {"weight_gradient": torch.ones(2, 10, 8), "weight": torch.ones(10, 8)} | changes
-    with pytest.raises((InputError, UnknownName), match=message):
-        recover_soft_labels(**arguments)
-
-
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     classes=st.one_of(st.integers(3, 12), st.sampled_from([50])),
     features=st.integers(2, 64),
