@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -12,59 +10,25 @@ from gradleak import devices
 from gradleak.leak import head_inputs, observe_heads
 
 
-def settings() -> dict[str, object]:
-    """Return all that torch says of float32, by the older switches where they can be read, and by the newer."""
-    newer: dict[str, object] = {name: owner.fp32_precision for name, owner in devices._precisions().items()}
-    for name, read in {
-        "matmul": lambda: torch.backends.cuda.matmul.allow_tf32,
-        "convolutions": lambda: torch.backends.cudnn.allow_tf32,
-        "half": lambda: torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
-        "bfloat": lambda: torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
-        "products": torch.get_float32_matmul_precision,
-    }.items():
-        try:
-            newer[f"older {name}"] = read()
-        except RuntimeError:
-            newer[f"older {name}"] = "contradicts the newer"
-    return newer
+@pytest.mark.parametrize("chosen", ["none", "tf32"])
+def test_float32_is_ieee_inside_and_as_it_was_after(chosen: str) -> None:
+    def settings() -> list[str]:
+        return [owner.fp32_precision for owner in devices._precisions().values()]
 
-
-def _older(owner: object, value: bool) -> Callable[[], None]:
-    return lambda: setattr(owner, "allow_tf32", value)
-
-
-def _newer() -> None:
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-
-
-SET = {
-    "as torch has it": lambda: None,
-    "products in TF32": _older(torch.backends.cuda.matmul, True),
-    "convolutions in IEEE": _older(torch.backends.cudnn, False),
-    "by the newer switches": _newer,
-}
-
-
-@pytest.mark.parametrize("how", SET)
-def test_float32_is_ieee_inside_and_as_it_was_after(how: str) -> None:
-    at_first = {name: owner.fp32_precision for name, owner in devices._precisions().items()}
-    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = chosen
     try:
-        SET[how]()
-        before = settings()
+        at_first = settings()
         with devices.ieee():
-            assert {owner.fp32_precision for owner in devices._precisions().values()} == {"ieee"}
+            assert set(settings()) == {"ieee"}
             assert devices.precision() == "IEEE"
             assert not torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
-        assert settings() == before
+        assert settings() == at_first
         with pytest.raises(ZeroDivisionError), devices.ieee():
             raise ZeroDivisionError
-        assert settings() == before
+        assert settings() == at_first
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
-        for name, owner in devices._precisions().items():
-            owner.fp32_precision = at_first[name]
+        torch.backends.cuda.matmul.fp32_precision = before
 
 
 def test_recurrent_layers_are_not_cudnns_while_they_are_differentiated() -> None:
@@ -94,15 +58,6 @@ def test_least_squares_take_the_shortest_where_there_are_several() -> None:
     matrix = torch.tensor([[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
     found = devices.least_squares(matrix, torch.tensor([[2.0], [2.0], [5.0]], dtype=torch.float64), driver="gelsd")
     assert torch.allclose(found, torch.ones(2, 1, dtype=torch.float64))
-
-
-def test_a_chunk_is_a_constant_on_a_cpu_and_a_share_of_what_is_free_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert devices.entries_at_once("cpu", 1000) == 1000
-    monkeypatch.setattr(devices, "free_memory", lambda _: 8_000_000)
-    assert devices.entries_at_once("cuda", 1000) == 400_000
-    assert devices.entries_at_once("cuda", 1000, bytes_each=4) == 800_000
-    monkeypatch.setattr(devices, "free_memory", lambda _: 10)
-    assert devices.entries_at_once("cuda", 1000) == 1000
 
 
 @pytest.mark.parametrize(("total", "size", "room"), [(10, 4, 4), (10, 100, 3), (7, 7, 1), (1, 5, 1), (0, 3, 1)])

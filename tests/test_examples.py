@@ -26,11 +26,6 @@ def test_examples_give_what_they_say(name: str) -> None:
     assert found.failed == 0
 
 
-def test_attacks_on_labels_have_examples() -> None:
-    expected = {"gradleak.labels.soft.single", "gradleak.labels.soft.batch.recover", "gradleak.labels.hard.attacks"}
-    assert expected <= set(EXAMPLES)
-
-
 @pytest.fixture(scope="module")
 def extension() -> ModuleType:
     spec = importlib.util.spec_from_file_location("plain_docstrings", ROOT / "book/_ext/plain_docstrings.py")

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -17,6 +18,7 @@ from gradleak import defenses, metrics
 from gradleak.errors import InputError
 from gradleak.labels import Knowledge, count_heads, count_labels
 from gradleak.labels.hard.llg import llg_estimate
+from gradleak.labels.hard.rounding import raised, rounded
 from gradleak.leak import HeadLeaks, head_inputs, observe, observe_heads
 from gradleak.losses import CrossEntropy, Focal
 
@@ -63,15 +65,10 @@ EXPECTED: dict[tuple[str, str], list[float | str]] = {
     ("guess", "biased"): [0, 0, 1, 0, 0, 0],
     ("draw", "biased"): [0, 0, 0.25, 0, 0, 0],
     ("idlg", "biased"): [1, ONE, ONE, ONE, ONE, ONE],
-    ("idlg", "no bias"): [1, ONE, ONE, ONE, ONE, ONE],
     ("gradinversion", "biased"): [1, 1, 1, TWICE, TWICE, TWICE],
-    ("gradinversion", "no bias"): [1, 1, 1, TWICE, TWICE, TWICE],
     ("row sums", "biased"): [1, 1, 1, TWICE, TWICE, TWICE],
-    ("row sums", "no bias"): [1, 1, 1, TWICE, TWICE, TWICE],
     ("llg", "biased"): [1, 1, 0.5, 1, 0.5, 0.5],
-    ("llg", "no bias"): [1, 1, 0.5, 1, 0.5, 0.5],
     ("llg*", "biased"): [1, 1, 1, 1, 1, 1],
-    ("llg*", "no bias"): [1, 1, 1, 1, 1, 1],
     ("llg+", "biased"): [1, 1, 1, 1, 1, 1],
     ("llg+", "no bias"): [1, 1, 1, 1, 1, 1],
     ("llg+", "negative"): [1, 1, 1, 1, 1, 1],
@@ -79,10 +76,8 @@ EXPECTED: dict[tuple[str, str], list[float | str]] = {
     ("ilrg", "signed"): [1, 1, 1, 1, 1, 1],
     ("ilrg", "no bias"): [BIAS, BIAS, BIAS, BIAS, BIAS, BIAS],
     ("posterior", "biased"): [1, 1, 1, 1, 1, 1],
-    ("posterior", "signed"): [1, 1, 1, 1, 1, 1],
     ("posterior", "no bias"): [BIAS, BIAS, BIAS, BIAS, BIAS, BIAS],
     ("shadow", "biased"): [1, 1, 1, 1, 1, 1],
-    ("shadow", "signed"): [1, 1, 1, 1, 1, 1],
     ("shadow", "no bias"): [1, 1, 1, 1, 1, 1],
     ("rlg", "biased"): [1, 1, FEWER, FEWER, FEWER, FEWER],
     ("rlg", "signed"): [1, 1, FEWER, FEWER, FEWER, FEWER],
@@ -247,3 +242,26 @@ def test_the_shadow_attack_survives_a_draw_of_nothing() -> None:
     truth = torch.tensor([6, 0, 7, 3])
     leak = observe(network(4), *batch(truth, 8))
     assert torch.equal(count_labels(leak, "shadow", auxiliary=auxiliary(4), seed=seed), truth)
+
+
+# ----------------------------------------------------------------------------------------------------------- rounding
+@settings(max_examples=60)
+@given(
+    levels=st.lists(st.floats(-5, 5), min_size=1, max_size=6),
+    step=st.floats(0.01, 3),
+    count=st.integers(0, 12),
+)
+def test_raising_the_lowest_again_and_again(levels: list[float], step: float, count: int) -> None:
+    tensor = torch.tensor([levels], dtype=torch.float64)
+    found = raised(tensor, torch.tensor([step], dtype=torch.float64), torch.tensor([count]))[0]
+    assert int(found.sum()) == count
+    heights = np.array(levels)
+    for _ in range(count):
+        heights[heights.argmin()] += step
+    # Ties may be broken either way; the heights are the same then.
+    assert sorted(tensor[0].numpy() + step * found.numpy()) == pytest.approx(sorted(heights), abs=1e-9)
+
+
+def test_rounding_keeps_the_sum_and_stays_near() -> None:
+    values = torch.tensor([[1.3, 0.3, 2.4], [-1.0, 5.2, 0.1], [0.4, 0.5, 9.0]], dtype=torch.float64)
+    assert rounded(values, 4).tolist() == [[1, 0, 3], [0, 4, 0], [0, 0, 4]]

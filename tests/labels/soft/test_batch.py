@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -199,30 +197,6 @@ def test_what_no_search_can_find_has_a_reason(size: int, noise: float, options: 
     found = recover_batch(bool(size) * made["gradient"] + draws, made["weight"], batch_size=size or None, **options)
     assert found.status == "failed"
     assert reason in found.reason
-
-
-@settings(max_examples=15)
-@given(
-    st.integers(8, 60),
-    st.integers(1, 8),
-    st.sampled_from(["smoothing", "onehot", "mixup"]),
-    st.sampled_from(["float32", "float64"]),
-    st.floats(-1, 0.7),
-    st.booleans(),
-    st.integers(0, 10**6),
-)
-def test_what_is_called_unique_is_true(
-    classes: int, size: int, kind: str, dtype: str, scale: float, repeated: bool, seed: int
-) -> None:
-    made = batch(
-        classes, min(size, classes), kind=kind, dtype=dtype, seed=seed, repeated=repeated, spread=10**scale, features=64
-    )
-    found = recover_batch(made["gradient"], made["weight"], prior=kind, rounds=6)
-    if found.status == "unique" and len(found) == len(made["labels"]):
-        labels, features = errors_of(found, made)
-        assert labels.max() < KNOWN
-        assert features.max() < 1e-1
-    assert (found.status == "unique") == (found.reason == "")
 
 
 @pytest.mark.parametrize(("dtype", "own"), [("float32", 30.0), ("float64", 60.0)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -227,44 +226,6 @@ def test_a_class_is_not_certified_with_another_feature(signed: bool) -> None:
             )  # fmt: skip
             assert not wrong(found, label[leaks].double()).any()
             assert not features_off(found, hidden[leaks]).any()
-
-
-def one_zero(labels: Tensor) -> Tensor:
-    return labels.abs().amin(dim=-1)
-
-
-def two_equal(labels: Tensor) -> Tensor:
-    return labels.sort(dim=-1).values.diff(dim=-1).amin(dim=-1)
-
-
-def two_zeros(labels: Tensor) -> Tensor:
-    return labels.square().sort(dim=-1).values[..., :2].sum(dim=-1)
-
-
-def above_half(labels: Tensor) -> Tensor:
-    return (0.5 - labels.amax(dim=-1)).clamp(min=0)
-
-
-@pytest.mark.parametrize("score", [one_zero, two_equal, two_zeros, above_half])
-def test_a_function_that_leaves_no_equation_certifies_nothing(score: Callable[[Tensor], Tensor]) -> None:
-    classes = 10
-    generator = torch.Generator().manual_seed(1)
-    weight = torch.randn(classes, 8, generator=generator, dtype=torch.float64)
-    hidden = torch.rand(60, 8, generator=generator, dtype=torch.float64)
-    bias = torch.randn(classes, generator=generator, dtype=torch.float64)
-    label = 0.02 + torch.rand(60, classes, generator=generator, dtype=torch.float64)
-    label[:, 0] = {"one_zero": 0.0, "two_zeros": 0.0, "above_half": 2.0 * classes}.get(score.__name__, 0.3)
-    label[:, 1] = {"two_zeros": 0.0, "two_equal": 0.3}.get(score.__name__, 0.7)
-    label /= label.sum(dim=1, keepdim=True)
-    own, delta = gradients(weight, hidden, label)
-    found = recover_soft_labels(own, weight, prior=score)
-    assert not wrong(found, label).any()
-    # One condition is used up by the scalar; the second one checks it.
-    assert found.where("unique").any() == (score is two_zeros)
-    own, delta = gradients(weight, hidden, label, bias)
-    closed = recover_soft_labels(own, weight, bias=bias, bias_gradient=delta, prior=score)
-    # The bias's gradient gives the scalar, so one condition is a check; labels above one half meet none.
-    assert set(closed.status) == {"found" if score is above_half else "unique"}
 
 
 def test_noise_that_nothing_shows_is_not_estimated() -> None:

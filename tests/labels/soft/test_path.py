@@ -99,25 +99,6 @@ def test_an_interval_without_end_is_one() -> None:
     assert path.labels(torch.tensor([[1e3, 1e6]], dtype=torch.float64)).amin() >= 0
 
 
-@settings(max_examples=10)
-@given(
-    classes=st.integers(5, 20),
-    spread=st.floats(0.05, 3),
-    labels=st.sampled_from(["smoothing", "mixup"]),
-    seed=st.integers(0, 2**20),
-)
-def test_the_true_scalar_is_a_minimum_with_no_loss(classes: int, spread: float, labels: str, seed: int) -> None:
-    gradients, weight, _, _, error = leaks(4, classes, 30, spread, labels, seed)
-    path = label_path(gradients, weight)
-    for own, truth in zip(find_minima(path, labels), truth_of(path, error)[:, 0].tolist(), strict=True):
-        gaps = (own.scalars - truth).abs() / abs(truth)
-        assert gaps.min() < 1e-6
-        assert own.losses[gaps.argmin()] < 1e-13
-        side = own.side(truth)
-        assert (side.scalars * truth > 0).all()
-        assert (side.scalars.abs().diff() > 0).all()
-
-
 def test_minima_agree_with_a_fine_scan() -> None:
     gradients, weight, _, _, _ = leaks(3, 10, 30, 4.0, "smoothing", 5)
     path = label_path(gradients, weight)
