@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -100,15 +99,9 @@ def against(texts: Mapping[str, str], known: Collection[str]) -> list[str]:
     return wrong
 
 
-def in_order(texts: Mapping[str, str], known: Collection[str]) -> None:
-    """Put modules in an order in which each finds what it imports."""
-    tuple(TopologicalSorter({module: imported(text, known) for module, text in texts.items()}).static_order())
-
-
 def test_no_import_goes_against_the_flow() -> None:
     texts = sources()
     assert against(texts, texts) == []
-    in_order(texts, texts)
 
 
 @pytest.mark.parametrize(

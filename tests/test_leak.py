@@ -86,12 +86,6 @@ def test_final_layer_is_found_by_what_it_does() -> None:
         observe(Shuffled(), inputs, torch.tensor([0, 1, 2]), head="finale")
 
 
-def test_a_bare_linear_layer_is_a_model() -> None:
-    leak = observe(nn.Linear(4, 3), torch.rand(2, 4), torch.tensor([0, 1]))
-    assert leak.head == ""
-    assert leak.weight_gradient.shape == (3, 4)
-
-
 @settings(max_examples=25)
 @given(
     count=st.integers(1, 7),

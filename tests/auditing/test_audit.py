@@ -17,7 +17,7 @@ from gradleak import augment, data, devices, models, sequences
 from gradleak.answers import Answer
 from gradleak.auditing import Report, running
 from gradleak.book import PATIENCE
-from gradleak.cases import Attack, Case, Reach
+from gradleak.cases import Attack, Case
 from gradleak.catalogue import ATTACKS
 from gradleak.models.language import build_language_model
 from tests.auditing.networks import mlp, vectors
@@ -93,8 +93,6 @@ def test_a_chain_of_convolutions_shows_its_image() -> None:
     assert report.worst("image-psnr") > 60
     assert report.worst("image-ssim") > 0.99
     assert {one.attack for one in report.pictures} == {"convolutions backwards", "gradient matching"}
-    # Smooth activations need no masks, and one layer has the equations.
-    assert "unknowns in each channel" in why(report, "layers peeled off")
     (matched,) = (one for one in report.findings if one.attack == "gradient matching")
     assert "labels" not in matched.measures, "labels that it was given are not its answer"
     hidden = gradleak.audit(model, images[:1], photos.labels[300:301], batch_sizes=(1,), images=False, memory=0.001)
@@ -180,11 +178,6 @@ def test_what_an_attack_needs_is_known_before_it_begins(monkeypatch: pytest.Monk
     replaced(monkeypatch, lambda _: pytest.fail("it would not fit"))
     report = gradleak.audit(mlp(), *vectors(), batch_sizes=(1,), memory=2)
     assert why(report, "slow") == "needs about 3 GB, and 2 GB are to be had"
-    monkeypatch.setattr(Reach, "seconds", 1e6)
-    report = gradleak.audit(
-        small(width=48, seed=1), torch.randn(1, 3, 8, 8), torch.tensor([1]), batch_sizes=(1,), memory=2
-    )
-    assert why(report, "layers peeled off").startswith("needs about 1000000 s at a stretch, and ")
 
 
 def test_every_audit_computes_float32_in_ieee_precision(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,7 +155,6 @@ def promising(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "write", "message"),
     [
-        ("data", lambda: Path("data/dir.png").mkdir(parents=True), "there is no image in the folder 'data'"),
         (
             "data",
             lambda: (put("data/a"), Image.new("1", (12_000, 12_000)).save("data/a.png")),

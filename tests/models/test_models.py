@@ -138,16 +138,6 @@ def test_the_papers_size() -> None:
     assert (model.encoder.input_size, model.encoder.hidden_size) == (640, 1024)
 
 
-def test_how_it_is_drawn() -> None:
-    model = recogniser("small-2", 30, seed=3)
-    assert 0.095 < float(model.head.weight.detach().abs().max()) <= 0.1
-    assert 0.9 < float(model.embedding.weight.detach().abs().max()) <= 1
-    assert torch.equal(model.head.weight, recogniser("small-2", 30, seed=3).head.weight)
-    assert model.head.weight.shape == (30, 512)
-    with pytest.raises(UnknownName, match="recogniser 'large'"):
-        recogniser("large", 30)
-
-
 def test_every_utterance_of_a_padded_batch_is_spelled_as_if_alone() -> None:
     model = recogniser("small", 30)
     sounds = [pseudo_speech("yes"), pseudo_speech("a longer one")]

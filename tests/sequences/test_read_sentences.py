@@ -15,7 +15,6 @@ from gradleak.leak import Leak, observe
 from gradleak.losses import PADDING
 from gradleak.models.language import batch_of, build_language_model
 from gradleak.sequences import read_prefixes, read_sentences
-from gradleak.sequences.span import span_of
 
 PIECES = 40
 MODELS = {
@@ -239,21 +238,6 @@ def test_what_is_not_read_is_refused_by_name(model: nn.Module, message: str) -> 
     leak = leak_of(model.eval(), [[5, 6]])
     with pytest.raises(InputError, match=message):
         read_sentences(leak)
-
-
-@pytest.mark.parametrize("rows", [60, 3000])
-def test_a_span_says_what_noise_it_saw(rows: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(5, 20, generator=generator)
-    # One direction is of a single row.
-    weights = torch.cat([torch.randn(rows, 4, generator=generator), torch.zeros(rows, 1)], dim=1)
-    weights[34] = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0])
-    clean, noise = weights @ inputs, torch.randn(rows, 20, generator=generator)
-    for span in (span_of(clean), span_of(clean, equalise=False), span_of(clean + 1e-3 * noise, equalise=False)):
-        assert span.rank == 5
-        assert span.inside(inputs.double()).all()
-        assert not span.inside(torch.randn(50, 20, generator=generator).double()).any()
-    assert span_of(noise).power == 0
 
 
 # --------------------------------------------------------------------------------------------------- ends of prefixes

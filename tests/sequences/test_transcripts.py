@@ -115,41 +115,6 @@ def test_what_is_said_twice_or_not_at_all_is_not_called_unique(model: Recogniser
     assert all("different things" in reason for reason in found.reasons)
 
 
-def test_utterances_that_begin_alike_are_not_called_unique(model: Recogniser) -> None:
-    found = read(model, [10, 20, 30], [10, 40], [11, 50])
-    assert "unique" not in found.status
-    assert all("begin with one word" in reason for reason in found.reasons)
-
-
-def test_noise_is_not_called_unique_where_it_is_wrong(model: Recogniser) -> None:
-    said = [10, 20, 30, 40, 50]
-    generator = torch.Generator().manual_seed(0)
-    for size in (1e-6, 1e-1):
-
-        def noisy(gradients: dict[str, torch.Tensor], size: float = size) -> dict[str, torch.Tensor]:
-            return {
-                name: value + size * value.abs().max() * torch.randn(value.shape, generator=generator)
-                for name, value in gradients.items()
-            }
-
-        sounds = [pseudo_speech("abcde")]
-        found = read_transcripts(observe_speech(model, sounds, [[*said, 2]], defense=noisy))
-        assert found.status != ["unique"] or found.tokens == [said]
-
-
-def test_what_cannot_be_spoken_is_refused(model: Recogniser) -> None:
-    nothing = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
-    assert read_transcripts(Leak(model, nothing, "head", 1)).tokens == []
-    assert read_transcripts(leaked(model, [[5, 6, 2]]), start=9).status == ["failed"]
-    for tokens, options, message in (
-        ([[]], {}, "each needs its own"),
-        ([[5]], {"local_steps": 2}, "local steps"),
-        ([[5]], {"only": ["tail"]}, "no parameter 'tail'"),
-    ):
-        with pytest.raises(InputError, match=message):
-            observe_speech(model, [torch.zeros(8, 80)], tokens, **options)  # type: ignore[arg-type]
-
-
 def test_utterances_of_several_local_steps_are_not_called_unique(model: Recogniser) -> None:
     for said in ([[10, 20, 2]] * 2, [[10, 20, 2], [11, 30, 2]]):
         sounds = [pseudo_speech("".join(chr(97 + token % 26) for token in one)) for one in said]

@@ -150,14 +150,6 @@ def test_one_hot_probability_is_solved_by_the_sign_of_the_features() -> None:
     assert idlg(gradients[0]).tolist() == [3]
 
 
-def test_features_of_any_sign_are_searched_on_both_sides() -> None:
-    made = sent(20, 64, 2.0, "smoothing", "float32", 5, 25, signed=True)
-    for nonnegative in (True, False):
-        found = recover_soft_labels(made["gradients"], made["weight"], nonnegative=nonnegative)
-        assert found.status.count("unique") == 25
-        assert float((found.labels - made["label"]).abs().sum(dim=1).max()) < 1e-5
-
-
 def test_a_prior_of_three_and_a_score_of_ones_own() -> None:
     made = sent(12, 64, 2.0, "mixup", "float64", 7, 30)
     three = recover_soft_labels(made["gradients"], made["weight"], prior=Prior(3, "zero"))
