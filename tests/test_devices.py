@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gradleak import devices
-from gradleak.leak import head_inputs, observe_heads
 
 
 @pytest.mark.parametrize("chosen", ["none", "tf32"])
@@ -75,29 +74,3 @@ def test_a_chunk_that_does_not_fit_is_halved_and_none_is_lost(total: int, size: 
     fitting = [count for count in tried if count <= room]
     assert [len(part) for part in found] == fitting, "what was finished is not run again"
     assert sorted(tried, reverse=True)[: len(tried) - len(fitting)] == [one for one in tried if one > room]
-
-
-def _small(model: nn.Module, room: int) -> nn.Module:
-    """Return a model which runs out of memory for more than so many samples."""
-
-    def full(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if len(inputs[0]) > room:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    model.register_forward_pre_hook(full)
-    return model
-
-
-def test_last_layers_are_observed_where_memory_is_small() -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3))
-    inputs, classes = torch.rand(8, 3, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
-    expected = observe_heads(model, inputs, classes, batch_size=2)
-    features, scores = head_inputs(model, inputs)
-    less = _small(model, 2)
-    found = observe_heads(less, inputs, classes, batch_size=2)
-    torch.testing.assert_close(found.weight_gradients, expected.weight_gradients)
-    torch.testing.assert_close(found.bias_gradients, expected.bias_gradients)
-    torch.testing.assert_close(head_inputs(less, inputs)[0], features)
-    torch.testing.assert_close(head_inputs(less, inputs)[1], scores)
-    with pytest.raises(torch.OutOfMemoryError):
-        observe_heads(_small(model, 1), inputs, classes, batch_size=2)

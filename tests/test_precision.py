@@ -19,7 +19,6 @@ from gradleak.precision import (
     PRECISIONS,
     computing,
     rounded,
-    scaled_gradients,
     shown_rounding,
 )
 from gradleak.studies.shared.samples import random_layer, soft_labels
@@ -77,19 +76,6 @@ def test_gradients_are_off_by_about_the_rounding_unit(name: str) -> None:
     # In float32 the sums are rounded as well, and their errors add up along the layers: about 20 units.
     assert float(off) <= (100 if name == "float32" else 20) * unit
     assert name == "float64" or float(off) >= unit / 20
-
-
-def test_the_loss_is_scaled_until_no_gradient_overflows() -> None:
-    tried = []
-
-    def take(factor: float) -> dict[str, Tensor]:
-        tried.append(factor)
-        return {"one": torch.tensor([5.0 * factor]).half().float()}
-
-    found = scaled_gradients("float16", take)
-    assert tried == [2.0**16, 2.0**15, 2.0**14, 2.0**13]
-    assert found["one"].tolist() == [5.0]
-    assert scaled_gradients("bfloat16", lambda factor: {"one": torch.tensor([factor])})["one"].tolist() == [1.0]
 
 
 def _single(network: str, kind: str, name: str, count: int = 12) -> tuple[list[Leak], Tensor]:

@@ -28,13 +28,6 @@ from tests.test_cli import call
 WORDS = ["--data", "brought:batches", "--batch-size", "1,2", "--steps", "2"]
 
 
-class Mute(Exception):
-    """An error without a text."""
-
-    def __str__(self) -> str:
-        raise ValueError
-
-
 def fails(error: BaseException) -> None:
     raise error
 
@@ -44,7 +37,6 @@ DEEDS: dict[str, Callable[[], object]] = {
     "nothing": lambda: None,
     "raise": lambda: fails(RuntimeError("first\nsecond")),
     "exit": lambda: sys.exit(0),
-    "mute": lambda: fails(Mute()),
     "spoil": lambda: float("nan"),
     "ctrl-c": lambda: signal.raise_signal(signal.SIGINT),
 }
@@ -105,7 +97,7 @@ def written() -> Report:
 
 
 # ------------------------------------------------------------------------------------------------------------- models
-@pytest.mark.parametrize(("deed", "moment"), [("raise", 2), ("raise", 9), ("exit", 4), ("mute", 4), ("spoil", 5)])
+@pytest.mark.parametrize(("deed", "moment"), [("raise", 2), ("raise", 9), ("exit", 4), ("spoil", 5)])
 def test_what_was_found_before_a_model_broke_down_is_kept(audited: Audit, deed: str, moment: int) -> None:
     before = earlier()
     code, err = audited(deed, moment)

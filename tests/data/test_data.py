@@ -15,7 +15,7 @@ import torchvision
 from PIL import Image
 
 from gradleak import data
-from gradleak.data import download, embedded
+from gradleak.data import embedded
 from gradleak.errors import InputError, MissingData, StorageError
 
 
@@ -151,18 +151,6 @@ def test_torchvision_is_asked_when_there_is_no_file(
     assert float(dataset.images.mean()) == pytest.approx(0.2)
     with pytest.raises(InputError, match="comes at"):
         data.load(name, "test", size=7)
-
-
-def test_missing_data_names_both_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def offline(*_: object) -> None:
-        raise OSError("no network")
-
-    monkeypatch.delenv("GRADLEAK_DATA", raising=False)
-    monkeypatch.setattr(download, "_fetch", offline)
-    with pytest.raises(MissingData, match=r"put cifar10.npz into a folder and set \$GRADLEAK_DATA .* with a network"):
-        data.load("cifar10")
-    with pytest.raises(MissingData, match=r"put flowers17.npz into a folder .*torchvision does not offer"):
-        data.load("flowers17")
 
 
 @pytest.mark.skipif(

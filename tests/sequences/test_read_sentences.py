@@ -288,15 +288,6 @@ def test_the_last_layer_is_not_needed(kind: str) -> None:
     assert all(one in found for one in PRIVATE)
 
 
-def test_layers_that_are_needed_are_named() -> None:
-    leak = weighted("lstm")
-    for read in (read_prefixes, read_sentences):
-        with pytest.raises(InputError, match=r"'recurrent\.weight_ih_l0' is not sent"):
-            read(without(leak, "recurrent"))
-    with pytest.raises(InputError, match=r"'head\.weight' is not sent"):
-        read_sentences(without(leak, "head"))
-
-
 def test_the_embedding_is_needed_by_neither() -> None:
     model = weighted("gru").model
     leak = without(observe(model, *batch_of(PRIVATE)), "embedding")

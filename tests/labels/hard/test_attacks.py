@@ -17,9 +17,8 @@ from torch.nn import functional as F
 from gradleak import defenses, metrics
 from gradleak.errors import InputError
 from gradleak.labels import Knowledge, count_heads, count_labels
-from gradleak.labels.hard.llg import llg_estimate
 from gradleak.labels.hard.rounding import raised, rounded
-from gradleak.leak import HeadLeaks, head_inputs, observe, observe_heads
+from gradleak.leak import HeadLeaks, observe, observe_heads
 from gradleak.losses import CrossEntropy, Focal
 
 
@@ -171,20 +170,6 @@ def test_counting_follows_the_loss_where_it_is_told(method: str, loss: CrossEntr
     leak = observe(model, inputs, hot * (1 - epsilon) + (1 - hot) * epsilon / 3, loss=loss)
     assert torch.equal(count_labels(leak, method, auxiliary=auxiliary(4), loss=loss, epsilon=epsilon), counts)
     assert not torch.equal(count_labels(leak, method, auxiliary=auxiliary(4)), counts)
-
-
-def test_estimates_equal_running_the_batches() -> None:
-    model, (inputs, labels) = network(4, seed=2), auxiliary(4, each=3)
-    features, scores = head_inputs(model, inputs)
-    estimate = llg_estimate(scores, features, labels, batch_size=3)
-    sums = torch.stack(
-        [observe(model, inputs[labels == c], labels[labels == c]).weight_gradient.sum(dim=1) for c in range(4)]
-    ).double()
-    assert estimate.impact == pytest.approx(float(sums.diagonal().mean()) * (1 + 1 / 4) / 3, rel=1e-5)
-    others = (sums.sum(dim=0) - sums.diagonal()) / 3
-    torch.testing.assert_close(estimate.offset, others, rtol=1e-4, atol=1e-6)
-    with pytest.raises(InputError, match="none of 3"):
-        llg_estimate(scores[labels < 3], features[labels < 3], labels[labels < 3], 3)
 
 
 def test_where_the_published_impact_is_too_large() -> None:

@@ -70,16 +70,6 @@ def test_no_range_with_an_answer_is_excluded(
         assert not (out & accepted).any()
 
 
-def test_most_of_the_line_is_excluded() -> None:
-    gradients, weight, _, lengths = clients(10, 3.0, "smoothing", "float32", 0, 20)
-    own = problem(gradients, weight)
-    comb = torch.linspace(0, 18, 200, dtype=torch.float64).exp()
-    out = excluded(own, own.least[:, None] * comb, PRIORS["smoothing"])
-    assert out.double().mean() > 0.97
-    inside = (own.least[:, None] * comb[:-1] <= lengths[:, None]) & (lengths[:, None] <= own.least[:, None] * comb[1:])
-    assert not (out & inside).any()
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("labels", PRIORS)
 def test_a_proof_is_right_and_says_what_the_search_says(labels: str, dtype: str) -> None:
