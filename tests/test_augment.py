@@ -7,11 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradleak.augment import as_probabilities, balanced, mixup, one_hot, smooth, unbalanced
-from gradleak.errors import InputError, UnknownName
+from gradleak.augment import balanced, mixup, one_hot, smooth, unbalanced
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(classes=st.integers(2, 30), epsilon=st.floats(0, 1), seed=st.integers(0, 99))
 def test_both_smoothings_are_probabilities_and_each_the_others_rescaling(
     classes: int, epsilon: float, seed: int
@@ -29,7 +28,7 @@ def test_smoothing_by_sample() -> None:
     torch.testing.assert_close(labels, torch.tensor([[1, 0, 0, 0], [0.1, 0.7, 0.1, 0.1]]))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(parts=st.integers(2, 4), seed=st.integers(0, 99))
 def test_mixtures_hold_the_weights_of_different_classes(parts: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -70,44 +69,3 @@ def test_unbalanced_batches_are_half_and_a_quarter() -> None:
     assert counts[1] >= 16
     assert counts.sum() == 64
     assert len(unbalanced(labels, 1, generator=0)) == 1
-
-
-LABELS = torch.tensor([0, 1, 2])
-BAD = {
-    "floating labels": (lambda: one_hot(torch.rand(3), 3), "class indices"),
-    "class too large": (lambda: one_hot(LABELS, 2), r"must lie in 0 … 1; got 0 … 2"),
-    "class negative": (lambda: one_hot(torch.tensor([-1]), 2), "got -1"),
-    "epsilon out of range": (lambda: smooth(LABELS, 3, 1.5), "epsilon must lie in 0 … 1"),
-    "epsilon NaN": (lambda: smooth(LABELS, 3, float("nan")), "epsilon must lie in 0 … 1"),
-    "epsilon of wrong shape": (lambda: smooth(LABELS, 3, torch.zeros(2)), r"one for each sample, \(3,\)"),
-    "one class to share": (lambda: smooth(torch.tensor([0]), 1, 0.1, convention="posterior2023"), "at least 2"),
-    "one part": (lambda: mixup(torch.rand(3, 1), one_hot(LABELS, 3), generator=0, parts=1), "2 … 3"),
-    "one class to mix": (lambda: mixup(torch.rand(2, 1), one_hot(LABELS[[0, 0]], 3), generator=0), "needs 2 classes"),
-    "weights": (
-        lambda: mixup(torch.rand(3, 1), one_hot(LABELS, 3), generator=0, weights=torch.ones(3, 2)),
-        "sum to 1",
-    ),
-    "one class unbalanced": (lambda: unbalanced(LABELS[[0, 0]], 4, generator=0), "at least 2 classes"),
-    "empty batch": (lambda: balanced(LABELS, 0, generator=0), "at least 1"),
-    "targets not a tensor": (lambda: as_probabilities([1], 3, dtype=torch.float32, device="cpu"), "tensor"),  # type: ignore[arg-type]
-    "NaN targets": (
-        lambda: as_probabilities(torch.full((1, 2), float("nan")), 2, dtype=torch.float32, device="cpu"),
-        "NaN or infinite",
-    ),
-    "integer soft labels": (
-        lambda: as_probabilities(torch.ones(1, 2, dtype=torch.long), 2, dtype=torch.float32, device="cpu"),
-        "floating",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_said_clearly(case: str) -> None:
-    call, message = BAD[case]
-    with pytest.raises(InputError, match=message):
-        call()
-
-
-def test_unknown_convention() -> None:
-    with pytest.raises(UnknownName, match="did you mean 'wang2024'"):
-        smooth(LABELS, 3, 0.1, convention="wang")  # type: ignore[arg-type]

@@ -2,69 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gradleak import devices
-from gradleak.leak import head_inputs, observe_heads
 
 
-def settings() -> dict[str, object]:
-    """Return all that torch says of float32, by the older switches where they can be read, and by the newer."""
-    newer: dict[str, object] = {name: owner.fp32_precision for name, owner in devices._precisions().items()}
-    for name, read in {
-        "matmul": lambda: torch.backends.cuda.matmul.allow_tf32,
-        "convolutions": lambda: torch.backends.cudnn.allow_tf32,
-        "half": lambda: torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
-        "bfloat": lambda: torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
-        "products": torch.get_float32_matmul_precision,
-    }.items():
-        try:
-            newer[f"older {name}"] = read()
-        except RuntimeError:
-            newer[f"older {name}"] = "contradicts the newer"
-    return newer
+@pytest.mark.parametrize("chosen", ["none", "tf32"])
+def test_float32_is_ieee_inside_and_as_it_was_after(chosen: str) -> None:
+    def settings() -> list[str]:
+        return [owner.fp32_precision for owner in devices._precisions().values()]
 
-
-def _older(owner: object, value: bool) -> Callable[[], None]:
-    return lambda: setattr(owner, "allow_tf32", value)
-
-
-def _newer() -> None:
-    torch.backends.cudnn.conv.fp32_precision = "ieee"
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
-
-
-SET = {
-    "as torch has it": lambda: None,
-    "products in TF32": _older(torch.backends.cuda.matmul, True),
-    "convolutions in IEEE": _older(torch.backends.cudnn, False),
-    "by the newer switches": _newer,
-}
-
-
-@pytest.mark.parametrize("how", SET)
-def test_float32_is_ieee_inside_and_as_it_was_after(how: str) -> None:
-    at_first = {name: owner.fp32_precision for name, owner in devices._precisions().items()}
-    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = chosen
     try:
-        SET[how]()
-        before = settings()
+        at_first = settings()
         with devices.ieee():
-            assert {owner.fp32_precision for owner in devices._precisions().values()} == {"ieee"}
+            assert set(settings()) == {"ieee"}
             assert devices.precision() == "IEEE"
             assert not torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
-        assert settings() == before
+        assert settings() == at_first
         with pytest.raises(ZeroDivisionError), devices.ieee():
             raise ZeroDivisionError
-        assert settings() == before
+        assert settings() == at_first
     finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
-        for name, owner in devices._precisions().items():
-            owner.fp32_precision = at_first[name]
+        torch.backends.cuda.matmul.fp32_precision = before
 
 
 def test_recurrent_layers_are_not_cudnns_while_they_are_differentiated() -> None:
@@ -96,15 +59,6 @@ def test_least_squares_take_the_shortest_where_there_are_several() -> None:
     assert torch.allclose(found, torch.ones(2, 1, dtype=torch.float64))
 
 
-def test_a_chunk_is_a_constant_on_a_cpu_and_a_share_of_what_is_free_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert devices.entries_at_once("cpu", 1000) == 1000
-    monkeypatch.setattr(devices, "free_memory", lambda _: 8_000_000)
-    assert devices.entries_at_once("cuda", 1000) == 400_000
-    assert devices.entries_at_once("cuda", 1000, bytes_each=4) == 800_000
-    monkeypatch.setattr(devices, "free_memory", lambda _: 10)
-    assert devices.entries_at_once("cuda", 1000) == 1000
-
-
 @pytest.mark.parametrize(("total", "size", "room"), [(10, 4, 4), (10, 100, 3), (7, 7, 1), (1, 5, 1), (0, 3, 1)])
 def test_a_chunk_that_does_not_fit_is_halved_and_none_is_lost(total: int, size: int, room: int) -> None:
     tried = []
@@ -120,41 +74,3 @@ def test_a_chunk_that_does_not_fit_is_halved_and_none_is_lost(total: int, size: 
     fitting = [count for count in tried if count <= room]
     assert [len(part) for part in found] == fitting, "what was finished is not run again"
     assert sorted(tried, reverse=True)[: len(tried) - len(fitting)] == [one for one in tried if one > room]
-
-
-def test_a_single_item_that_does_not_fit_is_an_error() -> None:
-    def work(part: slice) -> int:
-        if part.start == 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return part.start
-
-    found = devices.in_chunks(4, 1, work)
-    assert [next(found), next(found)] == [0, 1]
-    with pytest.raises(torch.OutOfMemoryError):
-        next(found)
-
-
-def _small(model: nn.Module, room: int) -> nn.Module:
-    """Return a model which runs out of memory for more than so many samples."""
-
-    def full(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if len(inputs[0]) > room:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    model.register_forward_pre_hook(full)
-    return model
-
-
-def test_last_layers_are_observed_where_memory_is_small() -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3))
-    inputs, classes = torch.rand(8, 3, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
-    expected = observe_heads(model, inputs, classes, batch_size=2)
-    features, scores = head_inputs(model, inputs)
-    less = _small(model, 2)
-    found = observe_heads(less, inputs, classes, batch_size=2)
-    torch.testing.assert_close(found.weight_gradients, expected.weight_gradients)
-    torch.testing.assert_close(found.bias_gradients, expected.bias_gradients)
-    torch.testing.assert_close(head_inputs(less, inputs)[0], features)
-    torch.testing.assert_close(head_inputs(less, inputs)[1], scores)
-    with pytest.raises(torch.OutOfMemoryError):
-        observe_heads(_small(model, 1), inputs, classes, batch_size=2)

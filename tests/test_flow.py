@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
-from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -100,40 +99,22 @@ def against(texts: Mapping[str, str], known: Collection[str]) -> list[str]:
     return wrong
 
 
-def in_order(texts: Mapping[str, str], known: Collection[str]) -> None:
-    """Put modules in an order in which each finds what it imports."""
-    tuple(TopologicalSorter({module: imported(text, known) for module, text in texts.items()}).static_order())
-
-
 def test_no_import_goes_against_the_flow() -> None:
     texts = sources()
     assert against(texts, texts) == []
-    in_order(texts, texts)
 
 
 @pytest.mark.parametrize(
     ("module", "text", "wrong"),
     [
-        ("labels.soft.new", "from gradleak.runs.progress import progress", "runs.progress"),
         ("labels.soft.new", "def f():\n    from gradleak import images", "images"),
         ("labels.soft.new", "from gradleak.labels.soft import problem\nimport gradleak.leak", ""),
-        ("images.new", "import gradleak.studies.wang2024.noise", "studies.wang2024.noise"),
-        ("models.new", "from gradleak.leak import observe", "leak"),
         ("studies.yin2021.new", "from gradleak.studies.wang2024 import noise", "studies.wang2024.noise"),
-        ("studies.yin2021.new", "from gradleak.book import landing", "book.landing"),
         ("studies.shared.new", "from gradleak.studies.yin2021 import batch_restoration as b", "studies.yin2021"),
         ("claims.new", "if TYPE_CHECKING:\n    from gradleak import cli\nelse:\n    from gradleak import leak", ""),
-        ("book.new", "from gradleak.cli import main", "cli"),
     ],
 )
 def test_what_goes_against_the_flow_is_seen(module: str, text: str, wrong: str) -> None:
     found = against({module: text}, [*sources(), module])
     assert len(found) == bool(wrong)
     assert all(line.startswith(f"{module} imports {wrong}") for line in found)
-
-
-def test_a_detour_is_seen() -> None:
-    with pytest.raises(CycleError):
-        in_order(
-            {"losses": "from gradleak import augment", "augment": "def f():\n    import gradleak.losses"}, sources()
-        )

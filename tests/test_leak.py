@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -16,6 +14,7 @@ from torch.nn import functional as F
 import gradleak
 from gradleak.errors import InputError
 from gradleak.leak import Leak, observe, observe_heads
+from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal
 
 
 def network(classes: int = 5, bias: bool = False) -> nn.Sequential:
@@ -87,12 +86,6 @@ def test_final_layer_is_found_by_what_it_does() -> None:
         observe(Shuffled(), inputs, torch.tensor([0, 1, 2]), head="finale")
 
 
-def test_a_bare_linear_layer_is_a_model() -> None:
-    leak = observe(nn.Linear(4, 3), torch.rand(2, 4), torch.tensor([0, 1]))
-    assert leak.head == ""
-    assert leak.weight_gradient.shape == (3, 4)
-
-
 @settings(max_examples=25)
 @given(
     count=st.integers(1, 7),
@@ -134,35 +127,6 @@ def test_a_defence_of_each_tensor_by_itself_needs_the_head_alone() -> None:
             torch.testing.assert_close(sent.weight_gradients[n], whole.weight_gradient)
             assert sent.bias_gradients is not None
             torch.testing.assert_close(sent.bias_gradients[n], whole.bias_gradient)
-
-
-INPUTS, LABELS = batch()
-SOFTMAX = nn.Sequential(nn.Flatten(), nn.Linear(36, 5), nn.Softmax(1))
-
-
-@pytest.mark.parametrize("see", [observe, observe_heads])
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"model": nn.Sequential(nn.Flatten())}, "no Linear layer"),
-        ({"model": SOFTMAX}, "does not end in"),
-        ({"model": nn.Linear(6, 5)}, "one feature vector for each sample"),
-        ({"inputs": INPUTS * float("nan")}, "NaN or infinite"),
-        ({"inputs": INPUTS[:0], "targets": LABELS[:0]}, "inputs must not be empty"),
-        ({"inputs": torch.tensor(1.0)}, "at least one sample"),
-        ({"inputs": [1.0]}, "inputs must be a tensor"),
-        ({"inputs": torch.rand(3, 1, 9, 9)}, r"does not take inputs of shape \(3, 1, 9, 9\)"),
-        ({"targets": LABELS[:2]}, "3 inputs but 2 targets"),
-        ({"targets": LABELS + 5}, "0"),
-        ({"targets": torch.ones(3, 5)}, "sum"),
-        ({"targets": torch.tensor([[2.0, -1, 0, 0, 0]] * 3)}, "negative"),
-        ({"targets": torch.ones(3, 4) / 4}, "5"),
-    ],
-)
-def test_bad_input_is_said_clearly(see: Callable[..., object], changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        see(**{"model": network(), "inputs": INPUTS, "targets": LABELS} | changes)
-    assert "\n" not in str(caught.value)
 
 
 def test_unused_and_frozen_parameters() -> None:
@@ -262,26 +226,25 @@ def test_momentum_and_weight_decay_are_taken_off() -> None:
     assert torch.linalg.vector_norm(plain.weight_gradient - 4 * wanted["5.weight"]) > size
 
 
+# ------------------------------------------------------------------------------------------------------------- losses
 @pytest.mark.parametrize(
-    ("changed", "told"),
-    [
-        ({"rate": 0.0}, "rate must be above 0"),
-        ({"momentum": 1.0}, "momentum in 0 … 1"),
-        ({"head": "nowhere"}, "no Linear layer named 'nowhere'"),
-        ({"after": {}}, "the state after is not of Sequential: it differs in 0.bias"),
-        ({"cut": True}, r"the state after: '5.weight' is \(5, 63\), the model's \(5, 64\)"),
-        ({"nan": True}, r"after\['5.weight'\] holds NaN"),
-        ({"whole": True}, "the state after: '5.weight' is of torch.int64, the model's of torch.float32"),
-    ],
+    "loss", [CrossEntropy(), CrossEntropy(0.8), CrossEntropy(1.2), Focal(), Focal(0.5, 1.0, 1.2), BinaryCrossEntropy()]
 )
-def test_an_update_that_makes_no_sense_is_refused(changed: dict[str, object], told: str) -> None:
-    model = network()
-    state = model.state_dict()
-    options: dict[str, object] = {"before": state, "after": dict(state), "rate": 0.1, "batch_size": 1}
-    weight = state["5.weight"]
-    for word, value in (("cut", weight[:, 1:]), ("nan", weight / 0), ("whole", weight.long())):
-        if changed.get(word):
-            options["after"] = {**state, "5.weight": value}
-    options |= {name: value for name, value in changed.items() if value is not True}
-    with pytest.raises(InputError, match=told):
-        Leak.from_update(model, **options)  # type: ignore[arg-type]
+def test_slopes_are_as_steep_as_each_loss_says(loss: CrossEntropy | Focal | BinaryCrossEntropy) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(6, 4, generator=generator, dtype=torch.float64, requires_grad=True)
+    labels = F.one_hot(torch.randint(4, (6,), generator=generator), 4).double()
+    (slopes,) = torch.autograd.grad(loss(logits, labels).sum(), [logits])
+    probabilities = loss.probabilities(logits.detach())
+    own = (labels * probabilities).sum(dim=1, keepdim=True)
+    torch.testing.assert_close(slopes, loss.weight(own) * (probabilities - labels))
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_focal_loss_has_a_slope_where_the_network_is_sure(gamma: float, label: int) -> None:
+    logits = torch.tensor([[200.0, 0.0, -1.0]], requires_grad=True)
+    labels = F.one_hot(torch.tensor([label]), 3).float()
+    loss = Focal(gamma=gamma)
+    (slopes,) = torch.autograd.grad(loss(logits, labels).sum(), [logits])
+    torch.testing.assert_close(slopes, logits.detach().softmax(dim=1) - labels)

@@ -10,22 +10,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import augment, data, devices, models
-from gradleak.errors import InputError, UnknownName
+from gradleak.errors import InputError
 from gradleak.images import peel, trace_fully_connected
 from gradleak.images.inversion.convolutional import trace_convolutional
 from gradleak.labels import recover_batch, recover_soft_labels
 from gradleak.leak import Leak, observe
 from gradleak.precision import (
     PRECISIONS,
-    coarser,
     computing,
-    precision_of,
     rounded,
-    rounding_unit,
-    scaled_gradients,
     shown_rounding,
 )
 from gradleak.studies.shared.samples import random_layer, soft_labels
+from tests.images.peeling.test_attack import small
 
 COARSE = ("tf32-matmul", "bfloat16", "float16")
 
@@ -81,45 +78,6 @@ def test_gradients_are_off_by_about_the_rounding_unit(name: str) -> None:
     assert name == "float64" or float(off) >= unit / 20
 
 
-def test_a_model_is_handed_back_as_it_was() -> None:
-    inputs, classes = _photos(1)
-    model = models.build("lenet", seed=0)
-    before, enabled = observe(model, inputs, classes), torch.backends.mkldnn.is_available()
-    for name in ("tf32", "bfloat16", "float16"):
-        observe(model, inputs, classes, precision=name)
-    after = observe(model, inputs, classes)
-    assert all(torch.equal(before.gradients[name], one) for name, one in after.gradients.items())
-    assert torch.backends.mkldnn.is_available() == enabled
-    assert not torch.is_autocast_enabled("cpu")
-
-
-def test_the_loss_is_scaled_until_no_gradient_overflows() -> None:
-    tried = []
-
-    def take(factor: float) -> dict[str, Tensor]:
-        tried.append(factor)
-        return {"one": torch.tensor([5.0 * factor]).half().float()}
-
-    found = scaled_gradients("float16", take)
-    assert tried == [2.0**16, 2.0**15, 2.0**14, 2.0**13]
-    assert found["one"].tolist() == [5.0]
-    assert scaled_gradients("bfloat16", lambda factor: {"one": torch.tensor([factor])})["one"].tolist() == [1.0]
-
-
-def test_names() -> None:
-    assert precision_of("bf16") is PRECISIONS["bfloat16"]
-    assert precision_of(PRECISIONS["tf32"]) is PRECISIONS["tf32"]
-    with pytest.raises(UnknownName, match="float8"):
-        precision_of("float8")
-    with pytest.raises(InputError, match="cannot have been computed in float64"):
-        precision_of("float64", torch.float32)
-    assert rounding_unit(None, torch.float32) == rounding_unit("float32", torch.float32) == 2.0**-24
-    assert rounding_unit("tf32", torch.float32) == 2.0**-24
-    assert rounding_unit("tf32", torch.float32, convolutions=True) == 2.0**-11
-    assert not coarser("float32", torch.float32)
-    assert coarser("tf32", torch.float32, convolutions=True)
-
-
 def _single(network: str, kind: str, name: str, count: int = 12) -> tuple[list[Leak], Tensor]:
     inputs, classes = _photos(count, seed=3)
     generator = torch.Generator().manual_seed(1)
@@ -166,15 +124,6 @@ def test_batches_are_not_certain_in_a_coarse_precision(name: str) -> None:
         assert found.status in ("failed", "ambiguous")
 
 
-def test_tf32_leaves_labels_as_they_are() -> None:
-    inputs, classes = _photos(2)
-    labels = augment.smooth(classes, 50, 0.3)
-    leak = observe(models.build("lenet", classes=50, seed=0), inputs, labels, precision="tf32")
-    found = recover_batch(leak.weight_gradient, leak.weight, precision="tf32")
-    assert found.status == "unique"
-    assert float(torch.cdist(found.labels, labels.double(), p=1).amin(dim=1).max()) < 1e-4
-
-
 def test_connected_layers_claim_what_is_true() -> None:
     inputs, classes = _photos(1)
     torch.manual_seed(0)
@@ -205,11 +154,10 @@ def test_an_image_that_is_known_to_a_few_hundredths_is_not_exact() -> None:
 
 
 def test_peeling_in_tf32_finds_the_image_and_calls_it_no_more_than_found() -> None:
-    inputs, classes = _photos(1, seed=1)
-    small = F.adaptive_avg_pool2d(inputs, 8)
-    model = models.build("resnet18-cifar", classes=100, image_size=8, seed=0)
-    assert peel(observe(model, small, classes), prior="onehot", steps=100).status == "unique"
-    found = peel(observe(model, small, classes, precision="tf32"), prior="onehot", steps=100, precision="tf32")
+    model, label = small(width=48, seed=1), torch.tensor([3])
+    inputs = torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert peel(observe(model, inputs, label), prior="onehot").status == "unique"
+    found = peel(observe(model, inputs, label, precision="tf32"), prior="onehot", steps=50, precision="tf32")
     assert found.status in ("found", "failed")
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 import gradleak
 from gradleak import sequences
@@ -21,12 +19,10 @@ from gradleak.auditing.reach import reach_of
 from gradleak.auditing.sentences import of_outcomes
 from gradleak.auditing.subject import proofs, subject_of
 from gradleak.errors import InputError
-from gradleak.hunting import BROKEN
 from gradleak.leak import Leak
 from gradleak.losses import CrossEntropy, Focal, Loss
 from tests.auditing.networks import Net, mlp, vectors
 from tests.auditing.test_audit import why
-from tests.test_cli import call
 
 
 class OnceOnly(torch.autograd.Function):
@@ -100,37 +96,6 @@ def test_one_case_that_was_not_attacked_counts_among_others_that_were() -> None:
         report.worst("inputs")
 
 
-def test_the_command_says_it_first_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("silent.py").write_text(
-        "import torch\nfrom tests.auditing.test_outcomes import once_only as make\n"
-        "def batches(): return torch.rand(4, 3, 8, 8), torch.arange(4)\n"
-    )
-    words = ["audit", "silent:make", "--data", "silent:batches", "--batch-size", "1", "--steps", "2"]
-    code, out, err = call(capsys, *words, "--fail-above", "inputs=0.5")
-    assert code == 2
-    assert err.startswith("gradleak: no attack measured 'inputs'")
-    assert err.count("\n") == 1
-    assert "Not whole: gradient matching" in out
-    assert out.index("recovered, 100 %") < out.index("inputs not attacked: gradient matching") < out.index("B = 1")
-    assert Report.from_json(Path("report/report.json").read_text()).outcomes
-    # The limit may pass, but matching broke down on the network, so that the audit is not whole.
-    code, _, err = call(capsys, *words, "--fail-above", "inputs=0.5", "--allow-not-attacked")
-    assert code == 3
-    assert err.startswith("gradleak: the audit is not whole: gradient matching: the search cannot run")
-
-
-def attending(net: Any, x: Tensor) -> Any:
-    q, k, v = net.patch(x).flatten(2).mT.unflatten(2, (3, 1, 4)).permute(2, 0, 3, 1, 4)
-    return net.head(F.scaled_dot_product_attention(q, k, v)[:, 0].mean(dim=1))
-
-
-def test_attention_is_matched_under_the_plain_kernel() -> None:
-    torch.manual_seed(0)
-    model = Net(attending, patch=nn.Conv2d(3, 12, 4, 4), head=nn.Linear(4, 10))
-    report = gradleak.audit(model, torch.rand(2, 3, 8, 8), torch.arange(2), batch_sizes=(1,), steps=2)
-    assert outcome(report, "inputs") == ("not recovered", "")
-
-
 # -------------------------------------------------------------------------------------------------------- words, tokens
 def tied() -> nn.Module:
     """Return a network whose token embeddings are the last layer's weight as well, as in GPT-2."""
@@ -157,19 +122,6 @@ def test_words_of_tied_embeddings_are_not_read_rather_than_a_few_of_them() -> No
     ]
     with pytest.raises(InputError, match="no attack measured 'words'"):
         report.above({"words": 0.5})
-
-
-@pytest.mark.parametrize("change", ["signs", "clipped by tensor"])
-def test_an_update_that_was_changed_in_secret_gives_no_exact_inputs(change: str) -> None:
-    inputs, targets = vectors()
-    leak = gradleak.observe(mlp(), inputs[:1], targets[:1])
-    generator = torch.Generator().manual_seed(0)
-    changed = BROKEN[change].sent(lambda _: leak, leak.model, generator)
-    report = gradleak.audit_update(changed, inputs=inputs[:1], targets=targets[:1], steps=2)
-    (found,) = (one for one in report.findings if one.attack == "bias attack")
-    assert found.certificate == "partial"
-    assert "the best that its equations leave" in found.sentence
-    assert not [one for one in report.findings if one.certificate in ("unique", "exact")]
 
 
 # --------------------------------------------------------------------------------------------------------- local steps
@@ -248,7 +200,6 @@ def shared() -> nn.Module:
         (lambda: proved(mlp(), 60), "", ""),  # more samples than equations
         (lambda: proved(mlp(), loss=Focal()), "the loss is another than cross-entropy", ""),
         (lambda: proved(frozen("4.weight")), "'4.weight' is frozen", ""),
-        (lambda: proved(frozen("4.bias")), "'4.bias' is frozen", ""),
         (lambda: proved(frozen("4.bias"), 1), "", "one scalar is unknown"),
         (lambda: proved(frozen("2.weight")), "of the inputs: '2.weight' is frozen", "features are determined"),
         (lambda: proved(shared()), "of the inputs: '0.weight' is tied to '2.weight'", "features are determined"),
@@ -286,28 +237,6 @@ def test_a_last_layer_s_frozen_bias_is_in_its_logits_still() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ the rest
-def table(*categories: int, numbers: int = 0) -> nn.Module:
-    """Return a network that takes rows whose first columns are categories, and whose others are numbers."""
-    torch.manual_seed(0)
-    kinds = nn.ModuleList(nn.Embedding(count, 4) for count in categories)
-
-    def compute(net: Any, x: Tensor) -> object:
-        embedded = [kind(x[:, place].long()) for place, kind in enumerate(net.kinds)]
-        return net.head(torch.cat([*embedded, x[:, len(embedded) :]], dim=1))
-
-    return Net(compute, kinds=kinds, head=nn.Linear(4 * len(categories) + numbers, 4))
-
-
-@pytest.mark.parametrize(
-    ("model", "rows"),
-    [
-        (table(5, numbers=6), torch.cat([torch.arange(6.0).remainder(5)[:, None], torch.randn(6, 6)], dim=1)),
-        (table(50, 3), torch.stack([torch.arange(6) * 8, torch.arange(6) % 3], dim=1)),
-    ],
-)
-def test_categories_are_tried_with_categories(model: nn.Module, rows: Tensor) -> None:
-    report = gradleak.audit(model, rows, torch.arange(6) % 4, batch_sizes=(1,), steps=2)
-    assert outcome(report, "labels")[0] == "recovered"
 
 
 def test_where_nothing_can_be_compared_an_answer_without_a_certificate_is_no_recovery() -> None:
@@ -322,19 +251,11 @@ def test_where_nothing_can_be_compared_an_answer_without_a_certificate_is_no_rec
 
 
 # ------------------------------------------------------------------------------ networks that change when they run
-@torch.no_grad()
-def shrinks(net: Any, _: Tensor) -> None:
-    net.first.weight *= 0.9
 
 
 @torch.no_grad()
 def renormalises(net: Any, _: Tensor) -> None:
     net.head.weight /= net.head.weight.norm()
-
-
-@torch.no_grad()
-def counts(net: Any, _: Tensor) -> None:
-    net.calls += 1
 
 
 def audited(change: Callable[[Any, Tensor], Tensor | None]) -> Report:
@@ -346,14 +267,8 @@ def audited(change: Callable[[Any, Tensor], Tensor | None]) -> Report:
         return net.head(net.first(x if other is None else other).relu())
 
     model = Net(compute, first=nn.Linear(6, 8), head=nn.Linear(8, 5))
-    model.register_buffer("calls", torch.zeros(1))
     inputs = torch.rand(4, 6, generator=torch.Generator().manual_seed(0))
     return gradleak.audit(model, inputs, torch.arange(4), batch_sizes=(1, 2), steps=1)
-
-
-def test_weights_that_change_in_each_pass_are_refused() -> None:
-    with pytest.raises(InputError, match=r"each forward pass of Net changes its own parameters \('first.weight'\)"):
-        audited(shrinks)
 
 
 @pytest.mark.parametrize(
@@ -361,9 +276,7 @@ def test_weights_that_change_in_each_pass_are_refused() -> None:
     [
         (lambda net, x: None, ""),
         (renormalises, "the first forward pass changed 'head.weight', and the audit is of the network with these"),
-        (counts, "each forward pass changes 'calls', but a second pass gives the same gradient"),
         (lambda net, x: x + 0.1 * torch.randn_like(x), "a second pass on the same batch gives another gradient"),
-        (lambda net, x: x * net.passes, "a second pass on the same batch gives another gradient"),
     ],
 )
 def test_what_changes_is_said_in_one_line(change: Callable[[Any, Tensor], Tensor | None], note: str) -> None:

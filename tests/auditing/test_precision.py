@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 
 import pytest
-import torch
-from torch import nn
 
 import gradleak
 from gradleak.auditing import Report
@@ -22,23 +19,13 @@ def linear_report() -> Report:
     return gradleak.audit(mlp(), *vectors(), batch_sizes=(1,), precisions=PRECISIONS, defenses=("none", "clip/0.1"))
 
 
-@functools.cache
-def convolutional_report() -> Report:
-    torch.manual_seed(0)
-    body = [nn.Conv2d(3, 12, 3, stride=2, padding=1), nn.Sigmoid(), nn.Flatten()]
-    model = nn.Sequential(*body, nn.Linear(12 * 16, 10))
-    images = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(2))
-    return gradleak.audit(model, images, torch.arange(4), batch_sizes=(1,), precisions=PRECISIONS)
-
-
 def finding(report: Report, attack: str, precision: str, defense: str = "none") -> Finding:
     place = (attack, precision, defense)
     return next(one for one in report.findings if (one.attack, one.precision, one.defense) == place)
 
 
-@pytest.mark.parametrize("make", [linear_report, convolutional_report])
-def test_labels_are_found_in_every_precision_and_nothing_certified_is_wrong(make: Callable[[], Report]) -> None:
-    report = make()
+def test_labels_are_found_in_every_precision_and_nothing_certified_is_wrong() -> None:
+    report = linear_report()
     for precision in PRECISIONS:
         found = finding(report, "label of one sample", precision)
         assert found.measures["labels"] == found.measures["features"] == 1
@@ -57,18 +44,14 @@ def test_an_attack_that_takes_no_precision_certifies_nothing_of_rounded_products
     assert found.measures["inputs"] == 1
 
 
-def test_sentences_and_costs_name_the_precision() -> None:
+def test_costs_are_those_of_the_precision() -> None:
     report = linear_report()
-    assert "fits within its rounding" in finding(report, "label of one sample", "bfloat16").sentence
-    assert finding(report, "label of one sample", "float32").sentence.endswith("no other answer fits.")
-    assert [row["precision"] for row in report.table()] == [one for one in PRECISIONS for _ in range(2)]
     costs = {one.precision: one for one in report.costs if one.defense == "none"}
     assert costs["float32"].cosine == pytest.approx(1, abs=1e-12)
     assert costs["tf32"] == costs["float32"].model_copy(update={"precision": "tf32"})
     for name in PRECISIONS[2:]:
         assert 1e-9 < 1 - (costs[name].cosine or 0) < 1e-3
         assert costs[name].loss_after != costs[name].loss_after_undefended == costs["float32"].loss_after
-    assert "In tf32, tf32-matmul, bfloat16, float16 several answers may fit" in report._repr_html_()
 
 
 def test_an_update_is_attacked_in_the_precision_that_is_known() -> None:

@@ -36,12 +36,6 @@ def test_a_voice_says_the_same_again_and_another_says_it_otherwise() -> None:
         audio.synthesised("good night", voice="nobody")
 
 
-def test_nobody_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audio, "can_speak", lambda: False)
-    with pytest.raises(MissingData, match="espeak-ng, which is not installed"):
-        audio.synthesised("good night")
-
-
 def test_digits_are_those_of_one_speaker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("GRADLEAK_DATA", raising=False)
     with pytest.raises(MissingData, match=r"spoken_digits\.npz is not at hand"):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from gradleak import data, paths
 from gradleak.data import text
-from gradleak.errors import InputError, MissingData, UnknownName
 
 
 def test_our_own_sentences_and_their_pieces() -> None:
@@ -41,15 +38,3 @@ def test_the_published_text() -> None:
     assert sum(map(len, pieces)) / len(pieces) == pytest.approx(6.7, abs=0.05)
     assert [vocabulary.decode(tokens) for tokens in pieces] == list(short)
     assert text.source("librispeech").startswith("librispeech: $GRADLEAK_TEXT")
-
-
-def test_a_text_that_is_not_at_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("GRADLEAK_DATA", raising=False)
-    monkeypatch.setenv("GRADLEAK_TEXT", str(tmp_path))
-    with pytest.raises(MissingData, match="set \\$GRADLEAK_TEXT"):
-        data.texts("librispeech")
-    assert {state.name: state.state for state in text.states()} == {"sentences": "embedded", "librispeech": "missing"}
-    with pytest.raises(UnknownName, match="unknown text 'sentance': did you mean 'sentences'"):
-        data.texts("sentance")
-    with pytest.raises(InputError, match=r"data\.texts\('librispeech'\).*data\.vocabulary\('librispeech'\)"):
-        data.load("librispeech")

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gradleak import hunting
-from gradleak.errors import InputError, UnknownName
+from gradleak.errors import InputError
 from gradleak.hunting import BROKEN, FAMILIES
 from gradleak.hunting.broken import options
 from gradleak.hunting.outcomes import answer
@@ -23,15 +23,15 @@ from gradleak.leak import Leak, observe
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in ("joint", "counts")])
 def test_certificates_hold_where_every_assumption_does(family: str) -> None:
-    tally = block(family, "none", 0, 24)
+    tally = block(family, "none", 0, 12)
     assert tally.wrong == []
-    assert tally.outcomes["right"] >= tally.outcomes.total() / 4
+    assert tally.outcomes["right"] >= tally.outcomes.total() / 6
 
 
 @pytest.mark.parametrize("broken", ["signs", "signs of lower layers", "lower layers clipped", "clipped by tensor"])
 @pytest.mark.parametrize("family", ["connected", "convolutional"])
 def test_no_inversion_of_a_changed_gradient_is_certified(family: str, broken: str) -> None:
-    tally = block(family, broken, 0, 6)
+    tally = block(family, broken, 0, 4)
     assert tally.wrong == []
     assert tally.outcomes["right"] == 0
 
@@ -107,23 +107,26 @@ def test_a_killed_hunt_goes_on(tmp_path: Path) -> None:
     assert "not certified, truth outside the stated error" in shown
 
 
-@pytest.mark.parametrize(("settings", "said"), [({}, "minutes or a number"), ({"minutes": 0.0}, "must be positive")])
-def test_a_hunt_of_no_time_is_refused(settings: dict[str, float], said: str) -> None:
-    with pytest.raises(InputError, match=said):
-        hunting.hunt(**settings)  # type: ignore[arg-type]
-    with pytest.raises(UnknownName, match="unknown family of attacks 'label': did you mean 'labels'"):
-        hunting.hunt(rounds=1, families=("label",))
+# The attacks, the assumption that is broken, and seeds of wrong certificates that hunts found.
+FAULTS: list[tuple[str, str, tuple[int, ...]]] = [
+    # Two scalars whose features differ by more than 10 %, and a proof; the same with eight features.
+    ("labels", "none", (7008453, 7010739)),
+    # Noise of three standard deviations that looked like a named class.
+    ("labels", "none", (7011324,)),
+    # A condition on an entry that is zero for every scalar; the same under noise.
+    ("labels", "none", (8000484, 8003220)),
+    # Saturated predictions do not depend on the features, and few classes give too few equations.
+    ("features", "none", (2023000010, 2023000619, 2023000902, 2023001606, 2023001996)),
+    # A small residual hides a mixture of two samples whose δ are nearly dependent.
+    ("connected", "weights a small step ahead", (0, 1, 231)),
+    # The normal equations of 3 × 16 × 16 inputs have negative eigenvalues by rounding.
+    ("convolutional", "none", (2023000250,)),
+]
 
 
-@pytest.mark.parametrize(
-    "seed",
-    [
-        pytest.param(7008453, id="two scalars whose features differ by more than 10 %, and a proof"),
-        pytest.param(7010739, id="the same with eight features"),
-        pytest.param(7011324, id="noise of three standard deviations that looked like a named class"),
-        pytest.param(8000484, id="a condition on an entry that is zero for every scalar"),
-        pytest.param(8003220, id="the same under noise"),
-    ],
-)
-def test_a_wrong_certificate_that_a_hunt_found_does_not_return(seed: int) -> None:
-    assert [one for one in FAMILIES["labels"].hunted(seed, "none") if one.outcome == "wrong"] == []
+@pytest.mark.parametrize(("family", "broken", "seeds"), FAULTS)
+def test_a_wrong_certificate_that_a_hunt_found_does_not_return(
+    family: str, broken: str, seeds: tuple[int, ...]
+) -> None:
+    found = [one for seed in seeds for one in FAMILIES[family].hunted(seed, broken)]
+    assert not {"wrong", "refused"} & {one.outcome for one in found}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
 from gradleak import augment, observe
-from gradleak.hunting import FAMILIES
 from gradleak.images import certify_features, unmix_features
 from gradleak.leak import Leak
 
@@ -35,12 +33,6 @@ def test_mixtures_are_not() -> None:
         # The second sample's share of the gradient is mixed with the first one's; the third is as it was.
         assert "unique" not in found.status[:2]
         assert found.status[2] == "unique"
-
-
-@pytest.mark.parametrize("seed", [2023000010, 2023000619, 2023000902, 2023001606, 2023001996])
-def test_labels_that_do_not_exclude_a_mixture_are_not_certified(seed: int) -> None:
-    """Saturated predictions do not depend on the features, and few classes give too few equations."""
-    assert "wrong" not in {one.outcome for one in FAMILIES["features"].hunted(seed, "none")}
 
 
 def test_a_certificate_needs_as_many_equations_as_mixtures() -> None:

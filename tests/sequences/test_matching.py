@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from gradleak.data.speech import pseudo_speech
-from gradleak.errors import InputError
 from gradleak.leak import Leak
 from gradleak.models.recogniser import START, Recogniser, recogniser
 from gradleak.sequences import match_transcript, observe_speech
-from gradleak.sequences.matching import OURS, PRINTED, _Decoder
+from gradleak.sequences.matching import PRINTED, _Decoder
 
 CLASSES = 60
 SAID = [11, 42, 7, 11, 2]
@@ -83,10 +81,9 @@ def test_the_truth_is_where_nothing_is_left(size: str) -> None:
     assert other > 0.1
 
 
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("bag", ["revealed", None])
-def test_labels_by_softmax_read_it_in_one_run(size: str, bag: str | None) -> None:
-    found = match_transcript(leaked(recogniser(size, CLASSES, seed=1), SAID), bag=bag)  # type: ignore[arg-type]
+def test_labels_by_softmax_read_it_in_one_run(bag: str | None) -> None:
+    found = match_transcript(leaked(recogniser("small", CLASSES, seed=1), SAID), bag=bag)  # type: ignore[arg-type]
     assert found.tokens == SAID
     assert found.bag == (sorted(set(SAID)) if bag else None)
     assert found.variables == len(SAID) * (256 + (4 if bag else CLASSES))
@@ -100,23 +97,3 @@ def test_the_nearest_start_is_taken() -> None:
     assert found.tokens == found.attempts[int(found.distances.argmin())]
     again = match_transcript(leak, replace(PRINTED, steps=40), starts=4, seed=3)
     assert torch.equal(found.distances, again.distances)
-
-
-@pytest.mark.parametrize(
-    ("changes", "options", "message"),
-    [
-        ({"batch_size": 2}, {}, "matching takes one utterance; this gradient is of 2"),
-        ({}, {"starts": 0}, "at least one start and one step; got 0"),
-        ({}, {"search": replace(OURS, steps=0)}, "at least one start and one step; got 1 and 0"),
-        ({}, {"bag": []}, "the bag is empty"),
-        (
-            {"model": nn.Linear(3, 4), "head": "", "gradients": {"weight": torch.ones(4, 3)}},
-            {},
-            "Recogniser's decoder; got Linear",
-        ),
-    ],
-)
-def test_what_cannot_be_matched(changes: dict[str, Any], options: dict[str, Any], message: str) -> None:
-    leak = leaked(recogniser("small", CLASSES, seed=1), SAID)
-    with pytest.raises(InputError, match=message):
-        match_transcript(replace(leak, **changes), **options)

@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 
 from gradleak.data.speech import pseudo_speech
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
-from gradleak.leak import Leak, observe
+from gradleak.leak import Leak
 from gradleak.models.recogniser import Recogniser, recogniser
 from gradleak.sequences import observe_speech, read_output
 from gradleak.sequences.output import Ordered
@@ -35,7 +34,7 @@ readers = pytest.mark.parametrize("read", [read_output, read_recovered])
 @pytest.mark.parametrize(
     ("read", "said"),
     [
-        *((read_output, said) for said in ([2], [7, 7, 7, 7, 2], [5, 6, 5, 6, 8, 2], [*range(20, 58), 25, 2])),
+        *((read_output, said) for said in ([2], [7, 7, 7, 7, 2], [5, 6, 5, 6, 8, 2], [*range(20, 40), 25, 2])),
         *((read_recovered, said) for said in ([2], [5, 6, 5, 6, 8, 2], [*range(20, 31), 25, 2])),
     ],
 )
@@ -55,13 +54,6 @@ def test_a_text_is_decoded_and_another_start_does_not_fit(read: Callable[..., Or
     found = read(leak, start=8)
     assert (found.tokens, found.status) == ([], "failed")
     assert "0 of 4 steps follow" in found.reason
-
-
-@readers
-def test_a_gradient_of_nothing(read: Callable[..., Ordered]) -> None:
-    leak = leaked(recogniser("small", CLASSES, seed=2), [5, 9, 7, 2])
-    nothing = {name: torch.zeros_like(value) for name, value in leak.gradients.items()}
-    assert read(replace(leak, gradients=nothing)).reason == "the gradient is zero"
 
 
 @readers
@@ -98,9 +90,3 @@ def test_more_steps_than_states_and_noise_are_refused() -> None:
         assert "leaves no state outside its span" in found.reason
     with pytest.raises(InputError, match="RLG needs fewer samples"):
         read_recovered(noisy)
-
-
-@readers
-def test_other_networks_are_refused(read: Callable[..., Ordered]) -> None:
-    with pytest.raises(InputError, match="Recogniser's decoder; got Linear"):
-        read(observe(nn.Linear(3, 4), torch.ones(1, 3), torch.tensor([1])))

@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradleak import data, defenses, observe
+from gradleak import data, defenses
 from gradleak.errors import InputError
-from gradleak.leak import Leak
+from gradleak.leak import Leak, observe
 from gradleak.losses import PADDING
 from gradleak.models.language import batch_of, build_language_model
-from gradleak.sequences import read_sentences
-from gradleak.sequences.span import span_of
+from gradleak.sequences import read_prefixes, read_sentences
 
 PIECES = 40
 MODELS = {
@@ -73,7 +72,7 @@ PROMISED = ["lstm", "gru", "two lstm layers", "two gru layers", "tied gru", "tra
 @pytest.mark.parametrize("name", PROMISED)
 def test_random_words_are_read_and_promised(name: str) -> None:
     generator = torch.Generator().manual_seed(5)
-    for _ in range(3):
+    for _ in range(2):
         lengths = torch.randint(0, 7, (5,), generator=generator).tolist()
         sentences = [torch.randint(3, PIECES, (length,), generator=generator).tolist() for length in lengths]
         found = read_sentences(leak_of(model_of(name, width=64), sentences))
@@ -173,7 +172,7 @@ def test_texts() -> None:
     assert (unknown.status, unknown.texts) == ("unique", ["a <unk>and<unk>"])
 
 
-@pytest.mark.parametrize("name", ["lstm", "gru", "transformer"])
+@pytest.mark.parametrize("name", ["gru", "transformer"])
 def test_another_token_may_be_the_start(name: str) -> None:
     sentences = [[5, 6, 7], [9, 5], [6]]
     leak = observe(model_of(name), *batch_of(sentences, start=9))
@@ -229,11 +228,8 @@ class Mixed(nn.Module):
     ("model", "message"),
     [
         (Normalised(nn.LayerNorm(16)), "'between' is a LayerNorm"),
-        (Normalised(nn.Tanh()), "does more than its Embedding"),
         (Normalised(nn.Identity(), nn.RNN(16, 16, batch_first=True)), "'recurrent' is a RNN"),
-        (Normalised(nn.Identity(), nn.LSTM(16, 8, batch_first=True, bidirectional=True)), "bidirectional"),
         (Mixed(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)), "'mix.self_attn' is a MultiheadAttention"),
-        (Mixed(nn.BatchNorm1d(3)), "'mix' is a BatchNorm1d"),
         (Mixed(lambda words: words + words.mean(dim=1, keepdim=True)), "Mixed is not causal"),
         (Mixed(lambda words: words.cumsum(dim=1)), "'first' reads more than one word and its position"),
     ],
@@ -242,20 +238,62 @@ def test_what_is_not_read_is_refused_by_name(model: nn.Module, message: str) -> 
     leak = leak_of(model.eval(), [[5, 6]])
     with pytest.raises(InputError, match=message):
         read_sentences(leak)
-    with pytest.raises(InputError, match="start must be one of the model's 40 tokens"):
-        read_sentences(leak_of(model_of("lstm"), [[5]]), start=40)
 
 
-@pytest.mark.parametrize("rows", [60, 3000])
-def test_a_span_says_what_noise_it_saw(rows: int) -> None:
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(5, 20, generator=generator)
-    # One direction is of a single row.
-    weights = torch.cat([torch.randn(rows, 4, generator=generator), torch.zeros(rows, 1)], dim=1)
-    weights[34] = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0])
-    clean, noise = weights @ inputs, torch.randn(rows, 20, generator=generator)
-    for span in (span_of(clean), span_of(clean, equalise=False), span_of(clean + 1e-3 * noise, equalise=False)):
-        assert span.rank == 5
-        assert span.inside(inputs.double()).all()
-        assert not span.inside(torch.randn(50, 20, generator=generator).double()).any()
-    assert span_of(noise).power == 0
+# --------------------------------------------------------------------------------------------------- ends of prefixes
+PRIVATE = [[7, 8, 9, 10], [7, 11, 12], [20, 21, 22, 23, 24]]
+
+
+def weighted(kind: str, noise: float = 0.0) -> Leak:
+    """Return the mean of three sentences' gradients, each clipped by itself, with noise."""
+    model = build_language_model(kind, pieces=60, width=32, layers=1, seed=1)
+    own = [defenses.clip(0.3)(observe(model, *batch_of([one])).gradients) for one in PRIVATE]
+    sent = defenses.gaussian(noise, torch.Generator().manual_seed(0))(defenses.average(own))
+    return Leak(model, sent, "head", len(PRIVATE))
+
+
+def without(leak: Leak, layer: str) -> Leak:
+    """Return what is left where a layer's gradient is not sent."""
+    kept = {name: value for name, value in leak.gradients.items() if not name.startswith(layer)}
+    return Leak(leak.model, kept, leak.head, leak.batch_size)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru", "transformer"])
+def test_sentences_that_are_clipped_one_by_one_are_read_without_counts(kind: str) -> None:
+    leak = weighted(kind)
+    assert read_prefixes(leak) == sorted(PRIVATE)
+    assert read_sentences(leak).status != "unique", "weights are no counts"
+
+
+def test_weights_that_happen_to_be_nearly_whole_are_no_counts() -> None:
+    counted = read_sentences(weighted("lstm"))
+    assert counted.misfit < 1e-3
+    assert "sentences of a batch of 3" in counted.reason
+
+
+@pytest.mark.parametrize("noise", [1e-7, 1e-6, 1e-5])
+def test_a_little_noise_does_not_hide_them(noise: float) -> None:
+    found = read_prefixes(weighted("lstm", noise))
+    assert all(one in found for one in PRIVATE)
+
+
+def test_noise_hides_them() -> None:
+    found = read_prefixes(weighted("lstm", noise=0.1))
+    assert not any(one in found for one in PRIVATE)
+
+
+@pytest.mark.parametrize("kind", ["lstm", "transformer"])
+def test_the_last_layer_is_not_needed(kind: str) -> None:
+    found = read_prefixes(without(weighted(kind), "head"))
+    assert all(one in found for one in PRIVATE)
+
+
+def test_the_embedding_is_needed_by_neither() -> None:
+    model = weighted("gru").model
+    leak = without(observe(model, *batch_of(PRIVATE)), "embedding")
+    assert read_prefixes(leak) == sorted(PRIVATE)
+    assert read_sentences(leak).all() == sorted(PRIVATE)
+
+
+def test_only_some_words_are_tried() -> None:
+    assert read_prefixes(weighted("lstm"), words=[7, 8, 9, 10]) == [PRIVATE[0]]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak.images import GradInversion, observe_statistics, restore_batches
+from gradleak import data
+from gradleak.images import GradInversion, project_batches, restore_batches
 from gradleak.images.gradinversion.attack import Target, known_of
-from gradleak.images.gradinversion.statistics import stacked
+from gradleak.images.gradinversion.consensus import registered
+from gradleak.images.gradinversion.learned import PROJECTION, Denoised
+from gradleak.images.gradinversion.statistics import Statistics, observe_statistics, stacked, statistics_distance
 from gradleak.leak import Leak, observe
 from tests.images.matching.attacked import small
 
@@ -109,3 +113,98 @@ def test_batches_and_seeds_as_one_program_are_each_by_itself() -> None:
     first = restore_batches(leaks[0], labels[:2], settings=settings, seeds=2, seed=3)
     torch.testing.assert_close(first.attempts[0], together.attempts[0])
     assert first.curves.diff(dim=-1).max() <= 0
+
+
+# ------------------------------------------------------------------------------------------------ what seeds agree on
+def photograph() -> torch.Tensor:
+    return data.load("photos", "test", size=64).images[130].double()
+
+
+@pytest.mark.parametrize("move", [(3, -5), (-4, 2)])
+def test_a_shifted_image_is_moved_back(move: tuple[int, int]) -> None:
+    image = photograph()
+    shifted = image.roll(move, dims=(1, 2))
+    found = registered(shifted, image)
+    inner = (slice(None), slice(8, -8), slice(8, -8))
+    before, after = ((side - image)[inner].square().mean() for side in (shifted, found))
+    assert after < before / 20
+
+
+def test_registration_never_moves_a_seed_away_from_the_mean() -> None:
+    generator = torch.Generator().manual_seed(0)
+    image = photograph()
+    for _ in range(3):
+        noise = torch.randn(image.shape, generator=generator).double()
+        assert (registered(noise, image) - image).norm() <= (noise - image).norm()
+    flat = torch.full_like(image, 0.5)
+    assert torch.equal(registered(flat, image), flat)
+    lost = torch.full_like(image, np.nan)
+    assert registered(lost, image).isnan().all()
+
+
+# -------------------------------------------------------------------------------------------- batch norm's statistics
+def test_exact_statistics_are_what_batch_norm_takes_in_train_mode() -> None:
+    model = small(0, 5, nn.Tanh(), bias=True, norm=True).double().eval()
+    inputs = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(1)).double()
+    found = observe_statistics(model, inputs)
+    norm = model[1].train()
+    norm.momentum = 1.0
+    norm.running_mean.zero_()
+    model[:2](inputs)
+    torch.testing.assert_close(found.means[0], norm.running_mean)
+    count = inputs[:, 0, ::2, ::2].numel()
+    torch.testing.assert_close(found.variances[0] * count / (count - 1), norm.running_var)
+
+
+def test_distance_is_the_formula_and_relative_has_no_scale() -> None:
+    own = Statistics((torch.tensor([[3.0, 4.0]]),), (torch.tensor([[1.0, 1.0]]),))
+    known = Statistics((torch.tensor([[0.0, 0.0]]),), (torch.tensor([[1.0, 3.0]]),))
+    assert statistics_distance(own, known).tolist() == [7.0]
+    larger = [Statistics(*(tuple(10 * v for v in side) for side in (s.means, s.variances))) for s in (known, own)]
+    first = statistics_distance(known, own, relative=True)
+    torch.testing.assert_close(statistics_distance(*larger, relative=True), first)
+
+
+# ---------------------------------------------------------------------------------- what was learned of public images
+WIDTH = 5
+
+
+class Linear(nn.Module):
+    """Images that are sums of a few."""
+
+    def __init__(self, basis: Tensor) -> None:
+        super().__init__()
+        self.basis = basis
+
+    def forward(self, latents: Tensor) -> Tensor:
+        """Return images (N, C, H, W)."""
+        return torch.einsum("nk,kchw->nchw", latents, self.basis)
+
+
+def test_latent_projection_finds_what_a_generator_can_make() -> None:
+    leaks, _, labels = batches()
+    draw = torch.Generator().manual_seed(4)
+    generator = Linear(torch.randn(WIDTH, 2, 8, 8, generator=draw).double())
+    inputs = generator(torch.randn(4, WIDTH, generator=draw).double())
+    leaks = [observe(leaks[0].model, *part) for part in zip(inputs.split(2), labels.split(2), strict=True)]
+    settings = replace(PROJECTION, steps=150)
+    found, again = (
+        project_batches(leaks, labels, generator=generator, width=WIDTH, settings=settings, normal=0.0, seeds=2)
+        for _ in range(2)
+    )
+    assert found.attempts.shape == (2, 2, 2, 2, 8, 8)
+    assert (found.images - inputs).square().mean() < 0.05 * inputs.square().mean()
+    assert torch.equal(found.attempts, again.attempts)
+
+
+def test_a_denoisers_slope_is_what_it_takes_off() -> None:
+    leaks, inputs, labels = batches()
+    known = known_of(leaks, labels)
+    plain = Target(leaks, known, NOTHING, None)
+    places = inputs.reshape(2, -1)
+    halved = nn.AvgPool2d(1, divisor_override=2)
+    target = Denoised(leaks, known, NOTHING, None, halved, 0.6)
+    losses, slopes = target.evaluate(places, torch.arange(2))
+    others, before = plain.evaluate(places, torch.arange(2))
+    torch.testing.assert_close(slopes - before, 0.6 * (places - places / 2) / places.shape[1])
+    torch.testing.assert_close(losses - others, 0.3 * (places / 2).square().mean(dim=1))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gradleak import augment, metrics, observe
 from gradleak.errors import GradleakWarning, InputError
+from gradleak.hunting import BROKEN
 from gradleak.images import bias_attack, invert_fully_connected, trace_fully_connected
 from gradleak.leak import Leak
 from tests.images.matching.attacked import noisy
@@ -41,8 +42,7 @@ def error(found: Tensor, truth: Tensor) -> float:
 
 
 @pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize(("count", "bias"), [(1, True), (4, False)])
 def test_every_activation(activation: str, bias: bool, count: int) -> None:
     model = network([48, 96, 64, 20], activation, bias, 3, torch.float64)
     leak, inputs, labels = sent(model, count, 48, 20)
@@ -116,39 +116,13 @@ def test_wrong_labels_are_told() -> None:
         assert f"last layer '5': {which} found in" in found.reason
 
 
-class Twisted(nn.Module):
-    """Runs its layers in another order than it declares them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.second, self.first, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.second(self.first(x)))
-        return out
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (Twisted(), "Twisted is not a plain chain"),
-        (nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 3)), "'1' is GELU"),
-        (nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Tanh(), nn.Linear(6, 3)), "'2' is Tanh"),
-        (nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)), "'0' is BatchNorm1d"),
-    ],
-)
-def test_other_networks_are_refused(model: nn.Module, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        trace_fully_connected(sent(model, 1, 4, 3)[0])
-
-
-@pytest.mark.parametrize("deviation", [0.0, 1e-7, 1e-5])
-@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("deviation", [0.0, 1e-5])
+@pytest.mark.parametrize("layers", [1, 3])
 def test_a_claimed_error_covers_the_true_one(layers: int, deviation: float) -> None:
     """One layer, and narrow layers whose equations are met exactly, so that their residuals show nothing."""
     generator = torch.Generator().manual_seed(layers)
     exact = 0
-    for seed in range(40):
+    for seed in range(20):
         torch.manual_seed(seed)
         widths = [3, *[1 + seed % 3] * (layers - 1), 10]
         parts = [part for size in itertools.pairwise(widths) for part in (nn.Linear(*size), nn.Tanh())]
@@ -161,4 +135,31 @@ def test_a_claimed_error_covers_the_true_one(layers: int, deviation: float) -> N
             error = float((found.inputs - inputs).norm() / inputs.norm())
             assert error < found.claimed <= 0.01
             assert found.answers[0].claimed == found.claimed
-    assert exact > 10
+    assert exact > 5
+
+
+# -------------------------------------------------------------------------------------- changed gradients and weights
+@pytest.mark.parametrize("activation", ["tanh", "sigmoid"])
+def test_the_papers_recursion_is_not_exact_where_it_forgets_the_slope(activation: str) -> None:
+    for seed in range(4):
+        leak, inputs, _ = sent(network([48, 60, 10], activation, False, seed, torch.float64), 1, 48, 10, seed)
+        found = trace_fully_connected(leak, rule="mean")
+        assert error(found.inputs, inputs) > 0.01
+        assert found.status == "partial"
+        assert "has another gradient" in found.reason
+        assert trace_fully_connected(leak).status == "exact"
+
+
+def test_the_papers_recursion_needs_a_label_that_is_certain() -> None:
+    for seed in range(40):
+        leak, inputs, _ = sent(network([12, 20, 3], "relu", False, seed, torch.float64), 1, 12, 3, seed)
+        found = trace_fully_connected(leak, rule="mean")
+        assert found.status != "exact" or error(found.inputs, inputs) < 0.01
+
+
+def test_a_network_of_one_layer_has_no_other_that_confirms_its_input() -> None:
+    """The only layer's bias gives an input whatever was done to it; a label must stand behind it."""
+    leak, _, _ = sent(network([48, 10], "relu", True, 0, torch.float32), 1, 48, 10)
+    clipped = BROKEN["clipped by tensor"].sent(lambda _: leak, leak.model, torch.Generator().manual_seed(0))
+    assert trace_fully_connected(leak).status == "exact"
+    assert trace_fully_connected(clipped).status != "exact"

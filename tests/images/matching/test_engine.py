@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from gradleak import augment, models
-from gradleak.errors import InputError
-from gradleak.images import Adam, LevenbergMarquardt, match
+from gradleak.images import Adam, match, restore_batches
 from gradleak.images.matching.objective import Objective
+from gradleak.images.presets import MATCHING, PRESETS, preset
 from gradleak.leak import Leak, observe
 from tests.images.matching.attacked import observed, small
 
@@ -69,43 +70,21 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.losses[2, 0] == torch.inf
 
 
-def test_a_part_that_does_not_fit_into_memory_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = small(3, 3, nn.Sigmoid(), False, False)
-    leaks, _, labels = observed(model, 5, 1, 3, 2)
-    expected = match(leaks, labels, optimizer=Adam(steps=3), chunk=2)
-    evaluate, sizes = Objective.evaluate, []
-
-    def full(self: Objective, places: Tensor, owners: Tensor) -> tuple[Tensor, Tensor]:
-        sizes.append(len(places))
-        if len(places) > 2:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return evaluate(self, places, owners)
-
-    monkeypatch.setattr(Objective, "evaluate", full)
-    found = match(leaks, labels, optimizer=Adam(steps=3))
-    assert sizes[0] == 5
-    assert set(sizes[1:]) == {2, 1}
-    torch.testing.assert_close(found.images, expected.images)
-    assert found.status == expected.status
+# ------------------------------------------------------------------------------------------ published attacks by name
+def leak() -> Leak:
+    """Return the leak of one image."""
+    model = models.build("lenet", image_size=16, seed=1)
+    torch.manual_seed(0)
+    return observe(model, torch.randn(1, 3, 16, 16), augment.smooth(torch.tensor([3]), 10, 0.2))
 
 
-LEAKS, _, LABELS = observed(small(1, 3, nn.Sigmoid(), True, False), 2, 1, 3, 0)
-
-
-def one(classes: int, channels: int, size: int) -> list[Leak]:
-    return observed(small(channels, classes, nn.Sigmoid(), True, False), 1, size, classes, 0)[0]
-
-
-@pytest.mark.parametrize(
-    ("leaks", "changes", "message"),
-    [
-        ([*one(3, 1, 1), *one(3, 2, 1)], {}, "another model"),
-        (one(3, 1, 1), {"distance": "cosine", "optimizer": LevenbergMarquardt()}, "plain L2"),
-        (one(3, 1, 2), {"labels": "idlg"}, "iDLG finds the label of a single"),
-        (one(3, 1, 2), {"labels": torch.ones(1, 3) / 3}, r"one entry per private sample, 2; got \(1, 3\)"),
-        (one(3, 1, 1), {"start": torch.zeros(2, 2, 8, 8)}, "start must be inputs"),
-    ],
-)
-def test_bad_input_is_refused_before_the_first_step(leaks: list[Leak], changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        match(leaks, **{"optimizer": Adam(steps=1)} | changes)
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_name_stands_for_its_engine_with_its_settings(name: str) -> None:
+    own = preset(name)
+    # Statistics are those of batch norms, and this network has none.
+    changes = {"optimizer": {}, "settings": {"statistics": 0.0}}
+    short = {part: replace(own[part], steps=2, **changes[part]) for part in changes if part in own}
+    engine: Callable[..., Any] = match if name in MATCHING else restore_batches
+    found, again = own.run(leak(), **short), engine(leak(), **{**own, **short})
+    assert torch.isfinite(found.losses).all()
+    assert torch.equal(found.images, again.images)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from gradleak.images.matching.patches import PatchConv2d, patched
+from gradleak.images.matching.patches import patched
 
 
 def _derivatives(model: nn.Module, images: Tensor) -> tuple[dict[str, Tensor], Tensor]:
@@ -52,14 +52,3 @@ def test_derivatives_of_many_attacks_are_the_convolutions_without_a_loop(options
         warnings.simplefilter("error")
         found = _derivatives(by_patches, images)
     torch.testing.assert_close(found, _derivatives(model, images))
-
-
-def test_names_of_parameters_stay_and_other_convolutions_are_left_alone() -> None:
-    others = [{"groups": 2}, {"dilation": 2}, {"padding": "same"}, {"padding": 1, "padding_mode": "reflect"}]
-    model = nn.Sequential(
-        nn.Conv2d(2, 4, 3), nn.Sequential(*(nn.Conv2d(4, 4, 3, **one) for one in others), nn.Conv2d(4, 2, 1))
-    )
-    names = [name for name, _ in model.named_parameters()]
-    kinds = [type(layer) for layer in patched(model).modules() if isinstance(layer, nn.Conv2d | PatchConv2d)]
-    assert [name for name, _ in model.named_parameters()] == names
-    assert kinds == [PatchConv2d, *[nn.Conv2d] * 4, PatchConv2d]

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 
 import gradleak
 from gradleak import data, defenses
-from gradleak.errors import InputError
-from gradleak.labels import count_labels, expected_share, standins_of
+from gradleak.labels import count_labels, expected_share
 from gradleak.leak import Leak
 
-SIZE, BATCHES = 16, 60
+SIZE, BATCHES = 16, 40
 
 
 @functools.cache
@@ -69,19 +68,6 @@ def test_auxiliary_samples_show_the_share_as_it_is(method: str, steps: int) -> N
     assert found.guess == pytest.approx(right(steps, "guess"), abs=0.03)
 
 
-def test_the_same_seed_gives_the_same_share_and_the_model_is_run_once() -> None:
-    leak = leaks(0)[0][0]
-    calls = []
-    hook = leak.model.register_forward_hook(lambda *_: calls.append(1))
-    standins = standins_of(leak, count=64)
-    first, second = (expected_share(leak, "llg", standins=standins, batches=8) for _ in range(2))
-    hook.remove()
-    assert first == second
-    assert len(calls) == 1
-    assert first != expected_share(leak, "llg", standins=standins, batches=8, seed=1)
-    assert 0 <= first.share <= 1
-
-
 def test_noise_and_local_steps_are_simulated() -> None:
     leak = leaks(0)[0][0]
     noise = defenses.named("gaussian/1.0", generator=torch.Generator().manual_seed(0))
@@ -90,13 +76,3 @@ def test_noise_and_local_steps_are_simulated() -> None:
     summed = gradleak.observe(network(0), images[:SIZE], labels[:SIZE], local_steps=4)
     assert summed.batch_size == 4
     assert expected_share(summed, "llg").share == pytest.approx(expected_share(leak, "llg").share, abs=0.05)
-
-
-def test_what_cannot_be_simulated_is_refused() -> None:
-    leak = leaks(0)[0][0]
-    with pytest.raises(InputError, match="with the last layer alone"):
-        expected_share(leak, "llg", defense=defenses.clip(1.0))
-    with pytest.raises(InputError, match="at least 1 batch"):
-        expected_share(leak, "llg", batches=0)
-    with pytest.raises(InputError, match="what shape one input has"):
-        expected_share(Leak(leak.model, leak.gradients, leak.head, SIZE), "llg")

@@ -8,32 +8,17 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from gradleak import augment, metrics
-from gradleak.errors import InputError
-from gradleak.labels import BatchLabels, Prior, recover_batch
+from gradleak import metrics
+from gradleak.labels import BatchLabels, recover_batch
 from gradleak.labels.priors import KNOWN
 from gradleak.labels.soft.batch import recover as recovery
 from gradleak.labels.soft.batch.rounds import Search
 from gradleak.labels.soft.batch.whole import Whole
-
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
-def labels_of(kind: str, classes: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    size = len(classes)
-    if kind == "smoothing":
-        return augment.smooth(classes, count, torch.rand(size, generator=generator, dtype=torch.float64) / 2)
-    hot = F.one_hot(classes, count).double()
-    if kind == "onehot":
-        return hot
-    others = (classes + torch.randint(1, count, (size,), generator=generator)) % count
-    share = torch.rand(size, 1, generator=generator, dtype=torch.float64)
-    return share * hot + (1 - share) * F.one_hot(others, count)
+from gradleak.studies.shared.samples import soft_labels
+from tests.labels.soft.test_single import DTYPES
 
 
 def batch(
@@ -58,7 +43,7 @@ def batch(
         if repeated
         else torch.randperm(classes, generator=generator)[:size]
     )
-    labels = labels_of(kind, chosen, classes, generator)
+    labels = soft_labels(kind, chosen, classes, generator)
     offset = torch.randn(classes, generator=generator, dtype=torch.float64) if bias else torch.zeros(classes).double()
     weight, hidden, labels, offset = (value.to(DTYPES[dtype]) for value in (weight, hidden, labels, offset))
     errors = (hidden @ weight.T + offset).softmax(dim=1) - labels
@@ -81,7 +66,7 @@ def errors_of(found: BatchLabels, made: dict[str, Tensor]) -> tuple[Tensor, Tens
 
 @pytest.mark.parametrize("kind", ["smoothing", "onehot", "mixup"])
 @pytest.mark.parametrize(("dtype", "least"), [("float32", 1e-4), ("float64", 1e-11)])
-@pytest.mark.parametrize(("classes", "size", "repeated"), [(10, 3, False), (30, 8, True), (60, 16, False)])
+@pytest.mark.parametrize(("classes", "size", "repeated"), [(10, 3, False), (30, 8, True)])
 def test_every_sample_is_found(kind: str, dtype: str, least: float, classes: int, size: int, repeated: bool) -> None:
     made = batch(classes, size, kind=kind, dtype=dtype, repeated=repeated)
     found = recover_batch(made["gradient"], made["weight"], batch_size=size, prior=kind)
@@ -91,16 +76,6 @@ def test_every_sample_is_found(kind: str, dtype: str, least: float, classes: int
     assert features.max() < least
     assert found.residual < (1e-5 if dtype == "float32" else 1e-13)
     assert found.found.all()
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("spread", [5.0, 20.0])
-def test_one_sample_is_found_however_steep_its_logits(dtype: str, spread: float) -> None:
-    for seed in range(5):
-        made = batch(100, 1, kind="onehot", spread=spread, dtype=dtype, seed=seed)
-        found = recover_batch(made["gradient"], made["weight"], batch_size=1)
-        assert found.status == "unique", found.reason
-        assert float(errors_of(found, made)[0].max()) < 1e-3
 
 
 def test_features_that_are_nearly_alike_are_two_samples_if_their_labels_differ() -> None:
@@ -214,46 +189,6 @@ def test_what_no_search_can_find_has_a_reason(size: int, noise: float, options: 
     assert reason in found.reason
 
 
-def test_what_is_asked_wrongly_is_one_line() -> None:
-    made = batch(20, 3)
-    gradient, weight = made["gradient"], made["weight"]
-    wide = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
-    for message, call in {
-        "must be \\(C, I\\)": lambda: recover_batch(gradient[None], weight),
-        "a bias comes with its gradient": lambda: recover_batch(gradient, weight, bias=weight[:, 0]),
-        "labels must be \\(B, C\\) = \\(B, 20\\)": lambda: recover_batch(gradient, weight, labels=torch.ones(3, 4)),
-        "NaN or infinite": lambda: recover_batch(gradient * math.nan, weight),
-        "one-hot, smoothed, or mixtures": lambda: recover_batch(gradient, weight, prior=Prior(3, "zero")),
-        "too many to try": lambda: recover_batch(torch.ones(300, 4), wide, prior="mixup", batch_size=1),
-    }.items():
-        with pytest.raises(InputError, match=message):
-            call()
-
-
-@settings(max_examples=25)
-@given(
-    st.integers(8, 60),
-    st.integers(1, 8),
-    st.sampled_from(["smoothing", "onehot", "mixup"]),
-    st.sampled_from(["float32", "float64"]),
-    st.floats(-1, 0.7),
-    st.booleans(),
-    st.integers(0, 10**6),
-)
-def test_what_is_called_unique_is_true(
-    classes: int, size: int, kind: str, dtype: str, scale: float, repeated: bool, seed: int
-) -> None:
-    made = batch(
-        classes, min(size, classes), kind=kind, dtype=dtype, seed=seed, repeated=repeated, spread=10**scale, features=64
-    )
-    found = recover_batch(made["gradient"], made["weight"], prior=kind, rounds=6)
-    if found.status == "unique" and len(found) == len(made["labels"]):
-        labels, features = errors_of(found, made)
-        assert labels.max() < KNOWN
-        assert features.max() < 1e-1
-    assert (found.status == "unique") == (found.reason == "")
-
-
 @pytest.mark.parametrize(("dtype", "own"), [("float32", 30.0), ("float64", 60.0)])
 def test_a_sample_whose_own_class_is_saturated_is_known_up_to_its_size(dtype: str, own: float) -> None:
     """d = ε (e_c − 1/C) there: of ε and the feature's size, only their product is in the gradient."""
@@ -264,7 +199,7 @@ def test_a_sample_whose_own_class_is_saturated_is_known_up_to_its_size(dtype: st
         hidden = torch.rand(1, 60, generator=generator, dtype=torch.float64)
         chosen = torch.randint(60, (1,), generator=generator)
         hidden[0, chosen] = own
-        labels = labels_of("smoothing", chosen, 60, generator).to(DTYPES[dtype])
+        labels = soft_labels("smoothing", chosen, 60, generator).to(DTYPES[dtype])
         hidden = hidden.to(DTYPES[dtype])
         gradient = ((hidden @ weight.T).softmax(dim=1) - labels).T @ hidden
         found = recover_batch(gradient, weight, batch_size=1)
@@ -283,7 +218,7 @@ def test_the_others_are_known_beside_a_saturated_sample() -> None:
     hidden = torch.randn(4, 200, generator=generator, dtype=torch.float64).relu()
     hidden = hidden / (hidden @ weight.T).std() * torch.tensor([[1.0], [1.0], [1.0], [60.0]]).double()
     chosen = torch.cat([torch.tensor([3, 5, 8]), (hidden[3:] @ weight.T).argmax(dim=1)])
-    labels = labels_of("smoothing", chosen, 40, generator)
+    labels = soft_labels("smoothing", chosen, 40, generator)
     gradient = ((hidden @ weight.T).softmax(dim=1) - labels).T @ hidden / 4
     found = recover_batch(gradient, weight, batch_size=4)
     assert found.status in ("ambiguous", "failed")
@@ -292,10 +227,9 @@ def test_the_others_are_known_beside_a_saturated_sample() -> None:
     assert apart.max() < 1e-6
 
 
-@pytest.mark.parametrize("kind", ["smoothing", "onehot", "mixup"])
-@pytest.mark.parametrize("factor", [1e-3, 0.3, 40.0])
+@pytest.mark.parametrize(("kind", "factor"), [("smoothing", 1e-3), ("onehot", 40.0), ("mixup", 0.3)])
 def test_an_unknown_factor_is_found_with_the_samples(kind: str, factor: float) -> None:
-    made = batch(40, 6, kind=kind)
+    made = batch(40, 4, kind=kind)
     rescaled = factor * made["gradient"]
     found = recover_batch(rescaled, made["weight"], prior=kind, scale=None)
     assert found.status == "unique", found.reason
@@ -313,7 +247,7 @@ def test_an_unknown_factor_is_found_with_the_samples(kind: str, factor: float) -
 def test_a_label_is_as_near_as_it_is_said_to_be(kind: str, noise: float) -> None:
     """A few residuals may be small by chance, and say nothing of the error then."""
     certain = 0
-    for seed in range(24):
+    for seed in range(12):
         made = batch(10, 1 + seed % 2, kind=kind, dtype="float32", seed=seed, features=16)
         draws = torch.randn(made["gradient"].shape, generator=torch.Generator().manual_seed(seed))
         found = recover_batch(
@@ -324,4 +258,4 @@ def test_a_label_is_as_near_as_it_is_said_to_be(kind: str, noise: float) -> None
             off = metrics.label_error(found.labels[order], made["labels"])
             assert (off <= found.open[order]).all()
             certain += 1
-    assert certain >= 18
+    assert certain >= 9

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -14,17 +10,9 @@ from torch import Tensor
 
 from gradleak import augment
 from gradleak.errors import InputError
-from gradleak.labels import (
-    SoftLabels,
-    count_labels,
-    recover_batch,
-    recover_jointly,
-    recover_soft_labels,
-    reveal_labels,
-)
+from gradleak.labels import SoftLabels, recover_batch, recover_soft_labels
 from gradleak.labels.priors import KNOWN
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
-from gradleak.leak import observe
 from tests.labels.soft.test_single import sent, wrong
 
 
@@ -155,36 +143,6 @@ def test_without_a_prior_nothing_is_unique_and_the_assumptions_are_named(broken:
     assert not (checked.where("unique") & off).any()
 
 
-LEAK = observe(torch.nn.Linear(6, 4), torch.ones(1, 6), torch.tensor([1]))
-REFUSED: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
-    (recover_batch, {"noise": -1.0}, "noise .* got -1"),
-    (recover_batch, {"scale": 0.0}, "scale .* got 0"),
-    (recover_batch, {"batch_size": 0}, "batch_size .* got 0"),
-    (recover_batch, {"rounds": 0}, "rounds .* got 0"),
-    (recover_batch, {"labels": torch.ones(2, 4)}, "labels are not probabilities"),
-    (recover_jointly, {"batch_size": -1}, "batch_size .* got -1"),
-    (recover_jointly, {"starts": 0}, "starts .* got 0"),
-    (recover_jointly, {"steps": 0}, "steps .* got 0"),
-    (recover_jointly, {"multisets": 0}, "multisets .* got 0"),
-    (recover_jointly, {"classes": torch.tensor([4])}, "from 0 to 3"),
-    (recover_jointly, {"classes": torch.tensor([1, 2]), "batch_size": 3}, "2 samples' classes were given"),
-    (reveal_labels, {"rank": 0}, "rank .* got 0"),
-    (count_labels, {"leak": replace(LEAK, batch_size=0), "method": "llg"}, "batch_size .* got 0"),
-    (count_labels, {"leak": replace(LEAK, local_steps=0), "method": "llg"}, "local_steps .* got 0"),
-    (count_labels, {"leak": LEAK, "method": "guess", "epsilon": 1.5}, "epsilon .* got 1.5"),
-]
-
-
-@pytest.mark.parametrize(("attack", "options", "message"), REFUSED)
-def test_a_number_out_of_range_is_refused_by_name(
-    attack: Callable[..., Any], options: dict[str, Any], message: str
-) -> None:
-    usual = {"weight_gradient": LEAK.weight_gradient, "weight": LEAK.weight}
-    known = {name: value for name, value in usual.items() if name in inspect.signature(attack).parameters}
-    with pytest.raises(InputError, match=message):
-        attack(**known, **options)
-
-
 def confident(
     classes: int, features: int, factor: float, dtype: torch.dtype, seed: int, count: int = 60
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -218,7 +176,7 @@ def test_noise_may_give_a_saturated_probability_to_another_class(
     classes: int, features: int, factor: float, noise: float, dtype: torch.dtype
 ) -> None:
     certain = 0
-    for seed in range(4):
+    for seed in range(2):
         weight, bias, hidden, label = confident(classes, features, factor, dtype, seed)
         own, delta = gradients(weight, hidden, label, bias)
         sent_bias = disturbed(delta, noise, seed + 100)
@@ -230,7 +188,7 @@ def test_noise_may_give_a_saturated_probability_to_another_class(
             assert not features_off(found, hidden).any()
             certain += int(found.where("unique").sum())
     # Samples whose errors p − y exceed the noise by far are known.
-    assert certain >= 10
+    assert certain >= 5
 
 
 @pytest.mark.parametrize("prior", ["smoothing", "mixup", "onehot", None])
@@ -256,7 +214,7 @@ def test_a_label_by_its_bias_is_as_near_as_it_says(prior: str | None, noise: flo
 def test_a_class_is_not_certified_with_another_feature(signed: bool) -> None:
     """Rounding to eight digits leaves the class of a confident sample, and not always its feature."""
     for factor in (30.0, 100.0):
-        for seed in range(6):
+        for seed in range(2):
             weight, bias, hidden, label = confident(40, 6, factor, torch.bfloat16, seed, 200)
             hidden = hidden - 0.5 if signed else hidden
             label = torch.eye(40, dtype=torch.bfloat16)[(hidden @ weight.T + bias).argmax(dim=1)]
@@ -268,44 +226,6 @@ def test_a_class_is_not_certified_with_another_feature(signed: bool) -> None:
             )  # fmt: skip
             assert not wrong(found, label[leaks].double()).any()
             assert not features_off(found, hidden[leaks]).any()
-
-
-def one_zero(labels: Tensor) -> Tensor:
-    return labels.abs().amin(dim=-1)
-
-
-def two_equal(labels: Tensor) -> Tensor:
-    return labels.sort(dim=-1).values.diff(dim=-1).amin(dim=-1)
-
-
-def two_zeros(labels: Tensor) -> Tensor:
-    return labels.square().sort(dim=-1).values[..., :2].sum(dim=-1)
-
-
-def above_half(labels: Tensor) -> Tensor:
-    return (0.5 - labels.amax(dim=-1)).clamp(min=0)
-
-
-@pytest.mark.parametrize("classes", [4, 10])
-@pytest.mark.parametrize("score", [one_zero, two_equal, two_zeros, above_half])
-def test_a_function_that_leaves_no_equation_certifies_nothing(score: Callable[[Tensor], Tensor], classes: int) -> None:
-    generator = torch.Generator().manual_seed(1)
-    weight = torch.randn(classes, 8, generator=generator, dtype=torch.float64)
-    hidden = torch.rand(60, 8, generator=generator, dtype=torch.float64)
-    bias = torch.randn(classes, generator=generator, dtype=torch.float64)
-    label = 0.02 + torch.rand(60, classes, generator=generator, dtype=torch.float64)
-    label[:, 0] = {"one_zero": 0.0, "two_zeros": 0.0, "above_half": 2.0 * classes}.get(score.__name__, 0.3)
-    label[:, 1] = {"two_zeros": 0.0, "two_equal": 0.3}.get(score.__name__, 0.7)
-    label /= label.sum(dim=1, keepdim=True)
-    own, delta = gradients(weight, hidden, label)
-    found = recover_soft_labels(own, weight, prior=score)
-    assert not wrong(found, label).any()
-    # One condition is used up by the scalar; the second one checks it.
-    assert found.where("unique").any() == (score is two_zeros)
-    own, delta = gradients(weight, hidden, label, bias)
-    closed = recover_soft_labels(own, weight, bias=bias, bias_gradient=delta, prior=score)
-    # The bias's gradient gives the scalar, so one condition is a check; labels above one half meet none.
-    assert set(closed.status) == {"found" if score is above_half else "unique"}
 
 
 def test_noise_that_nothing_shows_is_not_estimated() -> None:

@@ -41,7 +41,7 @@ def problem(gradients: Tensor, weight: Tensor, noise: float = 0.0, bias: Tensor 
     biased=st.booleans(),
     seed=st.integers(0, 2**20),
 )
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_no_range_with_an_answer_is_excluded(
     classes: int, spread: float, labels: str, dtype: str, noisy: bool, biased: bool, seed: int
 ) -> None:
@@ -70,21 +70,11 @@ def test_no_range_with_an_answer_is_excluded(
         assert not (out & accepted).any()
 
 
-def test_most_of_the_line_is_excluded() -> None:
-    gradients, weight, _, lengths = clients(10, 3.0, "smoothing", "float32", 0, 20)
-    own = problem(gradients, weight)
-    comb = torch.linspace(0, 18, 200, dtype=torch.float64).exp()
-    out = excluded(own, own.least[:, None] * comb, PRIORS["smoothing"])
-    assert out.double().mean() > 0.97
-    inside = (own.least[:, None] * comb[:-1] <= lengths[:, None]) & (lengths[:, None] <= own.least[:, None] * comb[1:])
-    assert not (out & inside).any()
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("labels", PRIORS)
 def test_a_proof_is_right_and_says_what_the_search_says(labels: str, dtype: str) -> None:
-    for classes, spread in ((5, 1.0), (10, 1.0), (10, 20.0), (100, 3.0)):
-        gradients, weight, targets, _ = clients(classes, spread, labels, dtype, 1, 30)
+    for classes, spread in ((5, 1.0), (10, 20.0), (100, 3.0)):
+        gradients, weight, targets, _ = clients(classes, spread, labels, dtype, 1, 20)
         searched = recover_soft_labels(gradients, weight, prior=labels)
         found = recover_soft_labels(gradients, weight, prior=labels, certify="proof")
         unique = found.where("unique")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gradleak.errors import InputError, UnknownName
 from gradleak.labels import LabelPath, find_minima, label_loss, label_path, nonnegative_intervals
 from tests.labels.soft.test_single import sent
 
@@ -28,7 +26,7 @@ def truth_of(path: LabelPath, error: Tensor) -> Tensor:
     return 1 / error.gather(1, path.row[:, None])
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     classes=st.integers(2, 40),
     features=st.integers(1, 50),
@@ -56,7 +54,7 @@ def test_true_scalar_gives_the_true_label_and_any_scalar_a_sum_of_one(
     assert (path.least <= truth[:, 0].abs() * (1 + 1e-9)).all()
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     classes=st.integers(3, 20),
     spread=st.floats(0.05, 6),
@@ -101,25 +99,6 @@ def test_an_interval_without_end_is_one() -> None:
     assert path.labels(torch.tensor([[1e3, 1e6]], dtype=torch.float64)).amin() >= 0
 
 
-@settings(max_examples=20)
-@given(
-    classes=st.integers(5, 20),
-    spread=st.floats(0.05, 3),
-    labels=st.sampled_from(["smoothing", "mixup"]),
-    seed=st.integers(0, 2**20),
-)
-def test_the_true_scalar_is_a_minimum_with_no_loss(classes: int, spread: float, labels: str, seed: int) -> None:
-    gradients, weight, _, _, error = leaks(4, classes, 30, spread, labels, seed)
-    path = label_path(gradients, weight)
-    for own, truth in zip(find_minima(path, labels), truth_of(path, error)[:, 0].tolist(), strict=True):
-        gaps = (own.scalars - truth).abs() / abs(truth)
-        assert gaps.min() < 1e-6
-        assert own.losses[gaps.argmin()] < 1e-13
-        side = own.side(truth)
-        assert (side.scalars * truth > 0).all()
-        assert (side.scalars.abs().diff() > 0).all()
-
-
 def test_minima_agree_with_a_fine_scan() -> None:
     gradients, weight, _, _, _ = leaks(3, 10, 30, 4.0, "smoothing", 5)
     path = label_path(gradients, weight)
@@ -142,19 +121,3 @@ def test_losses_by_hand() -> None:
     signed = torch.tensor([1.2, -0.3, 0.1, 0.0], dtype=torch.float64)
     assert float(label_loss(signed, kind="negative")) == pytest.approx(0.6)
     assert float(label_loss(label, kind="negative")) == pytest.approx(0.0)
-
-
-def test_bad_input_is_said_clearly() -> None:
-    gradients, weight, _, _, _ = leaks(2, 5, 10, 1.0, "smoothing", 0)
-    labels = torch.full((3,), 1 / 3)
-    calls: dict[str, Callable[[], object]] = {
-        r"\(C, I\) = \(5, 9\) or .* got \(2, 5, 10\)": lambda: label_path(gradients, weight[:, :9]),
-        "1 of 2 gradients are zero": lambda: label_path(torch.stack([gradients[0], gradients[1] * 0]), weight),
-        "unknown prior 'smooth': did you mean 'smoothing'": lambda: label_loss(labels, "smooth"),
-        "unknown label loss 'variances'": lambda: label_loss(labels, kind="variances"),  # type: ignore[arg-type]
-        "at least 4 classes": lambda: label_loss(labels, "mixup"),
-        "with 0 < start < span": lambda: find_minima(label_path(gradients, weight), start=2.0, span=1.0),
-    }
-    for message, call in calls.items():
-        with pytest.raises((InputError, UnknownName), match=message):
-            call()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gradleak import augment
-from gradleak.errors import InputError, UnknownName
 from gradleak.labels import PRIORS, Prior, SoftLabels, dlg, idlg, label_loss, recover_soft_labels
 from gradleak.labels.priors import KNOWN
-from gradleak.labels.soft import single
-from gradleak.labels.soft.equations import Fit
-from gradleak.labels.soft.problem import ACCEPT, reduce_gradients
+from gradleak.studies.shared.samples import soft_labels
 
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
@@ -47,17 +43,8 @@ def sent(
     hidden = (hidden / scale * spread).to(DTYPES[dtype])
     weight = weight.to(DTYPES[dtype])
     offset = normal(classes).to(DTYPES[dtype]) if bias else None
-    hot = torch.eye(classes, dtype=torch.float64)
     first = torch.randint(classes, (count,), generator=generator)
-    share = torch.rand(count, 1, generator=generator, dtype=torch.float64)
-    if labels == "smoothing":
-        label = (1 - share / 2) * hot[first] + share / 2 / classes
-    elif labels == "mixup":
-        second = (first + 1 + torch.randint(classes - 1, (count,), generator=generator)) % classes
-        label = share * hot[first] + (1 - share) * hot[second]
-    else:
-        label = hot[first]
-    given = label.to(DTYPES[dtype])
+    given = soft_labels(labels, first, classes, generator).to(DTYPES[dtype])
     logits = (hidden @ weight.T + (0 if offset is None else offset)).requires_grad_()
     (delta,) = torch.autograd.grad(-(given * logits.log_softmax(dim=1)).sum(), [logits])
     return {
@@ -75,51 +62,44 @@ def wrong(found: SoftLabels, label: Tensor) -> Tensor:
     return found.where("unique") & ~((found.labels - label).abs().sum(dim=1) < 2 * KNOWN)
 
 
-@settings(max_examples=120)
+@settings(max_examples=80)
 @given(
     classes=st.one_of(st.integers(2, 40), st.sampled_from([100, 200])),
     features=st.integers(2, 80),
-    spread=st.floats(0.01, 100),
+    spread=st.floats(-5, 2.5),
     labels=st.sampled_from(["smoothing", "mixup", "onehot"]),
     dtype=st.sampled_from(["float16", "float32", "float64"]),
-    signed=st.booleans(),
+    kind=st.sampled_from(["plain", "signed", "known bias", "sent bias"]),
+    factor=st.one_of(st.none(), st.floats(-3, 3)),
     seed=st.integers(0, 2**20),
 )
-@example(classes=2, features=2, spread=40.0, labels="onehot", dtype="float16", signed=False, seed=52)
-def test_what_is_said_to_be_unique_is_right_and_gives_the_gradient_back(
-    classes: int, features: int, spread: float, labels: str, dtype: str, signed: bool, seed: int
+@example(2, 2, 1.602, "onehot", "float16", "plain", None, 52)
+# A fit that is accepted though it has not come to its end says nothing of the feature's size.
+@example(7, 3, 1.0, "onehot", "float16", "plain", 2.0, 958)
+def test_what_is_said_to_be_unique_is_right(
+    classes: int, features: int, spread: float, labels: str, dtype: str, kind: str, factor: float | None, seed: int
 ) -> None:
-    if PRIORS[labels].equations(classes) < 1:
+    if PRIORS[labels].equations(classes) < 1 or (classes == 2 and factor is not None):
         return
-    count = 2 if classes >= 100 else 5
-    made = sent(classes, features, spread, labels, dtype, seed, count, signed=signed)
-    if not made["gradients"].isfinite().all():
-        # Logits beyond the largest number of their type: what the client sends says nothing.
-        with pytest.raises(InputError, match="NaN or infinite values"):
-            recover_soft_labels(made["gradients"], made["weight"], prior=labels, nonnegative=not signed)
+    bias = kind.endswith("bias")
+    made = sent(classes, features, 10**spread, labels, dtype, seed, 3, signed=kind == "signed", bias=bias)
+    gradients, delta = ((10 ** (factor or 0) * made[k].double()).to(DTYPES[dtype]) for k in ("gradients", "delta"))
+    if not (gradients.isfinite().all() and delta.isfinite().all()):
         return
-    found = recover_soft_labels(made["gradients"], made["weight"], prior=labels, nonnegative=not signed)
+    known: dict[str, Any] = {"prior": labels, "nonnegative": kind != "signed", "bias": made.get("bias")}
+    if kind == "sent bias":
+        known["bias_gradient"] = delta
+    found = recover_soft_labels(gradients, made["weight"], scale=1.0 if factor is None else None, **known)
     assert not wrong(found, made["label"]).any()
-    known = found.where("unique")
-    if not known.any():
-        return
-    label, feature = found.labels[known], found.features[known]
-    weight = made["weight"].double()
-    assert (label >= 0).all()
-    assert torch.allclose(label.sum(dim=1), torch.ones(len(label), dtype=torch.float64), atol=1e-12)
-    rebuilt = ((feature @ weight.T).softmax(dim=1) - label).unsqueeze(2) * feature.unsqueeze(1)
-    gradient = made["gradients"][known].double()
-    # What rounds off: p, y and their difference, each with the logits' error, which grows with ‖W‖ ‖x‖.
-    unit = torch.finfo(DTYPES[dtype]).eps
-    reach = 1 + weight.norm(dim=1).max() * feature.norm(dim=1)
-    allowed = 10 * ACCEPT * unit * reach * math.sqrt(classes)
-    size = feature.norm(dim=1)
-    assert ((rebuilt - gradient).flatten(1).norm(dim=1) <= allowed * size + 1e-30).all()
+    sure = found.where("unique")
+    assert (found.open[sure] <= KNOWN).all()
+    apart = (found.features - made["hidden"]).norm(dim=1) / made["hidden"].norm(dim=1)
+    assert (apart[sure] < 0.2).all()
 
 
 @pytest.mark.parametrize("labels", ["smoothing", "mixup", "onehot"])
 @pytest.mark.parametrize(("dtype", "median"), [("float32", 1e-6), ("float64", 1e-12)])
-@pytest.mark.parametrize(("classes", "spread"), [(4, 1.0), (10, 3.0), (10, 0.1), (100, 3.0), (1000, 5.0)])
+@pytest.mark.parametrize(("classes", "spread"), [(4, 1.0), (10, 0.1), (1000, 5.0)])
 def test_every_ordinary_sample_is_found(labels: str, dtype: str, median: float, classes: int, spread: float) -> None:
     count = 10 if classes == 1000 else 100
     made = sent(classes, 64, spread, labels, dtype, classes, count)
@@ -133,22 +113,6 @@ def test_every_ordinary_sample_is_found(labels: str, dtype: str, median: float, 
     truth = 1 / made["delta"].double().gather(1, row[:, None])[:, 0]
     assert ((found.scalars / truth - 1).abs().median()) < 1e3 * median
     assert found.residuals[found.where("unique")].max() < 1e-4
-
-
-def test_the_true_scalar_is_within_the_rounding_that_is_accepted() -> None:
-    """The error model: at the truth, residuals are a few rounding errors, whatever the precision and the confidence."""
-    for dtype in ("float32", "float64"):
-        for labels in ("smoothing", "mixup", "onehot"):
-            for spread in (0.5, 5.0, 50.0):
-                made = sent(10, 64, spread, labels, dtype, 3, 400)
-                leaking = made["gradients"].flatten(1).abs().amax(dim=1) > 0
-                reduced = reduce_gradients(made["gradients"][leaking], made["weight"])
-                clients = single.Clients(made["gradients"], made["weight"], None, None)
-                problem = clients.problem(reduced, torch.zeros_like(reduced.size))
-                truth = made["hidden"][leaking].norm(dim=1, keepdim=True)
-                misfit, _ = Fit.at(problem, PRIORS[labels], truth).lengths
-                assert misfit.max() < ACCEPT / 1.5
-                assert misfit.median() < 2
 
 
 def test_one_column_of_candidates_holds_the_truth_where_several_labels_explain_a_gradient() -> None:
@@ -186,14 +150,6 @@ def test_one_hot_probability_is_solved_by_the_sign_of_the_features() -> None:
     assert idlg(gradients[0]).tolist() == [3]
 
 
-def test_features_of_any_sign_are_searched_on_both_sides() -> None:
-    made = sent(20, 64, 2.0, "smoothing", "float32", 5, 25, signed=True)
-    for nonnegative in (True, False):
-        found = recover_soft_labels(made["gradients"], made["weight"], nonnegative=nonnegative)
-        assert found.status.count("unique") == 25
-        assert float((found.labels - made["label"]).abs().sum(dim=1).max()) < 1e-5
-
-
 def test_a_prior_of_three_and_a_score_of_ones_own() -> None:
     made = sent(12, 64, 2.0, "mixup", "float64", 7, 30)
     three = recover_soft_labels(made["gradients"], made["weight"], prior=Prior(3, "zero"))
@@ -207,32 +163,11 @@ def test_a_prior_of_three_and_a_score_of_ones_own() -> None:
     assert not wrong(own, made["label"]).any()
     assert own.status.count("unique") >= 28
     smooth = sent(12, 64, 2.0, "smoothing", "float64", 7, 30)
-    named = recover_soft_labels(
-        smooth["gradients"], smooth["weight"], prior=lambda labels: label_loss(labels, "smoothing")
-    )
-    assert named.status.count("unique") >= 28
-    assert not wrong(named, smooth["label"]).any()
     # Appendix C: the negative mass is zero on an interval, and the solver says so.
     negative = recover_soft_labels(
         smooth["gradients"], smooth["weight"], prior=lambda labels: label_loss(labels, "smoothing", "negative")
     )
     assert negative.status.count("unique") == 0
-
-
-@pytest.mark.parametrize("noise", [1e-6, 1e-5, 1e-4])
-def test_a_score_of_ones_own_does_not_take_noise_for_digits(noise: float) -> None:
-    # Flat logits say little of the scalar, and nothing but the score gives the label a shape.
-    made = sent(4, 64, 0.01, "smoothing", "float64", 3, 30)
-    generator = torch.Generator().manual_seed(0)
-    disturbed = torch.randn(made["gradients"].shape, generator=generator, dtype=torch.float64)
-    found = recover_soft_labels(
-        made["gradients"] + noise * disturbed,
-        made["weight"],
-        prior=lambda labels: label_loss(labels, "smoothing"),
-        noise=noise,
-    )
-    assert not wrong(found, made["label"]).any()
-    assert float((found.labels - made["label"]).abs().sum(dim=1).max()) > KNOWN
 
 
 def test_a_bias_gives_the_label_in_closed_form() -> None:
@@ -311,81 +246,6 @@ def test_a_gradient_that_is_zero_or_a_batch_s_is_recognised_and_not_fitted() -> 
     assert [len(labels) for labels in found.candidates] == [1, 0, 0]
     searched = recover_soft_labels(torch.stack([own[0], 0 * own[0]]), made["weight"], prior="onehot", solver="lbfgs")
     assert searched.status == ("found", "failed")
-
-
-BIAS = {"bias": torch.zeros(10), "bias_gradient": torch.zeros(2, 10)}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"solver": "exakt"}, r"unknown solver 'exakt'.*exact"),
-        ({"solver": "lbfgs", "noise": 0.1}, "'lbfgs' takes no noise"),
-        ({"solver": "pso", "nonnegative": False}, "'pso' takes no nonnegative=False"),
-        ({"solver": "pso", "scale": None}, "'pso' takes no scale"),
-        ({"solver": "lbfgs"} | BIAS, "'lbfgs' takes no bias_gradient"),
-        ({"solver": "lbfgs", "precision": "bfloat16"}, "'lbfgs' takes no precision"),
-        ({"certify": "hope"}, "unknown certify 'hope'"),
-        ({"certify": "proof", "scale": None}, "proof"),
-        ({"certify": "proof", "solver": "lbfgs"}, "proof"),
-        ({"certify": "proof", "prior": lambda label: label.amax(dim=-1)}, "proof"),
-        ({"prior": "smooth"}, r"unknown prior 'smooth'.*smoothing"),
-        ({"prior": None}, "without a prior any label fits"),
-        ({"prior": Prior(10, "zero")}, "the prior says nothing"),
-        ({"prior": Prior(3, "zero"), "scale": None}, "an unknown scale is found for one-hot"),
-        ({"noise": -1.0}, "not negative"),
-        ({"noise": math.inf}, "noise .* got inf"),
-        ({"scale": -1.0}, "a scale is a positive factor"),
-        ({"scale": math.nan}, "scale .* got nan"),
-        ({"bias": torch.zeros(3)}, r"bias must be \(C,\) = \(10,\)"),
-        ({"bias_gradient": torch.zeros(2, 10)}, "needs the bias as well"),
-        ({"weight": torch.zeros(10, 7)}, r"\(C, I\) = \(10, 7\) or \(N, C, I\)"),
-        ({"weight": torch.zeros(1, 8), "weight_gradient": torch.ones(2, 1, 8)}, "at least two classes"),
-        ({"weight": torch.zeros(2, 8), "weight_gradient": torch.ones(2, 2, 8)}, "a label of 2 classes"),
-        ({"weight_gradient": torch.full((2, 10, 8), math.inf)}, "weight_gradient holds NaN or infinite values"),
-        ({"weight_gradient": torch.zeros(0, 10, 8)}, "must not be empty"),
-        ({"weight_gradient": torch.zeros(2, 10, 8, dtype=torch.long)}, "floating point"),
-    ],
-)
-def test_mistakes_are_one_clear_line(changes: dict[str, Any], message: str) -> None:
-    arguments: dict[str, Any] = {"weight_gradient": torch.ones(2, 10, 8), "weight": torch.ones(10, 8)} | changes
-    with pytest.raises((InputError, UnknownName), match=message):
-        recover_soft_labels(**arguments)
-
-
-@settings(max_examples=60)
-@given(
-    classes=st.one_of(st.integers(3, 12), st.sampled_from([50])),
-    features=st.integers(2, 64),
-    spread=st.floats(-5, 2.5),
-    labels=st.sampled_from(["smoothing", "mixup", "onehot"]),
-    dtype=st.sampled_from(["float16", "float32", "float64"]),
-    bias=st.sampled_from(["none", "known", "sent"]),
-    factor=st.floats(-3, 3),
-    seed=st.integers(0, 2**20),
-)
-# A fit that is accepted though it has not come to its end says nothing of the feature's size.
-@example(
-    classes=7, features=3, spread=1.0, labels="onehot", dtype="float16", bias="none", factor=2.0, seed=958,
-)  # fmt: skip
-def test_an_unknown_factor_is_found_or_said_to_be_open(
-    classes: int, features: int, spread: float, labels: str, dtype: str, bias: str, factor: float, seed: int
-) -> None:
-    if PRIORS[labels].equations(classes) < 1:
-        return
-    made = sent(classes, features, 10**spread, labels, dtype, seed, 4, bias=bias != "none")
-    rescaled = (10**factor * made["gradients"].double()).to(DTYPES[dtype])
-    if not rescaled.isfinite().all():
-        return
-    given = {} if bias == "none" else {"bias": made["bias"]}
-    if bias == "sent":
-        given["bias_gradient"] = (10**factor * made["delta"].double()).to(DTYPES[dtype])
-    found = recover_soft_labels(rescaled, made["weight"], prior=labels, scale=None, **given)
-    assert not wrong(found, made["label"]).any()
-    known = found.where("unique")
-    assert (found.open[known] <= KNOWN).all()
-    apart = (found.features - made["hidden"]).norm(dim=1) / made["hidden"].norm(dim=1)
-    assert (apart[known] < 0.2).all()
 
 
 @pytest.mark.parametrize("labels", ["smoothing", "mixup", "onehot"])
