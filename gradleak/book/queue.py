@@ -220,7 +220,10 @@ def run(
     recorded = functools.cache(lambda name: recording.Recording(loaded[name], asked(loaded[name]), claims.rules(name)))
     finished, failed, lines = 0, [], []
     try:
-        with recording.deadline(minutes), contextlib.closing(runner.try_trials(work, jobs=jobs)) as results:
+        with (
+            recording.deadline(minutes),
+            contextlib.closing(runner.run_trials(work, jobs=jobs, caught=True)) as results,
+        ):
             for place, result in results:
                 study, inputs = work[place]
                 if isinstance(result, GradleakError):

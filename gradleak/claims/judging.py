@@ -271,8 +271,6 @@ def selected(claim: Claim, record: Record, *, may_lack: bool) -> list[dict[str, 
 
 def _reduced(values: pd.Series[float], claim: Claim) -> float:
     statistic = claim.measure.reduce
-    if statistic == "count":
-        return float(len(values))
     if statistic == "share":
         return 100 * float(values.mean())
     if statistic == "only":

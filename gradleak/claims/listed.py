@@ -23,8 +23,7 @@ MOST_COLUMNS = 6
 LONG = 40
 REDUCED = {
     "mean": "the mean of {}", "median": "the median of {}", "min": "the least {}", "max": "the largest {}",
-    "sum": "the sum of {}", "count": "the number of rows with {}", "std": "the standard deviation of {}",
-    "share": "the percentage of rows in which {} is true", "only": "{}",
+    "sum": "the sum of {}", "share": "the percentage of rows in which {} is true", "only": "{}",
 }  # fmt: skip
 
 

@@ -161,21 +161,12 @@ def _link(line: Line) -> str:
 
 
 def _rules(judged: Iterable[Line]) -> str:
-    """Return a text with the condition under which the cells of each column hold.
-
-    The most frequent condition of a column comes first, and each other one with its rows if these are few.
-    """
-    columns: dict[str, dict[str, dict[str, None]]] = {}
+    """Return a text with the conditions under which the cells of each column hold, the most frequent one first."""
+    columns: dict[str, Counter[str]] = {}
     for line in judged:
-        group, row, column = line.claim.shown_names
-        rows = columns.setdefault(column, {}).setdefault(_condition(line.claim), {})
-        rows[f"{group}, {row}" if group else row] = None
-    parts = []
-    for column, conditions in columns.items():
-        first, *others = sorted(conditions, key=lambda text: -len(conditions[text]))
-        texts = [f"{text} ({'; '.join(conditions[text])})" if len(conditions[text]) < FEW else text for text in others]
-        parts.append(f"{column} {', '.join([first, *texts])}")
-    return f"Holds if (a distance ± is from the paper's value): {'; '.join(parts)}."
+        columns.setdefault(line.claim.shown_names[2], Counter())[_condition(line.claim)] += 1
+    parts = (f"{column} {' or '.join(text for text, _ in texts.most_common())}" for column, texts in columns.items())
+    return f"Holds if (a distance ± is from the paper's value; a cell leads to its own condition): {'; '.join(parts)}."
 
 
 def _holds_if(claim: Claim) -> str:
@@ -223,36 +214,32 @@ def _remarks(judged: Iterable[Line]) -> list[str]:
     """Return all remarks on claims, each once, with the names of the rows or claims it is about if these are few."""
     claims = [line.claim for line in judged]
     remarks = dict.fromkeys(text for claim in claims for text in claim.remarks)
-    return [_said_of(text, claims) + text for text in remarks]
+    return [_about(text, claims) + text for text in remarks]
 
 
-def _said_of(text: str, claims: Sequence[Claim]) -> str:
-    """Return the names of the places or rows that a remark is about, followed by a colon.
+def _about(text: str, claims: Sequence[Claim]) -> str:
+    """Return the names of the rows or claims that a remark is about, followed by a colon; "" if it is about all claims.
 
-    If these also hold claims without the remark, return the finer names: columns, cells or single claims. Return the
-    number of claims if there are too many names, and "" if the remark is about all claims.
+    If there are too many names, return the number of claims.
     """
-    if all(text in claim.remarks for claim in claims):
+    own = [claim for claim in claims if text in claim.remarks]
+    if len(own) == len(claims):
         return ""
-    levels = [list(zip(names, claims, strict=True)) for names in zip(*map(_names, claims), strict=True)]
-    subjects = [dict.fromkeys(name for name, claim in level if text in claim.remarks) for level in levels]
-    exclusive = (
-        subject
-        for subject, level in zip(subjects, levels, strict=True)
-        if len(subject) < FEW and all(text in claim.remarks for name, claim in level if name in subject)
-    )
-    chosen = next(exclusive, subjects[0])
-    said = sum(text in claim.remarks for claim in claims)
-    return f"{'; '.join(chosen)}: " if len(chosen) < FEW else f"{said} of these {len(claims)} claims: "
+    for level in (0, 1):
+        names = dict.fromkeys(_names(claim)[level] for claim in own)
+        exclusive = all(text in claim.remarks for claim in claims if _names(claim)[level] in names)
+        if exclusive and len(names) < FEW:
+            return f"{'; '.join(names)}: "
+    return f"{len(own)} of these {len(claims)} claims: "
 
 
-def _names(claim: Claim) -> list[str]:
-    """Return the names that distinguish a claim within its list or table, from the coarsest to the most specific."""
+def _names(claim: Claim) -> tuple[str, str]:
+    """Return the name of a claim's place or row, and its own name within its list or table."""
     if not claim.table:
-        return [claim.place, claim.statement]
-    group, label, column = claim.shown_names
-    row = [group, label] if group else [label]
-    return [row[0], ", ".join(row), column, ", ".join([*row, column])]
+        return claim.place, claim.statement
+    group, row, column = claim.shown_names
+    row = f"{group}, {row}" if group else row
+    return row, f"{row}, {column}"
 
 
 def _published(claim: Claim) -> str:

@@ -111,14 +111,13 @@ class Parameters(BaseModel):
             return
         stated = cells.stated(notebook)
         kinds = {name: written_types(field.annotation) for name, field in cls.model_fields.items()}
-        wrong = [name for name, one in stated.items() if one.kind not in kinds.get(name, ())]
-        wrong += [name for name in kinds if name not in stated]
-        if wrong:
-            raise InputError(
-                f"notebooks/{paper}/{notebook.name} does not state the parameters that its study declares: it has "
-                + (f"`{wrong[0]}: {stated[wrong[0]].kind}`" if wrong[0] in stated else f"no `{wrong[0]}`")
-                + (f", declared is `{wrong[0]}: {kinds[wrong[0]][0]}`" if wrong[0] in kinds else "")
-            )
+        given = {name: one.kind for name, one in stated.items()}
+        for name in kinds | given:
+            if given.get(name) not in kinds.get(name, ()):
+                raise InputError(
+                    f"notebooks/{paper}/{notebook.name} does not state the parameters that its study declares: `{name}`"
+                    f" is {given.get(name, 'missing')} there, declared {' or '.join(kinds.get(name, ['nowhere']))}"
+                )
         for name, one in stated.items():
             cls.model_fields[name].default, cls.model_fields[name].description = one.value, one.about
         cls.model_rebuild(force=True)

@@ -109,45 +109,28 @@ def finished(
     yield from (trial for trial in cached.values() if trial is not None)
     missing = [(study, trial_inputs) for trial_inputs in inputs if cached[known(trial_inputs)] is None]
     with contextlib.closing(run_trials(missing, jobs=jobs, cluster=cluster)) as running:
-        for _, trial in running:
-            cache.put(trial)
-            yield trial
+        for _, result in running:
+            if isinstance(result, GradleakError):
+                raise result
+            cache.put(result)
+            yield result
 
 
 def run_trials(
-    work: Sequence[tuple[Study, Columns]], *, jobs: int | None = None, cluster: str | None = None
-) -> Generator[tuple[int, Trial], None, None]:
-    """Run trials, and yield each with its index, in the order in which the trials end.
-
-    Args:
-        work: The study and the inputs of each trial.
-        jobs: The number of processes, as in `run_study`.
-        cluster: The address of a Dask scheduler.
-    """
-    with contextlib.closing(_results(work, jobs, cluster)) as results:
-        for index, result in results:
-            if isinstance(result, GradleakError):
-                raise result
-            yield index, result
-
-
-def try_trials(
-    work: Sequence[tuple[Study, Columns]], *, jobs: int | None = None
-) -> Generator[tuple[int, Trial | GradleakError], None, None]:
-    """Run trials as `run_trials` does, on this machine; if a trial raises an error, yield the error and continue."""
-    yield from _results(work, jobs, None, caught=True)
-
-
-def _results(
     trials: Sequence[tuple[Study, Columns]],
-    jobs: int | None,
-    cluster: str | None,
     *,
+    jobs: int | None = None,
+    cluster: str | None = None,
     caught: bool = False,
 ) -> Generator[tuple[int, Trial | GradleakError], None, None]:
-    """Run trials, and yield each trial or its error with the index of its inputs.
+    """Run trials, and yield each, or its error, with its index, in the order in which the trials end.
 
-    With `caught`, every error of a trial is yielded. Without it, a lack of memory is yielded and others are raised.
+    Args:
+        trials: The study and the inputs of each trial.
+        jobs: The number of processes, as in `run_study`.
+        cluster: The address of a Dask scheduler.
+        caught: Whether every error of a trial is yielded; if not, only a lack of memory is yielded, and other errors
+            are raised.
     """
     import joblib
 
