@@ -8,7 +8,6 @@ import pandas as pd
 
 from gradleak.runs import records, studies
 from gradleak.runs.records import Record
-from gradleak.runs.studies import Study
 from gradleak.show.tables import Table
 from gradleak.wording import counted
 
@@ -94,7 +93,6 @@ def _described(record: Record) -> dict[str, str]:
         "profile": record.profile,
         "data": "; ".join(dict.fromkeys(map(_at_hand, record.data))) or "none",
         "machine": machines(record),
-        "stays on the CPU": _on_cpu(studies.load(record.study)),
         "trials": f"{record.size}, {record.seconds:.1f} s in all",
         "date": " to ".join(record.days),
         "commit": ", ".join(dict.fromkeys(trial.commit for trial in record.trials)),
@@ -103,16 +101,6 @@ def _described(record: Record) -> dict[str, str]:
         "digest": record.digest()[:16],
         "parameters": ", ".join(f"{name} = {value}" for name, value in record.parameters.items()),
     } | ({"accepted": record.accepted.why} if record.accepted else {})
-
-
-def _on_cpu(study: Study) -> str:
-    """Return which experiments of a study run on the CPU even if there is a GPU, with the reasons."""
-    texts = []
-    for reason in dict.fromkeys(kind.stays_on_cpu for kind in study.experiments.values() if kind.stays_on_cpu):
-        parts = [part for part, kind in study.experiments.items() if kind.stays_on_cpu == reason]
-        everything = len(parts) == len(study.experiments)
-        texts.append(f"{'all experiments' if everything else 'experiments ' + ', '.join(parts)} ({reason})")
-    return "; ".join(texts) or "no experiment"
 
 
 def _at_hand(source: str) -> str:

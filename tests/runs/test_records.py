@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradleak.errors import InputError, MissingData, StorageError
@@ -46,6 +46,7 @@ def trial(number: int, *found: dict[str, object], seconds: float = 1.0) -> Trial
     return Trial(inputs={"number": number, "seed": 1}, rows=list(found), seconds=seconds, **facts)
 
 
+@settings(max_examples=30)
 @given(found=st.lists(rows, max_size=3), inputs=rows)
 def test_what_is_written_is_read(found: list[dict[str, object]], inputs: dict[str, object], tmp_path_factory) -> None:
     path = tmp_path_factory.getbasetemp() / "record.json"

@@ -117,15 +117,11 @@ def test_panels_of_different_kinds_have_common_labels_once() -> None:
     assert [(axis.get_xlabel(), axis.get_ylabel()) for axis in uneven.axes] == [("", "a"), ("B", "b"), ("B", "c")]
 
 
-def test_bands_show_a_deviation_or_a_column_and_looks_combine_two_words() -> None:
+def test_looks_combine_two_words() -> None:
     looks = crossed(("ours", "theirs"), ("told", "not told"))
     assert list(looks) == ["ours, told", "ours, not told", "theirs, told", "theirs, not told"]
     assert looks["ours, told"]["color"] == looks["ours, not told"]["color"] != looks["theirs, told"]["color"]
     assert looks["ours, told"]["marker"] == looks["theirs, told"]["marker"] != looks["ours, not told"]["marker"]
-    rows = pd.DataFrame({"x": [1, 1, 2, 2], "y": [0.0, 2.0, 1.0, 3.0], "half": [0.5, 0.5, 0.25, 0.25]})
-    for band, low in (("deviation", 1 - np.sqrt(2)), ("half", 0.5)):
-        shown = drawn(rows, lines("x", "y", band=band)).axes[0].collections[0].get_paths()[0].vertices
-        assert shown[:, 1].min() == pytest.approx(low)
 
 
 def test_shifted_lines_stand_beside_labelled_places() -> None:
