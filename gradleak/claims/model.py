@@ -148,12 +148,6 @@ class Rule(_Strict):
 ChangeKind = Literal[
     "wording", "measure", "rule tightened", "rule corrected", "scale", "method", "written after the run"
 ]
-# What readers see of a change, where "Changed (kind)" would not be clear.
-CHANGES: dict[ChangeKind, str] = {
-    "rule corrected": "Rule made looser, because it was stricter than the paper's sentence",
-    "written after the run": "Written after the run",
-}
-
 
 # The causes for which a claim fails or disagrees, in the scoreboard's order, with what each means.
 CAUSES = {
@@ -297,7 +291,7 @@ class Claim(_Strict):
             f"paper's value: {entry.why}"
             for name, entry in self.immaterial.items()
         ]
-        changed = [f"{CHANGES.get(entry.kind, f'Changed ({entry.kind})')}: {entry.why}" for entry in self.changed]
+        changed = [f"Changed ({entry.kind}): {entry.why}" for entry in self.changed]
         other = rounding.verdicts(self.id)
         return [text for text in (self.note, self.stand_in, *immaterial, *changed, *other) if text]
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from gradleak.claims import shown as words
 from gradleak.claims.judging import Line
-from gradleak.claims.model import Claim
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +43,11 @@ class Opening:
         if self.summary is None:
             return []
         line = next(line for line in self.judged if line.claim.id == self.summary.claim)
-        numbers = [(line.recorded.text_and_spread, f"here: {self.summary.what}"), _published(line.claim)]
+        source = "our own claim" if line.claim.ours else f"in the paper ({line.claim.place})"
+        numbers = [
+            (line.recorded.text_and_spread, f"here: {self.summary.what}"),
+            (words.published(line.claim), source),
+        ]
         if line.recorded.count:
             numbers.append((f"{line.recorded.count:,}", f"{self.summary.of} behind our number"))
         if not self.shown.recorded and line.fresh.value is not None:
@@ -83,12 +86,3 @@ class Opening:
         )
         numbers = f'<div class="gradleak-numbers">{tiles}</div>' if tiles else ""
         return numbers + self.bars
-
-
-def _published(claim: Claim) -> tuple[str, str]:
-    """Return the published value of a claim, and where it stands."""
-    if claim.ours:
-        return "–", f"no number in the paper: our own {claim.ours}"
-    if claim.published is None:
-        return "in words", f"in the paper ({claim.place})"
-    return claim.formatted(claim.published), f"in the paper ({claim.place})"

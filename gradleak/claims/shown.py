@@ -141,17 +141,12 @@ def _cells(judged: list[Line], name: str) -> Table:
         last = group
     heads = [f"{column}, {unit}" if unit else column for column, unit in columns.items()]
     frame = pd.DataFrame(texts, columns=([" "] if grouped else []) + [""] + heads)
-    measured = [line.fresh for line in judged if line.fresh.value is not None]
-    agree = sum(bool(judgement.agrees) for judgement in measured)
-    run_text = (
-        f" This run measures {len(measured)} of them; {agree} agree{'s' if agree == 1 else ''}." if measured else ""
-    )
     verdicts = {line.verdict for line in judged}
     legend = ", ".join(f"{COLOURS[verdict]} {verdict}" for verdict in COLOURS if verdict in verdicts)
     title = f"{judged[0].claim.table}: {len(judged)} claims, {tally(judged)}."
     changed = dict.fromkeys(line.claim.protocol for line in judged if line.claim.protocol)
     protocol_text = f" {CHANGED}: with a changed method ({', '.join(changed)})." if changed else ""
-    caption = f"{title} Measured, and in brackets what the paper says; {legend}.{protocol_text}{run_text}"
+    caption = f"{title} Measured, and in brackets what the paper says; {legend}.{protocol_text}"
     notes = [_rules(judged), *_remarks(judged)]
     return Table(frame, caption, name, notes, kind="cells", marks=marks, links=links)
 
@@ -169,13 +164,6 @@ def _rules(judged: Iterable[Line]) -> str:
     return f"Holds if (a distance ± is from the paper's value; a cell leads to its own condition): {'; '.join(parts)}."
 
 
-def _holds_if(claim: Claim) -> str:
-    """Return a claim's rule, with the unit of its number if it is a single number."""
-    within = claim.rule.within
-    single = not claim.rule.central and not (within and (within.relative or within.below is not None))
-    return f"{claim.rule_text} {claim.unit}".strip() if single and not claim.better else claim.rule_text
-
-
 def _condition(claim: Claim) -> str:
     rule = claim.rule
     if claim.published is not None and claim.published in (rule.at_least, rule.at_most):
@@ -186,9 +174,8 @@ def _condition(claim: Claim) -> str:
 def _cell(line: Line | None) -> str:
     if line is None:
         return ""
-    published = line.claim.number(line.claim.published) if line.claim.published is not None else "–"
     mark = CHANGED if line.claim.protocol else ""
-    return f"{line.claim.number(line.deciding.value)}{mark} ({published})"
+    return f"{line.claim.number(line.deciding.value)}{mark} ({line.claim.number(line.claim.published)})"
 
 
 def row(line: Line) -> dict[str, str]:
@@ -196,8 +183,8 @@ def row(line: Line) -> dict[str, str]:
     return {
         "place": line.claim.place,
         "claim": line.claim.statement,
-        "paper": _published(line.claim),
-        "holds if": _holds_if(line.claim),
+        "paper": published(line.claim),
+        "holds if": line.claim.rule_text,
         "recorded": line.recorded.with_spread,
         "this run": line.fresh.with_spread,
     }
@@ -242,7 +229,8 @@ def _names(claim: Claim) -> tuple[str, str]:
     return row, f"{row}, {column}"
 
 
-def _published(claim: Claim) -> str:
+def published(claim: Claim) -> str:
+    """Return the published value of a claim as text, or whether it is a prediction or a finding of ours."""
     if claim.ours:
         return claim.ours
     return "in words" if claim.published is None else claim.formatted(claim.published)
