@@ -144,9 +144,9 @@ class Rule(_Strict):
         return f"{absolute} {relative}".strip()
 
 
-# The kinds of changes. A rule may be made looser ("rule corrected") only if it was stricter than the paper's sentence.
+# The kinds of changes. A rule may be made looser only if it was stricter than the paper's sentence.
 ChangeKind = Literal[
-    "wording", "measure", "rule tightened", "rule corrected", "scale", "method", "written after the run"
+    "wording", "measure", "rule tightened", "rule made looser", "scale", "method", "written after the run"
 ]
 
 # The causes for which a claim fails or disagrees, in the scoreboard's order, with what each means.

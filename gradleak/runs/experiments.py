@@ -71,7 +71,7 @@ def inputs_of(experiment: Experiment) -> Columns:
 
     A field that was not set is left out. An input named like a method, such as `run`, is the alias of a field.
     """
-    inputs = experiment.model_dump(by_alias=True, exclude_unset=True)
+    inputs = experiment.model_dump(mode="json", by_alias=True, exclude_unset=True)
     # The fields that all experiments share come last, since messages show only the first few inputs.
     common = {name: inputs.pop(name) for name in Experiment.model_fields if name in inputs}
     return ({"part": experiment.part} if experiment.part else {}) | inputs | common

@@ -77,19 +77,10 @@ def planned(study: Study, parameters: Parameters) -> list[Columns]:
     Raises:
         InputError: The study has no trials with these parameters.
     """
-    inputs = [
-        plain(trial_inputs, f"trial {number} of '{study.name}'")
-        for number, trial_inputs in enumerate(study.trials(parameters), 1)
-    ]
+    inputs = study.trials(parameters)
     if not inputs:
         raise InputError(f"study '{study.name}' has no trials with these parameters")
     return inputs
-
-
-def cache_of(study: Study, parameters: Parameters) -> Trials:
-    """Return the cache of the trials of a run with these parameters, today's code and today's data."""
-    device = experiments.resolve_device(parameters.device)
-    return Trials(study.name, decides(code.of_trials(study), device, sources_of(study, parameters)))
 
 
 def finished(
@@ -104,7 +95,7 @@ def finished(
 
     Arguments as in `run_study` and `run_trials`.
     """
-    cache = cache_of(study, parameters)
+    cache = Trials(study.name, decides(study, parameters, code.of_trials(study)))
     cached = {known(trial_inputs): cache.get(trial_inputs) for trial_inputs in inputs}
     yield from (trial for trial in cached.values() if trial is not None)
     missing = [(study, trial_inputs) for trial_inputs in inputs if cached[known(trial_inputs)] is None]
@@ -173,15 +164,10 @@ def sources_of(study: Study, parameters: Parameters) -> list[str]:
     return [text.source(name) if name in text.NAMES else data.source(name) for name in names]
 
 
-def decides(key: str, device: str, data_sources: list[str]) -> str:
-    """Return a hash of everything that determines a trial's result besides its inputs.
-
-    Args:
-        key: The key of the code that computes the trials.
-        device: "cpu" or "cuda".
-        data_sources: The origins of the datasets.
-    """
-    facts = [key, records.versions(), data_sources, devices.model_of(device)]
+def decides(study: Study, parameters: Parameters, key: str) -> str:
+    """Return a hash of everything that determines a run's results besides its inputs; `key` is that of its code."""
+    device = devices.model_of(experiments.resolve_device(parameters.device))
+    facts = [key, records.versions(), sources_of(study, parameters), device]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 

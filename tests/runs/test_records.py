@@ -19,7 +19,7 @@ from gradleak.runs import records
 from gradleak.runs.plain import plain
 from gradleak.runs.records import Accepted, Machine, Record, Trial
 from gradleak.show import provenance
-from tests.checkout import PARTS, Toy
+from tests.checkout import Toy
 
 HERE = Machine(device="CPU, x86_64", versions={"torch": "2.11"})
 THERE = Machine(device="NVIDIA Test, 1", processor="Test EPYC", instructions="AVX512", versions={"torch": "2.15"})
@@ -71,25 +71,16 @@ def test_digest_sees_content_and_nothing_else() -> None:
     assert len(digests) == 6
 
 
-def test_lines_join_inputs_and_rows(checkout: Toy) -> None:
+def test_lines_join_inputs_and_rows() -> None:
     whole = record(trial(1, {"x": 1.0}, {"x": 2.0, "seed": 5}), trial(2, {"x": 3.0}))
     assert whole.frame()[["x", "number", "seed"]].to_numpy().tolist() == [[1.0, 1, 1], [2.0, 1, 5], [3.0, 2, 1]]
     copied = whole.model_copy(update={"trials": whole.trials[1:]})
     assert (len(copied.lines), len(copied.frame()), len(whole.lines)) == (1, 1, 3), "a copy has its own lines"
-    checkout.rewrite(*PARTS)
-    study = checkout.load()
-    kinds = study.experiments
-    trials = [
-        Trial(inputs={"part": part, "number": number}, rows=[{"x": number / 2}], seconds=1.0)
-        for number, part in enumerate("aba")
-    ]
-    found = record(*trials).rows(kinds["a"])
-    assert found[["part", "number", "x"]].to_numpy().tolist() == [["a", 0, 0.0], ["a", 2, 1.0]]
-    assert whole.rows(study.module.Draws)["x"].tolist() == [1.0, 2.0, 3.0], "all, where a study has no parts"
-    own = record(*trials)
-    given = own.rows(kinds["b"])
+    parts = record(*(Trial(inputs={"part": part}, rows=[{"x": part}], seconds=1.0) for part in "aba"))
+    given = parts.part("a")
+    assert given["x"].tolist() == ["a", "a"]
     given["x"] = 9.0
-    assert own.rows(kinds["b"])["x"].tolist() == [0.5], "who changes what was given changes no record"
+    assert parts.part("a")["x"].tolist() == ["a", "a"], "changing a frame changes no record"
 
 
 def test_plain_converts_numbers_and_refuses_the_rest() -> None:
@@ -170,17 +161,6 @@ def test_recorded_results_and_the_provenance_table(checkout: Toy) -> None:
         assert word in text.replace("\\", ""), word
     records.file_of("toy").unlink()
     assert "recorded" not in provenance.table(kept).frame
-
-
-@pytest.mark.usefixtures("checkout")
-def test_a_page_says_what_is_to_know_of_the_copies_that_it_ran_on() -> None:
-    data = ["cifar10: $GRADLEAK_DATA/cifar10.npz", "imagenet-sample: $GRADLEAK_DATA/imagenet_sample.npz"]
-    own = record(trial(1), data=data)
-    text = provenance.table(own).frame.set_index("").loc["data", "this run"]
-    assert "cifar10.npz (lossless; part of the training set and the first of the test set); imagenet" in text
-    assert text.endswith("imagenet_sample.npz (one image a class, one split only)")
-    text = provenance.table(record(trial(1), data=["cifar10: torchvision"])).frame.set_index("").loc["data", "this run"]
-    assert text == "cifar10: torchvision"
 
 
 def test_every_trial_says_where_it_ran_and_each_machine_is_written_once(tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ def test_other_data_packages_or_devices_run_again(checkout: Toy, monkeypatch: py
     monkeypatch.setattr(records, "versions", lambda: {"torch": "3"})
     runner.run_study("toy", small)
     assert checkout.traced == [0, 0, 0]
-    keys = {runner.decides("code", device, []) for device in ("cpu", "cpu")}
     monkeypatch.setattr("torch.cuda.get_device_name", lambda *_: "a GPU")
-    assert len(keys | {runner.decides("code", "cuda", []), runner.decides("other", "cpu", [])}) == 3
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert len({runner.decides(checkout.load(), small, key) for key in ("code", "code", "other")}) == 2
+    on_cpu = checkout.parameters(samples=1, device="cpu")
+    assert runner.decides(checkout.load(), small, "code") != runner.decides(checkout.load(), on_cpu, "code")
