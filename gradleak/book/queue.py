@@ -155,7 +155,7 @@ def _behind(
     values, behind = parameters.model_dump(), {}
     for claim in claims.load(study.name):
         if _open(claim, record) and claims.reaches(claim, values):
-            parts = {line.get("part", "") for line in selected(claim, record, may_lack=True)}
+            parts = {line.get("part", "") for line in selected(claim, record)}
             places = frozenset(
                 place
                 for place, inputs in enumerate(missing)

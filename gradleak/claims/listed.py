@@ -164,7 +164,7 @@ class Rows:
 
 def rows_behind(claim: Claim, record: Record) -> Rows:
     """Return the rows of a record that measure a claim, with the columns that tell them apart."""
-    chosen = selected(claim, record, may_lack=True)
+    chosen = selected(claim, record)
     measured = claim.measure.column
     inputs = dict.fromkeys(name for trial in record.trials[:1] for name in trial.inputs)
     # First the columns by which the claim selects, then the experiments' inputs, then all others.

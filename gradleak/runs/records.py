@@ -189,11 +189,6 @@ class Record(_Strict):
         return {id(line): trial.under for line, trial in numbered if trial.under}
 
     @functools.cached_property
-    def columns(self) -> frozenset[str]:
-        """The names of all columns that occur in `lines`."""
-        return frozenset(name for line in self.lines for name in line)
-
-    @functools.cached_property
     def _places(self) -> dict[str, dict[tuple[bool, Hashable], set[int]]]:
         return {}
 

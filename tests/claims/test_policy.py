@@ -54,7 +54,10 @@ def test_a_stand_in_is_never_reproduced() -> None:
 def test_names_of_a_setting_exist() -> None:
     for name in studies.names():
         record = records.recorded(name)
-        known = {*studies.load(name).Parameters.model_fields, *(record.columns if record else ())}
+        known = {
+            *studies.load(name).Parameters.model_fields,
+            *(name for line in (record.lines if record else ()) for name in line),
+        }
         for claim in claims.load(name):
             setting = claim.setting if isinstance(claim.setting, dict) else {}
             assert {*setting} <= {*known, *claim.used}, f"{name}: {claim.id}"
