@@ -54,10 +54,7 @@ def test_a_stand_in_is_never_reproduced() -> None:
 def test_names_of_a_setting_exist() -> None:
     for name in studies.names():
         record = records.recorded(name)
-        known = {
-            *studies.load(name).Parameters.model_fields,
-            *(name for line in (record.lines if record else ()) for name in line),
-        }
+        known = {*studies.load(name).Parameters.model_fields}.union(*(record.lines if record else ()))
         for claim in claims.load(name):
             setting = claim.setting if isinstance(claim.setting, dict) else {}
             assert {*setting} <= {*known, *claim.used}, f"{name}: {claim.id}"
@@ -97,15 +94,6 @@ def test_changes_are_of_a_kind_and_say_when_and_why() -> None:
     assert not [name for name, change in changes if len(change.why) <= 20 or "2026-" not in change.why]
 
 
-def test_a_constant_fails_the_rule_of_draws() -> None:
-    central = [line.claim for line in judged() if line.claim.rule.central]
-    assert len(central) == 4
-    for claim in central:
-        assert isinstance(claim.published, int | float)
-        assert not claim.holds(claim.published, [claim.published] * 100)
-        assert claim.holds(claim.published, [claim.published + n - 50 for n in range(101)])
-
-
 def test_every_claim_that_fails_or_disagrees_has_a_cause_and_no_other() -> None:
     disagreeing = [line for line in judged() if line.disagrees]
     assert len(disagreeing) > 300
@@ -121,13 +109,10 @@ def test_every_claim_that_fails_or_disagrees_has_a_cause_and_no_other() -> None:
     ("changes", "expected"),
     [
         ({}, None),
-        ({"cause": "chance"}, None),
-        ({"published": 9.0}, None),
         ({"published": 9.0, "cause": "chance"}, "chance"),
         ({"published": 9.0, "needs": {"count": 99}}, "too few samples"),
         ({"published": 9.0, "setting": {"net": "z"}}, "a stand-in was measured"),
         ({"published": 9.0, "ours": "prediction"}, "our prediction was wrong"),
-        ({"published": 9.0, "ours": "finding", "cause": "not explained yet"}, "not explained yet"),
     ],
 )
 def test_a_cause_follows_from_the_verdict_or_is_stated(changes: dict[str, object], expected: str | None) -> None:
