@@ -15,7 +15,6 @@ import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
-from pathlib import Path
 from typing import Literal
 
 from gradleak import data, devices
@@ -131,10 +130,8 @@ def run_trials(
     accelerated = any(records.on_gpu(inputs) for _, inputs in trials)
     workers = processes(jobs, len(trials), "cuda" if accelerated else "cpu", threads)
     alone = cluster is None and workers <= 1
-    # A worker of a cluster looks for the GPUs of its own machine.
-    shared = None if cluster else (gpus.visible() if accelerated and not alone else [], gpus.folder())
     work = (
-        joblib.delayed(_work)(study.name, index, inputs, study.threads, alone, shared, caught)
+        joblib.delayed(_work)(study.name, index, inputs, study.threads, alone, caught)
         for index, (study, inputs) in enumerate(trials)
     )
     with _backend(cluster, threads, alone), warnings.catch_warnings():
@@ -177,20 +174,18 @@ def _work(
     inputs: Columns,
     threads: int,
     alone: bool,
-    shared: tuple[list[str], Path] | None,
     caught: bool = False,
 ) -> tuple[int, Trial | GradleakError]:
     """Run one trial, in this process or in a worker process, and return it with its index.
 
     A lack of memory is returned as an error. If a worker process raised it, joblib would drop finished trials that were
-    not fetched yet. With `caught`, all other errors are returned as well. `shared` holds the GPUs that processes share
-    and the folder of their lock files; it is None on a worker of a cluster.
+    not fetched yet. With `caught`, all other errors are returned as well.
     """
     import torch
 
     accelerated = records.on_gpu(inputs)
     if accelerated and not alone:
-        gpus.take(*(shared or (gpus.visible(), gpus.folder())))
+        gpus.take()
     loaded_study = studies.load(study)
     bars = contextlib.nullcontext() if alone else progress.quiet()
     with (

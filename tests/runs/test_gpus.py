@@ -22,17 +22,20 @@ def test_a_choice_of_cards_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_process_takes_a_card_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    monkeypatch.setenv(gpus.VISIBLE, "4,5")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(gpus, "folder", lambda: tmp_path)
     taken, locks = [], []
     for _ in range(5):
+        monkeypatch.setenv(gpus.VISIBLE, "4,5")
         monkeypatch.setattr(gpus, "_own", None)  # as in a new process
         for _ in range(2):
-            gpus.take(["4", "5"], tmp_path)
+            gpus.take()
         taken.append(os.environ[gpus.VISIBLE])
         locks.append(gpus._own)
         if len(locks) == 4:
             locks[1].release()  # the process with this lock has ended
     assert taken == ["4", "5", "4", "5", "5"], "a process stays on its card, and the cards are shared evenly"
     monkeypatch.setattr(gpus, "_own", None)
-    gpus.take(["4"], tmp_path)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    gpus.take()
     assert gpus._own is None, "there is nothing to choose"
