@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pandas as pd
 
 from gradleak.runs import records, studies
 from gradleak.runs.records import Record
 from gradleak.show.tables import Table
-from gradleak.wording import counted
 
 
 class Shown(Record):
@@ -80,19 +77,12 @@ def address(study: str) -> str:
     return f"records/{studies.paper_of(study)}/{records.file_of(study).name}"
 
 
-def machines(record: Record) -> str:
-    """Return the machines on which a record's trials ran, each with its number of trials if there are several."""
-    names = Counter(trial.machine.name for trial in record.trials)
-    numbered = (f"{name} ({counted(number, 'trial')})" for name, number in names.most_common())
-    return "; ".join(names if len(names) == 1 else numbered)
-
-
 def _described(record: Record) -> dict[str, str]:
     versions = {name: version for machine in record.machines for name, version in machine.versions.items()}
     return {
         "profile": record.profile,
         "data": "; ".join(dict.fromkeys(map(_at_hand, record.data))) or "none",
-        "machine": machines(record),
+        "machine": "; ".join(dict.fromkeys(machine.name for machine in record.machines)),
         "trials": f"{record.size}, {record.seconds:.1f} s in all",
         "date": " to ".join(record.days),
         "commit": ", ".join(dict.fromkeys(trial.commit for trial in record.trials)),
