@@ -52,6 +52,11 @@ class Within(_Strict):
     relative: Number = 0
     below: Number | None = None
 
+    def distances(self, published: float) -> tuple[float, float]:
+        """Return the largest accepted distances below and above the published value."""
+        above = self.absolute + self.relative * abs(published)
+        return above if self.below is None else self.below, above
+
 
 class Central(_Strict):
     """The rule for a published value that comes from a single random draw.
@@ -117,12 +122,16 @@ class Rule(_Strict):
         if self.central is not None:
             return published - self.central.near, published + self.central.near
         if self.within is not None:
-            above = self.within.absolute + self.within.relative * abs(published)
-            return published - (above if self.within.below is None else self.within.below), published + above
+            below, above = self.within.distances(published)
+            return published - below, published + above
         return -math.inf if self.at_least is None else self.at_least, math.inf if self.at_most is None else self.at_most
 
     def holds(self, value: float, published: Any, draws: Sequence[float] = ()) -> bool:
         """Whether a value follows the rule, which NaN never does; `draws` are the values of the rows behind it."""
+        if self.within is not None:
+            # Compare the distance, because the ends of the accepted interval would be rounded.
+            below, above = self.within.distances(published)
+            return bool(-below <= value - published <= above)
         least, most = self.accepted(published)
         return least <= value <= most and (self.central is None or self.central.holds(published, draws))
 

@@ -6,8 +6,10 @@ import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gradleak.claims import rounding
 from gradleak.claims import shown as words
 from gradleak.claims.judging import Line
+from gradleak.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,18 +62,28 @@ class Opening:
         groups = (("The paper’s claims", words.of_papers(self.judged)), ("Our own claims", words.of_ours(self.judged)))
         return "".join(words.bar(title, lines) for title, lines in groups if lines)
 
+    @property
+    def note(self) -> str:
+        """Which run the page shows, and if it is the recorded run, what is known of other machines."""
+        if not self.shown.recorded:
+            return self.shown.note
+        machines = {machine.name for machine in self.shown.machines} | rounding.machines(self.shown.study)
+        moved = sum(bool(rounding.verdicts(line.claim.id)) for line in self.judged)
+        depending = f"{counted(moved, 'verdict')} depend{'s' * (moved == 1)}" if moved else "no verdict depends"
+        return f"{self.shown.note} Run on {counted(len(machines), 'kind')} of machine; {depending} on rounding."
+
     def _repr_markdown_(self) -> str:
         parts = [
             "::::{div} gradleak-answer",
             f"{{.gradleak-finding}}\n{self.sentence}",
             f"```{{raw}} html\n{self._figures}\n```",
-            f"{{.gradleak-notes}}\n{self.shown.note} All verdicts: {{doc}}`scoreboard </book/scoreboard>`.",
+            f"{{.gradleak-notes}}\n{self.note} All verdicts: {{doc}}`scoreboard </book/scoreboard>`.",
             "::::",
         ]
         return "\n\n".join(parts) + "\n"
 
     def _repr_html_(self) -> str:
-        sentence, note = html.escape(self.sentence), html.escape(self.shown.note)
+        sentence, note = html.escape(self.sentence), html.escape(self.note)
         return f'<div class="gradleak-answer"><p><b>{sentence}</b></p>{self._figures}<p>{note}</p></div>'
 
     def __repr__(self) -> str:

@@ -15,6 +15,12 @@ from typing import Any
 from gradleak import paths
 
 
+def machines(page: str) -> set[str]:
+    """Return the machines on which recorded trials of a page were run again."""
+    runs = _content(paths.results() / "rounding.json").get("runs", ())
+    return {run["machine"] for run in runs if run["page"] == page}
+
+
 def verdicts(claim: str) -> list[str]:
     """Return a sentence for each other verdict that a claim had when its trials were run again."""
     found: dict[str, list[str]] = {}

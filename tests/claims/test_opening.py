@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 
 from gradleak import claims, paths
 from gradleak.claims.opening import NOTHING, Opening
@@ -41,3 +43,11 @@ def test_the_style_sheet_has_the_colour_of_every_verdict() -> None:
     assert len(found) == len(verdicts)
     sheet = (paths.book() / "_static" / "gradleak.css").read_text("utf-8")
     assert not [name for name in found if not re.search(rf"\.{name}\b[^{{}}]*{{ background", sheet)]
+
+
+def test_a_box_says_on_how_many_machines_the_page_ran_and_what_depends_on_rounding() -> None:
+    assert re.search(r" Run on [2-9] kinds of machine; no verdict depends on rounding\.$", BOX.note)
+    assert BOX.note in BOX._repr_html_()
+    changed = {verdict["claim"] for verdict in json.loads((paths.results() / "rounding.json").read_text())["verdicts"]}
+    moved = replace(BOX, judged=[line for line in claims.lines({}, "gradinversion") if line.claim.id in changed])
+    assert f"; {len(moved.judged)} verdicts depend on rounding." in moved.note
