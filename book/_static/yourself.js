@@ -22,7 +22,7 @@ document.addEventListener("DOMContentLoaded", () => {
       const ratio = Object.entries(facts.sizes).reduce((product, [name, quick]) =>
         product * size(name, inputs.find(input => input.name === name).value) / quick, 1)
       const seconds = Math.max(facts.seconds, 0.05) * ratio
-      estimate.textContent = `With the values above: ${inWords(seconds)} of computing time, by a rough estimate from these runs.`
+      estimate.textContent = `With the values above: ${inWords(seconds)} of computing time, by a rough estimate from this run.`
     }
     form.addEventListener("input", write)
     button.hidden = false

@@ -89,7 +89,7 @@ def again(
     errors: dict[int, str] = {}
     trials = list(record.trials)
     end = time.monotonic() + 60 * minutes
-    with contextlib.closing(runner.try_trials([(loaded, one) for one in inputs], jobs=jobs)) as finished:
+    with contextlib.closing(runner.run_trials([(loaded, one) for one in inputs], jobs=jobs, caught=True)) as finished:
         for number, result in finished:
             place = places[number]
             if isinstance(result, GradleakError):

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from gradleak import claims, paths, studies
+from gradleak import claims, paths
 from gradleak.book import PATIENCE
 from gradleak.errors import GradleakError, GradleakWarning, InputError, first_line
 from gradleak.runs import cells, code, progress, records, runner
@@ -48,8 +48,7 @@ class PageRun:
 def page_key(study: Study, parameters: Parameters) -> str:
     """Return a hash of everything on which an executed page depends."""
     digest = hashlib.sha256(study.notebook.read_bytes())
-    device = studies.resolve_device(parameters.device)
-    digest.update(runner.decides(code.of_page(study), device, runner.sources_of(study, parameters)).encode())
+    digest.update(runner.decides(study, parameters, code.of_page(study)).encode())
     for file in (claims.file_of(study.name), records.file_of(study.name)):
         digest.update(file.read_bytes() if file.is_file() else b"none")
     digest.update(json.dumps(parameters.model_dump(), sort_keys=True).encode())

@@ -155,7 +155,7 @@ def _behind(
     values, behind = parameters.model_dump(), {}
     for claim in claims.load(study.name):
         if _open(claim, record) and claims.reaches(claim, values):
-            parts = {line.get("part", "") for line in selected(claim, record, may_lack=True)}
+            parts = {line.get("part", "") for line in selected(claim, record)}
             places = frozenset(
                 place
                 for place, inputs in enumerate(missing)
@@ -220,7 +220,10 @@ def run(
     recorded = functools.cache(lambda name: recording.Recording(loaded[name], asked(loaded[name]), claims.rules(name)))
     finished, failed, lines = 0, [], []
     try:
-        with recording.deadline(minutes), contextlib.closing(runner.try_trials(work, jobs=jobs)) as results:
+        with (
+            recording.deadline(minutes),
+            contextlib.closing(runner.run_trials(work, jobs=jobs, caught=True)) as results,
+        ):
             for place, result in results:
                 study, inputs = work[place]
                 if isinstance(result, GradleakError):

@@ -47,19 +47,11 @@ def file_of(study: str) -> Path:
 def _from_file(path: Path, study: str) -> list[Claim]:
     if not path.is_file():
         raise InputError(f"study '{study}' has no claims: expected claims/{path.parent.name}/{path.name}")
-    try:
-        entries = yaml.load(path.read_text("utf-8"), _Loader)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path.name} is not YAML: {first_line(error)}") from error
-    if not isinstance(entries, list):
-        raise InputError(f"{path.name} must be a list of claims")
     claims: dict[str, Claim] = {}
     entry: dict[str, Any] = {}
     try:
-        for entry in expanded(entries):
-            claim = Claim.model_validate({"paper": path.parent.name, "study": study} | entry)
-            if claim.study != study:
-                raise ValueError(f"claim '{claim.id}': its study is '{claim.study}', not '{study}'")
+        for entry in expanded(yaml.load(path.read_text("utf-8"), _Loader)):
+            claim = Claim.model_validate(entry | {"paper": path.parent.name, "study": study})
             if claim.id in claims:
                 raise ValueError(f"claim '{claim.id}' occurs twice")
             claims[claim.id] = claim
@@ -68,7 +60,9 @@ def _from_file(path: Path, study: str) -> list[Claim]:
         location = ".".join(map(str, problem["loc"])) or "the claim"
         name = f"claim '{entry.get('id', 'without id')}'"
         raise InputError(f"{path.name}, {name}: {location}: {problem['msg']}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except yaml.YAMLError as error:
+        raise InputError(f"{path.name} is not YAML: {first_line(error)}") from error
+    except (ValueError, TypeError) as error:
         raise InputError(f"{path.name}, {first_line(error)}") from error
     return list(claims.values())
 

@@ -46,14 +46,15 @@ def expanded(entries: list[Any]) -> Iterator[Entry]:
         if isinstance(entry, dict) and entry.keys() == {"papers"}:
             papers = entry["papers"]
             continue
-        for claim in _claims(entry, {}):
-            yield _finished(claim if claim.get("ours") else _joined(papers, claim))
+        try:
+            for claim in _claims(entry, {}):
+                yield _finished(claim if claim.get("ours") else _joined(papers, claim))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{str(entry)[:80]} is no claim, list or table: {error!r}") from error
 
 
 def _claims(entry: Any, shared: Entry) -> Iterator[Entry]:
     """Yield the claims of an entry, each joined with the fields of the lists that contain the entry."""
-    if not isinstance(entry, dict):
-        raise ValueError(f"an entry is not a mapping: {entry!r}")
     if "table" in entry:
         yield from _cells(entry)
     elif "claims" in entry:
@@ -73,51 +74,35 @@ def _named(entry: Entry) -> Entry:
 
 
 def _cells(entry: Entry) -> Iterator[Entry]:
-    name, heads = f"table '{entry.get('id', 'without id')}'", entry.get("heads", {})
-    columns, rows = entry.get("columns"), entry.get("rows")
-    if not isinstance(columns, dict) or not isinstance(rows, dict) or "id" not in entry:
-        raise ValueError(f"{name} must have an id, columns and rows")
-    table, used = _without(entry, "columns", "rows", "by"), set[str]()
-    for group, label, row in _rows(rows, entry.get("by"), name):
+    columns, heads = entry["columns"], entry.get("heads", {})
+    table = _without(entry, "columns", "rows", "by")
+    for group, label, row in _rows(entry["rows"], entry.get("by")):
         cells = row.pop("cells", [{}] * len(columns))
-        if not isinstance(cells, list) or len(cells) != len(columns):
-            raise ValueError(f"{name}, row '{label}': expected a list of {len(columns)} cells, a column each")
+        if len(cells) != len(columns):
+            raise ValueError(f"table '{entry['id']}', row '{label}': expected a list of {len(columns)} cells")
         for (column, fields), cell in zip(columns.items(), cells, strict=True):
             if cell is None:
                 continue
             claim = _joined(table, fields or {}, row, cell if isinstance(cell, dict) else {"published": cell})
             names = {"group": group, "row": label, "column": str(column)}
             claim["id"] = "-".join(_slug(part) for part in (entry["id"], *names.values()) if part)
-            try:
-                text = str(claim.get("statement", "{column}, {row}"))
-                claim["statement"] = text.format(**{kind: heads.get(one, one) for kind, one in names.items()})
-            except (KeyError, ValueError, IndexError) as error:
-                raise ValueError(
-                    f"{name}: the statement may contain {{group}}, {{row}} and {{column}}, but not {error}"
-                ) from error
-            used |= set(names.values())
+            words = {kind: heads.get(name, name) for kind, name in names.items()}
+            claim["statement"] = claim.get("statement", "{column}, {row}").format(**words)
             yield claim | names
-    if unknown := sorted(heads.keys() - used):
-        raise ValueError(f"{name}: 'heads' names '{unknown[0]}', which is no group, row or column of the table")
-    if len({heads.get(one, one) for one in used}) < len(used):
-        raise ValueError(f"{name}: 'heads' gives two groups, rows or columns the same words")
 
 
-def _rows(rows: Entry, by: Any, name: str) -> Iterator[tuple[str, str, Entry]]:
+def _rows(rows: Entry, by: Any) -> Iterator[tuple[str, str, Entry]]:
     """Yield a table's rows: the name of the group, the name of the row, and the fields of both."""
     for label, row in rows.items():
-        fields = {"cells": row} if isinstance(row, list) else row
-        if not isinstance(fields, dict):
-            raise ValueError(f"{name}, row '{label}': expected a list of cells or a mapping")
-        if "rows" not in fields:
+        fields: Entry = {"cells": row} if isinstance(row, list) else row
+        if "rows" in fields:
+            group = _without(fields, "rows", "by")
+            for _, name, own in _rows(fields["rows"], fields.get("by", by)):
+                yield str(label), name, _joined(group, own)
+        else:
             # The fields that follow from the row's name.
             columns = by if isinstance(by, dict) else {"where": by} if by else {}
             yield "", str(label), _joined({key: {column: label} for key, column in columns.items()}, fields)
-        elif isinstance(fields["rows"], dict):
-            for _, inner, own in _rows(fields["rows"], fields.get("by", by), name):
-                yield str(label), inner, _joined(_without(fields, "rows", "by"), own)
-        else:
-            raise ValueError(f"{name}, group '{label}': its rows must be a mapping")
 
 
 def _without(entry: Entry, *names: str) -> Entry:

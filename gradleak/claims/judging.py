@@ -126,14 +126,10 @@ class Line:
 
 
 def judge(claim: Claim, record: Record | None) -> Judgement:
-    """Measure a claim on a record and return the verdict; without a record, the verdict is "not run"."""
+    """Measure a claim on a record and return the verdict; without rows that measure it, the verdict is "not run"."""
     if record is None:
         return Judgement(claim)
-    reached = reaches(claim, record.parameters)
-    # Other profiles may leave parts of the study out, a stand-in may not exist, and an unfinished run lacks trials:
-    # the claim is "not run".
-    lacks = record.profile != "paper" or bool(claim.stand_in or record.waiting)
-    chosen = selected(claim, record, may_lack=lacks or not reached)
+    chosen = selected(claim, record)
     if not chosen:
         return Judgement(claim)
     values = pd.Series([line[claim.measure.column] for line in chosen], dtype=float)
@@ -142,7 +138,7 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
     spread = float(values.std()) if claim.measure.reduce == "mean" and len(values) > 1 else None
     agrees = claim.holds(value, list(values))
     differs = differences(claim, chosen, record.parameters)
-    reached = reached and _finished(claim, record, chosen)
+    reached = reaches(claim, record.parameters) and _finished(claim, record, chosen)
     verdict = _verdict(claim, value, agrees=agrees, differs=bool(differs), reached=reached)
     return Judgement(claim, value, count, spread, agrees, verdict, differs)
 
@@ -238,32 +234,14 @@ def among(value: Any, wanted: list[Any]) -> bool:
     return any(value == candidate and isinstance(value, bool) == isinstance(candidate, bool) for candidate in wanted)
 
 
-def selected(claim: Claim, record: Record, *, may_lack: bool) -> list[dict[str, Any]]:
-    """Return the rows that measure a claim, each with its trial's inputs.
-
-    Args:
-        claim: The claim.
-        record: The record.
-        may_lack: Whether it is valid that there are no such rows, as in a smaller run without the claim's network.
-
-    Raises:
-        InputError: There are no such rows though there should be, or the measured values are not numbers.
-    """
-    column, where, lines = claim.measure.column, claim.measure.where, record.lines
-    for name, verb in (*((name, "selects by") for name in where), (column, "measures")):
-        if name not in record.columns and not may_lack:
-            known = ", ".join(sorted(record.columns))
-            raise InputError(f"claim '{claim.id}' {verb} '{name}', which its study does not report: it has {known}")
-    wanted = {name: value if isinstance(value, list) else [value] for name, value in where.items()}
-    places = [record.places(name, values) for name, values in wanted.items()]
+def selected(claim: Claim, record: Record) -> list[dict[str, Any]]:
+    """Return the rows that measure a claim, each with its trial's inputs; a value that is no number is an error."""
+    column, lines = claim.measure.column, record.lines
+    wanted = ((name, value if isinstance(value, list) else [value]) for name, value in claim.measure.where.items())
+    places = [record.places(name, values) for name, values in wanted]
     candidates = sorted(set.intersection(*places)) if places else range(len(lines))
-    chosen = [lines[index] for index in candidates]
     # Rows of other parts of the study may lack the column. Such a missing value is not a measured NaN.
-    chosen = [line for line in chosen if line.get(column) is not None]
-    if not chosen and not may_lack:
-        raise InputError(
-            f"claim '{claim.id}' selects no row of '{record.study}' at the {record.profile} profile: {where}"
-        )
+    chosen = [line for index in candidates if (line := lines[index]).get(column) is not None]
     if not all(isinstance(line[column], int | float) for line in chosen):
         raise InputError(f"claim '{claim.id}' measures '{column}', which is not a number in every row")
     return chosen
@@ -271,8 +249,6 @@ def selected(claim: Claim, record: Record, *, may_lack: bool) -> list[dict[str, 
 
 def _reduced(values: pd.Series[float], claim: Claim) -> float:
     statistic = claim.measure.reduce
-    if statistic == "count":
-        return float(len(values))
     if statistic == "share":
         return 100 * float(values.mean())
     if statistic == "only":

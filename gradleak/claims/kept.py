@@ -25,22 +25,13 @@ def plain(claim: Claim) -> Columns:
 
 def loosened(claims: Iterable[Claim], kept: dict[str, Any]) -> list[str]:
     """Return a line for each rule that is looser now than the stored rule and whose claim does not state `changed`."""
-    current = list(claims)
-    messages = []
-    for name, stored in kept.items():
-        # A claim that was only renamed is found by its measure.
-        matches = (
-            [claim for claim in current if claim.id == name]
-            or [claim for claim in current if name in claim.replaces]
-            or [claim for claim in current if plain(claim)["measure"] == stored["measure"]]
-        )
-        if not matches:
-            messages.append(f"claim '{name}' was measured and is gone")
-        elif not matches[0].changed and (reason := _how(matches[0], stored)):
-            messages.append(
-                f"claim '{matches[0].id}' is looser than when it was measured, and does not say `changed`: {reason}"
-            )
-    return messages
+    present = {claim.id: claim for claim in claims}
+    looser = [
+        f"claim '{name}' is looser than when it was measured, and does not say `changed`: {reason}"
+        for name, claim in present.items()
+        if name in kept and not claim.changed and (reason := _how(claim, kept[name]))
+    ]
+    return [f"claim '{name}' was measured and is gone" for name in kept if name not in present] + looser
 
 
 def _how(claim: Claim, then: Any) -> str:
@@ -53,22 +44,10 @@ def _how(claim: Claim, then: Any) -> str:
     (least, most), (least_then, most_then) = claim.accepted(), former.accepted()
     if least < least_then or most > most_then:
         return f"its rule was {former.rule_text}, now {claim.rule_text}"
+    setting = claim.setting if isinstance(claim.setting, dict) else {}
     for name, needed in then["needs"].items():
-        # A value that was required in `needs` may now be required in `setting`.
-        needs = [part[name] for part in (claim.needs, claim.setting) if isinstance(part, dict) and name in part]
-        if not _settled(needed, claim) and not any(_as_much(need, needed) for need in needs):
+        # Networks and datasets, which are words, are parts of the setting now.
+        words = all(isinstance(one, str) for one in (needed if isinstance(needed, list) else [needed]))
+        if not (words and setting) and not enough((claim.needs | setting).get(name), needed):
             return f"it needed {name} = {needed}, now {claim.needs.get(name, 'nothing')}"
     return ""
-
-
-def _settled(needed: Any, claim: Claim) -> bool:
-    """Whether a former need consists of words, such as networks or datasets, which the claim's setting now states."""
-    words = needed if isinstance(needed, list) else [needed]
-    return isinstance(claim.setting, dict) and bool(claim.setting) and all(isinstance(word, str) for word in words)
-
-
-def _as_much(now: Any, then: Any) -> bool:
-    """Whether a need is at least as strict as another."""
-    if isinstance(now, list) and not isinstance(then, int | float):
-        return all(value in then if isinstance(then, list) else value == then for value in now)
-    return enough(now, then)

@@ -23,8 +23,7 @@ MOST_COLUMNS = 6
 LONG = 40
 REDUCED = {
     "mean": "the mean of {}", "median": "the median of {}", "min": "the least {}", "max": "the largest {}",
-    "sum": "the sum of {}", "count": "the number of rows with {}", "std": "the standard deviation of {}",
-    "share": "the percentage of rows in which {} is true", "only": "{}",
+    "sum": "the sum of {}", "share": "the percentage of rows in which {} is true", "only": "{}",
 }  # fmt: skip
 
 
@@ -165,7 +164,7 @@ class Rows:
 
 def rows_behind(claim: Claim, record: Record) -> Rows:
     """Return the rows of a record that measure a claim, with the columns that tell them apart."""
-    chosen = selected(claim, record, may_lack=True)
+    chosen = selected(claim, record)
     measured = claim.measure.column
     inputs = dict.fromkeys(name for trial in record.trials[:1] for name in trial.inputs)
     # First the columns by which the claim selects, then the experiments' inputs, then all others.

@@ -32,15 +32,15 @@ class Measure(_Strict):
     Attributes:
         where: The required value of each column that selects rows, or a list of alternative values.
         column: The column that is measured.
-        reduce: The statistic; "share" is the percentage of rows in which the column is true, "count" is the number of
-            rows with a value, and "only" is the value of a single row.
+        reduce: The statistic; "share" is the percentage of rows in which the column is true, and "only" is the value
+            of a single row.
         format: The format specification of the value.
         samples: The column with the number of samples that a row summarises; a row without it is one sample.
     """
 
     where: dict[str, Any] = Field(default_factory=dict)
     column: str
-    reduce: Literal["mean", "median", "min", "max", "sum", "count", "std", "share", "only"]
+    reduce: Literal["mean", "median", "min", "max", "sum", "share", "only"]
     format: str = ".3g"
     samples: str = "count"
 
@@ -51,6 +51,11 @@ class Within(_Strict):
     absolute: Number = 0
     relative: Number = 0
     below: Number | None = None
+
+    def distances(self, published: float) -> tuple[float, float]:
+        """Return the largest accepted distances below and above the published value."""
+        above = self.absolute + self.relative * abs(published)
+        return above if self.below is None else self.below, above
 
 
 class Central(_Strict):
@@ -65,6 +70,14 @@ class Central(_Strict):
     share: Number = 80
     near: Number
     draws: int = Field(30, ge=2)
+
+    def holds(self, published: float, draws: Sequence[float]) -> bool:
+        """Whether the published value is among the central draws; equal draws have no spread to compare it with."""
+        if len(draws) < self.draws or min(draws) == max(draws):
+            return False
+        cuts = statistics.quantiles(draws, n=1000, method="inclusive")
+        tail = 5 * (100 - self.share)
+        return bool(cuts[round(tail) - 1] <= published <= cuts[round(1000 - tail) - 1])
 
 
 class Rule(_Strict):
@@ -104,42 +117,23 @@ class Rule(_Strict):
 
     def accepted(self, published: Any) -> tuple[float, float]:
         """Return the smallest and the largest value that the rule accepts."""
-        if self.at_most is not None:
-            return -math.inf, self.at_most
-        if self.at_least is not None:
-            return self.at_least, math.inf
         if self.between is not None:
             return self.between
-        below, above = self._distances(published)
-        return published - below, published + above
-
-    def _distances(self, published: Any) -> tuple[float, float]:
-        """Return the largest accepted distances below and above the published value."""
         if self.central is not None:
-            return self.central.near, self.central.near
-        assert self.within is not None
-        above = self.within.absolute + self.within.relative * abs(published)
-        return above if self.within.below is None else self.within.below, above
+            return published - self.central.near, published + self.central.near
+        if self.within is not None:
+            below, above = self.within.distances(published)
+            return published - below, published + above
+        return -math.inf if self.at_least is None else self.at_least, math.inf if self.at_most is None else self.at_most
 
     def holds(self, value: float, published: Any, draws: Sequence[float] = ()) -> bool:
         """Whether a value follows the rule, which NaN never does; `draws` are the values of the rows behind it."""
-        if self.central is not None:
-            tail = (100 - self.central.share) / 200
-            ordered = sorted(draws)
-            # Equal draws have no spread, with which the paper's draw could be compared.
-            if len(ordered) < self.central.draws or ordered[0] == ordered[-1] or math.isnan(value):
-                return False
-            least, most = (
-                statistics.quantiles(ordered, n=1000, method="inclusive")[round(1000 * part) - 1]
-                for part in (tail, 1 - tail)
-            )
-            return bool(abs(value - published) <= self.central.near and least <= published <= most)
-        if self.within is not None and not math.isnan(value):
+        if self.within is not None:
             # Compare the distance, because the ends of the accepted interval would be rounded.
-            below, above = self._distances(published)
+            below, above = self.within.distances(published)
             return bool(-below <= value - published <= above)
         least, most = self.accepted(published)
-        return least <= value <= most
+        return least <= value <= most and (self.central is None or self.central.holds(published, draws))
 
     def text(self) -> str:
         """Return the rule as a short text, such as "≤ 2"."""
@@ -159,16 +153,10 @@ class Rule(_Strict):
         return f"{absolute} {relative}".strip()
 
 
-# The kinds of changes. A rule may be made looser ("rule corrected") only if it was stricter than the paper's sentence.
+# The kinds of changes. A rule may be made looser only if it was stricter than the paper's sentence.
 ChangeKind = Literal[
-    "wording", "measure", "rule tightened", "rule corrected", "scale", "method", "written after the run"
+    "wording", "measure", "rule tightened", "rule made looser", "scale", "method", "written after the run"
 ]
-# What readers see of a change, where "Changed (kind)" would not be clear.
-CHANGES: dict[ChangeKind, str] = {
-    "rule corrected": "Rule made looser, because it was stricter than the paper's sentence",
-    "written after the run": "Written after the run",
-}
-
 
 # The causes for which a claim fails or disagrees, in the scoreboard's order, with what each means.
 CAUSES = {
@@ -224,7 +212,6 @@ class Claim(_Strict):
         cause: The cause for which the claim fails, where it does and the verdict does not tell it; None elsewhere.
         stand_in: What is measured instead of the paper's setting, in words.
         changed: The changes of the claim after a measurement.
-        replaces: The ids of measured claims that this claim replaces.
         table: The title of the published table, for a claim that is one of its cells.
         group: The group of rows in the table, or "".
         row: The row in the table.
@@ -253,7 +240,6 @@ class Claim(_Strict):
     cause: str | None = None
     stand_in: str = ""
     changed: tuple[Change, ...] = ()
-    replaces: tuple[str, ...] = ()
     table: str = ""
     group: str = ""
     row: str = ""
@@ -270,21 +256,14 @@ class Claim(_Strict):
         if self.cause and self.stand_in:
             raise ValueError("a stand-in decides nothing, so the claim cannot fail: leave out its cause")
         if self.ours:
-            of_papers = [
-                name for name in ("better", "setting", "stand_in", "immaterial", "protocol") if getattr(self, name)
-            ]
-            if of_papers:
-                raise ValueError(f"a claim of ours has no {of_papers[0]}: that field is for a paper's claim")
+            for name in ("better", "setting", "stand_in", "immaterial", "protocol"):
+                if getattr(self, name):
+                    raise ValueError(f"a claim of ours has no {name}: that field is for a paper's claim")
             return self
-        if self.immaterial and self.setting == "any":
-            raise ValueError("a claim about any setting cannot have immaterial differences")
         if self.better and self.method != "own":
             raise ValueError("'better' is for a method of our own: a published one is reproduced or not")
         if not self.setting:
             raise ValueError("a paper's claim must state its setting: the paper's network, data and steps")
-        lost = [name for name in self.immaterial if name not in self.setting and name not in self.needs]
-        if lost:
-            raise ValueError(f"'{lost[0]}' is immaterial, but neither setting nor needs contain it")
         return self
 
     def beats(self, value: float) -> bool:
@@ -321,7 +300,7 @@ class Claim(_Strict):
             f"paper's value: {entry.why}"
             for name, entry in self.immaterial.items()
         ]
-        changed = [f"{CHANGES.get(entry.kind, f'Changed ({entry.kind})')}: {entry.why}" for entry in self.changed]
+        changed = [f"Changed ({entry.kind}): {entry.why}" for entry in self.changed]
         other = rounding.verdicts(self.id)
         return [text for text in (self.note, self.stand_in, *immaterial, *changed, *other) if text]
 

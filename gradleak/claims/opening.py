@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from gradleak.claims import rounding
 from gradleak.claims import shown as words
 from gradleak.claims.judging import Line
-from gradleak.claims.model import Claim
 from gradleak.wording import counted
 
 if TYPE_CHECKING:
@@ -46,7 +45,11 @@ class Opening:
         if self.summary is None:
             return []
         line = next(line for line in self.judged if line.claim.id == self.summary.claim)
-        numbers = [(line.recorded.text_and_spread, f"here: {self.summary.what}"), _published(line.claim)]
+        source = "our own claim" if line.claim.ours else f"in the paper ({line.claim.place})"
+        numbers = [
+            (line.recorded.text_and_spread, f"here: {self.summary.what}"),
+            (words.published(line.claim), source),
+        ]
         if line.recorded.count:
             numbers.append((f"{line.recorded.count:,}", f"{self.summary.of} behind our number"))
         if not self.shown.recorded and line.fresh.value is not None:
@@ -54,13 +57,10 @@ class Opening:
         return numbers
 
     @property
-    def groups(self) -> list[tuple[str, list[Line]]]:
-        """The paper's claims, and ours, if there are any."""
-        groups = (
-            ("The paper’s claims", words.of_papers(self.judged)),
-            ("Our own claims", words.of_ours(self.judged)),
-        )
-        return [(title, lines) for title, lines in groups if lines]
+    def bars(self) -> str:
+        """A bar in HTML of the verdicts on the paper's claims, and one on ours, if there are any."""
+        groups = (("The paper’s claims", words.of_papers(self.judged)), ("Our own claims", words.of_ours(self.judged)))
+        return "".join(words.bar(title, lines) for title, lines in groups if lines)
 
     @property
     def note(self) -> str:
@@ -88,8 +88,7 @@ class Opening:
 
     def __repr__(self) -> str:
         numbers = "; ".join(f"{number} {what}" for number, what in self.numbers)
-        bars = "; ".join(f"{title}: {words.in_words(lines)}" for title, lines in self.groups)
-        return "\n".join(filter(None, [self.sentence, numbers, bars]))
+        return "\n".join(filter(None, [self.sentence, numbers, words.tally(self.judged)]))
 
     @property
     def _figures(self) -> str:
@@ -98,13 +97,4 @@ class Opening:
             f"<div><b>{html.escape(number)}</b><span>{html.escape(what)}</span></div>" for number, what in self.numbers
         )
         numbers = f'<div class="gradleak-numbers">{tiles}</div>' if tiles else ""
-        return numbers + "".join(words.bar(title, lines) for title, lines in self.groups)
-
-
-def _published(claim: Claim) -> tuple[str, str]:
-    """Return the published value of a claim, and where it stands."""
-    if claim.ours:
-        return "–", f"no number in the paper: our own {claim.ours}"
-    if claim.published is None:
-        return "in words", f"in the paper ({claim.place})"
-    return claim.formatted(claim.published), f"in the paper ({claim.place})"
+        return numbers + self.bars

@@ -141,17 +141,12 @@ def _cells(judged: list[Line], name: str) -> Table:
         last = group
     heads = [f"{column}, {unit}" if unit else column for column, unit in columns.items()]
     frame = pd.DataFrame(texts, columns=([" "] if grouped else []) + [""] + heads)
-    measured = [line.fresh for line in judged if line.fresh.value is not None]
-    agree = sum(bool(judgement.agrees) for judgement in measured)
-    run_text = (
-        f" This run measures {len(measured)} of them; {agree} agree{'s' if agree == 1 else ''}." if measured else ""
-    )
     verdicts = {line.verdict for line in judged}
     legend = ", ".join(f"{COLOURS[verdict]} {verdict}" for verdict in COLOURS if verdict in verdicts)
     title = f"{judged[0].claim.table}: {len(judged)} claims, {tally(judged)}."
     changed = dict.fromkeys(line.claim.protocol for line in judged if line.claim.protocol)
     protocol_text = f" {CHANGED}: with a changed method ({', '.join(changed)})." if changed else ""
-    caption = f"{title} Measured, and in brackets what the paper says; {legend}.{protocol_text}{run_text}"
+    caption = f"{title} Measured, and in brackets what the paper says; {legend}.{protocol_text}"
     notes = [_rules(judged), *_remarks(judged)]
     return Table(frame, caption, name, notes, kind="cells", marks=marks, links=links)
 
@@ -161,28 +156,12 @@ def _link(line: Line) -> str:
 
 
 def _rules(judged: Iterable[Line]) -> str:
-    """Return a text with the condition under which the cells of each column hold.
-
-    The most frequent condition of a column comes first, and each other one with its rows if these are few.
-    """
-    columns: dict[str, dict[str, dict[str, None]]] = {}
+    """Return a text with the conditions under which the cells of each column hold, the most frequent one first."""
+    columns: dict[str, Counter[str]] = {}
     for line in judged:
-        group, row, column = line.claim.shown_names
-        rows = columns.setdefault(column, {}).setdefault(_condition(line.claim), {})
-        rows[f"{group}, {row}" if group else row] = None
-    parts = []
-    for column, conditions in columns.items():
-        first, *others = sorted(conditions, key=lambda text: -len(conditions[text]))
-        texts = [f"{text} ({'; '.join(conditions[text])})" if len(conditions[text]) < FEW else text for text in others]
-        parts.append(f"{column} {', '.join([first, *texts])}")
-    return f"Holds if (a distance ± is from the paper's value): {'; '.join(parts)}."
-
-
-def _holds_if(claim: Claim) -> str:
-    """Return a claim's rule, with the unit of its number if it is a single number."""
-    within = claim.rule.within
-    single = not claim.rule.central and not (within and (within.relative or within.below is not None))
-    return f"{claim.rule_text} {claim.unit}".strip() if single and not claim.better else claim.rule_text
+        columns.setdefault(line.claim.shown_names[2], Counter())[_condition(line.claim)] += 1
+    parts = (f"{column} {' or '.join(text for text, _ in texts.most_common())}" for column, texts in columns.items())
+    return f"Holds if (a distance ± is from the paper's value; a cell leads to its own condition): {'; '.join(parts)}."
 
 
 def _condition(claim: Claim) -> str:
@@ -195,9 +174,8 @@ def _condition(claim: Claim) -> str:
 def _cell(line: Line | None) -> str:
     if line is None:
         return ""
-    published = line.claim.number(line.claim.published) if line.claim.published is not None else "–"
     mark = CHANGED if line.claim.protocol else ""
-    return f"{line.claim.number(line.deciding.value)}{mark} ({published})"
+    return f"{line.claim.number(line.deciding.value)}{mark} ({line.claim.number(line.claim.published)})"
 
 
 def row(line: Line) -> dict[str, str]:
@@ -205,8 +183,8 @@ def row(line: Line) -> dict[str, str]:
     return {
         "place": line.claim.place,
         "claim": line.claim.statement,
-        "paper": _published(line.claim),
-        "holds if": _holds_if(line.claim),
+        "paper": published(line.claim),
+        "holds if": line.claim.rule_text,
         "recorded": line.recorded.with_spread,
         "this run": line.fresh.with_spread,
     }
@@ -223,39 +201,36 @@ def _remarks(judged: Iterable[Line]) -> list[str]:
     """Return all remarks on claims, each once, with the names of the rows or claims it is about if these are few."""
     claims = [line.claim for line in judged]
     remarks = dict.fromkeys(text for claim in claims for text in claim.remarks)
-    return [_said_of(text, claims) + text for text in remarks]
+    return [_about(text, claims) + text for text in remarks]
 
 
-def _said_of(text: str, claims: Sequence[Claim]) -> str:
-    """Return the names of the places or rows that a remark is about, followed by a colon.
+def _about(text: str, claims: Sequence[Claim]) -> str:
+    """Return the names of the rows or claims that a remark is about, followed by a colon; "" if it is about all claims.
 
-    If these also hold claims without the remark, return the finer names: columns, cells or single claims. Return the
-    number of claims if there are too many names, and "" if the remark is about all claims.
+    If there are too many names, return the number of claims.
     """
-    if all(text in claim.remarks for claim in claims):
+    own = [claim for claim in claims if text in claim.remarks]
+    if len(own) == len(claims):
         return ""
-    levels = [list(zip(names, claims, strict=True)) for names in zip(*map(_names, claims), strict=True)]
-    subjects = [dict.fromkeys(name for name, claim in level if text in claim.remarks) for level in levels]
-    exclusive = (
-        subject
-        for subject, level in zip(subjects, levels, strict=True)
-        if len(subject) < FEW and all(text in claim.remarks for name, claim in level if name in subject)
-    )
-    chosen = next(exclusive, subjects[0])
-    said = sum(text in claim.remarks for claim in claims)
-    return f"{'; '.join(chosen)}: " if len(chosen) < FEW else f"{said} of these {len(claims)} claims: "
+    for level in (0, 1):
+        names = dict.fromkeys(_names(claim)[level] for claim in own)
+        exclusive = all(text in claim.remarks for claim in claims if _names(claim)[level] in names)
+        if exclusive and len(names) < FEW:
+            return f"{'; '.join(names)}: "
+    return f"{len(own)} of these {len(claims)} claims: "
 
 
-def _names(claim: Claim) -> list[str]:
-    """Return the names that distinguish a claim within its list or table, from the coarsest to the most specific."""
+def _names(claim: Claim) -> tuple[str, str]:
+    """Return the name of a claim's place or row, and its own name within its list or table."""
     if not claim.table:
-        return [claim.place, claim.statement]
-    group, label, column = claim.shown_names
-    row = [group, label] if group else [label]
-    return [row[0], ", ".join(row), column, ", ".join([*row, column])]
+        return claim.place, claim.statement
+    group, row, column = claim.shown_names
+    row = f"{group}, {row}" if group else row
+    return row, f"{row}, {column}"
 
 
-def _published(claim: Claim) -> str:
+def published(claim: Claim) -> str:
+    """Return the published value of a claim as text, or whether it is a prediction or a finding of ours."""
     if claim.ours:
         return claim.ours
     return "in words" if claim.published is None else claim.formatted(claim.published)

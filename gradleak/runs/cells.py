@@ -38,27 +38,21 @@ def stated(notebook: Path) -> dict[str, Stated]:
         raise InputError(f"{_place(notebook)} must have one cell tagged '{TAG}'; it has {len(tagged)}")
     source = "".join(tagged[0]["source"])
     try:
-        lines, found = ast.parse(source).body, {}
+        lines: list[Any] = ast.parse(source).body
         tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
     except (SyntaxError, tokenize.TokenError) as error:
         raise InputError(f"{_place(notebook)}: the cell tagged '{TAG}' is not Python") from error
     comments = {token.start[0]: token.string[1:].strip() for token in tokens if token.type == tokenize.COMMENT}
-    begin = 1
+    parameters, begin = {}, 1
     for line in lines:
-        end = line.end_lineno or line.lineno
-        about = " ".join(text for number, text in comments.items() if begin <= number <= end)
-        begin = end + 1
-        written = ast.unparse(line).splitlines()[0]
-        if not (isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and line.value and about):
-            raise InputError(
-                f"{_place(notebook)}: `{written}` is not stated as in `size: int = 4  # images in a batch`"
-            )
+        about = " ".join(comments[number] for number in range(begin, line.end_lineno + 1) if number in comments)
+        begin = line.end_lineno + 1
         try:
-            value = ast.literal_eval(line.value)
-        except ValueError as error:
-            raise InputError(f"{_place(notebook)}: the value of `{written}` must be written out") from error
-        found[line.target.id] = Stated(ast.unparse(line.annotation), value, about)
-    return found
+            parameters[line.target.id] = Stated(ast.unparse(line.annotation), ast.literal_eval(line.value), about)
+        except (AttributeError, ValueError) as error:
+            written = ast.unparse(line).splitlines()[0]
+            raise InputError(f"{_place(notebook)}: `{written}` must read as `size: int = 4  # what it is`") from error
+    return parameters
 
 
 def read(notebook: Path) -> Any:

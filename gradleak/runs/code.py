@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import gradleak
@@ -31,24 +30,19 @@ def search_path() -> str:
 
 def of_trials(study: Study) -> str:
     """Return the key of the code that computes a study's trials."""
-    folder = package_folder()
-    showing = tuple(folder / name for name in SHOWING)
-    return _key(study, (file for file in _files() if not any(file.is_relative_to(place) for place in showing)))
+    return _key(study, without=SHOWING)
 
 
 def of_page(study: Study) -> str:
     """Return the key of all code that a study's page uses."""
-    return _key(study, _files())
+    return _key(study, without=())
 
 
-def _files() -> Iterator[Path]:
-    """Yield the files of the package, without the modules of pages."""
-    pages = studies.module_files().values()
-    yield from sorted(set(package_folder().rglob("*.py")).difference(pages))
-
-
-def _key(study: Study, files: Iterator[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in (*files, study.module_file):
-        digest.update(f"{file.name}\0".encode() + file.read_bytes())
+def _key(study: Study, without: tuple[str, ...]) -> str:
+    """Return the key of the package's files and of the study's module, without other pages' modules."""
+    folder, digest = package_folder(), hashlib.sha256()
+    others = set(studies.module_files().values()) - {study.module_file}
+    for file in sorted(set(folder.rglob("*.py")) - others):
+        if file.relative_to(folder).parts[0] not in without:
+            digest.update(f"{file.name}\0".encode() + file.read_bytes())
     return digest.hexdigest()[:16]

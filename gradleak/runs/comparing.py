@@ -48,11 +48,8 @@ class Difference:
     @property
     def text(self) -> str:
         """The difference in one line."""
-        apart, text = self.how.apart, ""
-        if apart is not None and math.isfinite(apart):
-            text = f", a factor of {apart:.3g}" if self.how.kind == "rounding" else f", {apart:.1e} of it"
+        values = f"{_brief(self.found)} where {_brief(self.recorded)} is recorded"
         count = f"; {self.values} values differ" if self.values > 1 else ""
-        values = f"{_brief(self.found)} where {_brief(self.recorded)} is recorded{text}"
         return f"{self.column}: {values}, row {self.row} ({self.about}){count}"
 
 

@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gradleak.errors import GradleakError, InputError
 from gradleak.runs import cells
@@ -71,7 +71,7 @@ def inputs_of(experiment: Experiment) -> Columns:
 
     A field that was not set is left out. An input named like a method, such as `run`, is the alias of a field.
     """
-    inputs = experiment.model_dump(by_alias=True, exclude_unset=True)
+    inputs = experiment.model_dump(mode="json", by_alias=True, exclude_unset=True)
     # The fields that all experiments share come last, since messages show only the first few inputs.
     common = {name: inputs.pop(name) for name in Experiment.model_fields if name in inputs}
     return ({"part": experiment.part} if experiment.part else {}) | inputs | common
@@ -88,7 +88,7 @@ def setting(*, paper: Any = None, smallest: Any = None, **limits: Any) -> Any:
         limits: Arguments of pydantic's `Field` that limit the value, such as ge=1.
     """
     scales = {name: value for name, value in ((PAPER, paper), (SMALLEST, smallest)) if value is not None}
-    return Field(json_schema_extra={"scales": scales}, **limits)
+    return Field(json_schema_extra=scales, **limits)
 
 
 class Parameters(BaseModel):
@@ -111,33 +111,22 @@ class Parameters(BaseModel):
             return
         stated = cells.stated(notebook)
         kinds = {name: written_types(field.annotation) for name, field in cls.model_fields.items()}
-        wrong = [name for name, one in stated.items() if one.kind not in kinds.get(name, ())]
-        wrong += [name for name in kinds if name not in stated]
-        if wrong:
-            raise InputError(
-                f"notebooks/{paper}/{notebook.name} does not state the parameters that its study declares: it has "
-                + (f"`{wrong[0]}: {stated[wrong[0]].kind}`" if wrong[0] in stated else f"no `{wrong[0]}`")
-                + (f", declared is `{wrong[0]}: {kinds[wrong[0]][0]}`" if wrong[0] in kinds else "")
-            )
+        given = {name: one.kind for name, one in stated.items()}
+        for name in kinds | given:
+            if given.get(name) not in kinds.get(name, ()):
+                raise InputError(
+                    f"notebooks/{paper}/{notebook.name} does not state the parameters that its study declares: `{name}`"
+                    f" is {given.get(name, 'missing')} there, declared {' or '.join(kinds.get(name, ['nowhere']))}"
+                )
         for name, one in stated.items():
             cls.model_fields[name].default, cls.model_fields[name].description = one.value, one.about
         cls.model_rebuild(force=True)
 
-    @field_validator("*", mode="before")
-    @classmethod
-    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse True and False for anything but a bool, because pydantic would take them for 1 and 0."""
-        wanted = cls.model_fields[info.field_name or ""].annotation
-        given = value if isinstance(value, list) else [value]
-        if bool not in (wanted, *get_args(wanted)) and any(isinstance(one, bool) for one in given):
-            raise ValueError("True and False are not numbers")
-        return value
-
     @classmethod
     def at(cls, scale: str) -> Columns:
         """Return the values that parameters declare for a scale, "paper" or "smallest", beside their quick values."""
-        scales = {name: _scales(field.json_schema_extra) for name, field in cls.model_fields.items()}
-        return {name: values[scale] for name, values in scales.items() if scale in values}
+        extras = {name: field.json_schema_extra for name, field in cls.model_fields.items()}
+        return {name: extra[scale] for name, extra in extras.items() if isinstance(extra, dict) and scale in extra}
 
     def sees(self) -> Iterable[Sees]:
         """Return the study's networks and their datasets, so that they can be checked before any work starts."""
@@ -159,11 +148,6 @@ class Parameters(BaseModel):
         except GradleakError as error:
             raise ValueError(str(error)) from error
         return self
-
-
-def _scales(extra: Any) -> Columns:
-    scales: Columns = extra.get("scales", {}) if isinstance(extra, dict) else {}
-    return scales
 
 
 def resolve_device(device: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -31,20 +30,15 @@ def folder() -> Path:
     return Path(tempfile.gettempdir()) / f"gradleak-cards-{getattr(os, 'getuid', int)()}"
 
 
-def take(cards: Sequence[str], place: Path) -> None:
-    """Assign the GPU with the fewest processes to this process until it ends.
-
-    Args:
-        cards: The GPUs to choose from, as `visible` names them.
-        place: The folder of the lock files, which processes that share the GPUs must share.
-    """
+def take() -> None:
+    """Assign the GPU with the fewest processes to this process until it ends."""
     global _own
-    if _own is not None or len(cards) < 2:
+    if _own is not None or len(cards := visible()) < 2:
         return
     import torch
 
     for layer, (number, card) in ((layer, numbered) for layer in itertools.count() for numbered in enumerate(cards)):
-        if lock := _locked(place / f"{card.strip()}-{layer}.lock"):
+        if lock := _locked(folder() / f"{card.strip()}-{layer}.lock"):
             _own = lock
             if torch.cuda.is_initialized():
                 # CUDA has already read the variable, so changing it would have no effect.

@@ -42,7 +42,6 @@ class Kind:
         relative: The relative tolerance of measured numbers.
         absolute: The absolute tolerance of measured numbers; two numbers below it are rounding errors.
         near: The largest rounding error; if both errors are larger, they are compared as measured numbers.
-        floor: The size below which rounding errors count as equal; above, they may differ by a factor of ten.
         decibels: Whether the numbers are signal-to-noise ratios in dB; then the errors behind them are compared.
     """
 
@@ -50,7 +49,6 @@ class Kind:
     relative: float = RELATIVE
     absolute: float = ABSOLUTE
     near: float = NEAR
-    floor: float = FLOOR
     decibels: bool = False
 
 
@@ -62,9 +60,9 @@ def measured(relative: float = RELATIVE, absolute: float = ABSOLUTE) -> Kind:
     return Kind("measured", relative=relative, absolute=absolute)
 
 
-def rounding(near: float = NEAR, floor: float = FLOOR, *, decibels: bool = False) -> Kind:
+def rounding(near: float = NEAR, *, decibels: bool = False) -> Kind:
     """Return the kind of numbers of which only the order of magnitude is compared if they are at most `near`."""
-    return Kind("rounding", near=near, floor=floor, decibels=decibels)
+    return Kind("rounding", near=near, decibels=decibels)
 
 
 def kind_of(column: str) -> Kind:
@@ -115,7 +113,9 @@ def compared(kind: Kind, recorded: Any, found: Any, *, declared: bool = False) -
         return Compared("differs", "exact")
     errors = [_error(value) if kind.decibels else abs(value) for value in (recorded, found)]
     if kind.name == "rounding" and min(errors) <= kind.near:
-        return _by_magnitude(kind, *errors, same_sign=kind.decibels or recorded * found >= 0)
+        low, high = sorted(max(error, FLOOR) for error in errors)
+        near = high == FLOOR or (high / low <= FACTOR and (kind.decibels or recorded * found >= 0))
+        return Compared("within" if near else "differs", "rounding", high / low)
     if math.isinf(recorded) or math.isinf(found):
         return Compared("differs", "measured", math.inf)
     if max(abs(recorded), abs(found)) <= kind.absolute:
@@ -123,14 +123,6 @@ def compared(kind: Kind, recorded: Any, found: Any, *, declared: bool = False) -
     apart = abs(found - recorded)
     near = apart <= max(kind.relative * max(abs(recorded), abs(found)), kind.absolute)
     return Compared("within" if near else "differs", "measured", apart / abs(recorded) if recorded else math.inf)
-
-
-def _by_magnitude(kind: Kind, one: float, other: float, *, same_sign: bool) -> Compared:
-    """Compare two rounding errors by their order of magnitude."""
-    if max(one, other) <= kind.floor:
-        return Compared("within", "rounding", 1.0)
-    factor = max(one, other) / max(min(one, other), kind.floor)
-    return Compared("within" if same_sign and factor <= FACTOR else "differs", "rounding", factor)
 
 
 def _error(decibels: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gradleak.errors import InputError
@@ -44,19 +44,16 @@ def plain(value: Any, where: str) -> Any:
 
 def worded(value: Any) -> Any:
     """Replace NaN and infinities in a plain value by words, since JSON has no such numbers."""
-    if isinstance(value, dict):
-        return {key: worded(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [worded(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
+    return _each(value, lambda one: str(one) if isinstance(one, float) and not math.isfinite(one) else one)
 
 
 def restored(value: Any) -> Any:
     """Reverse `worded`: replace the words by NaN and infinities."""
+    return _each(value, lambda one: float(one) if one in ("nan", "inf", "-inf") else one)
+
+
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Apply a function to every single value in lists and dicts."""
     if isinstance(value, dict):
-        return {key: restored(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [restored(item) for item in value]
-    return float(value) if value in ("nan", "inf", "-inf") else value
+        return {key: _each(item, change) for key, item in value.items()}
+    return [_each(item, change) for item in value] if isinstance(value, list | tuple) else change(value)

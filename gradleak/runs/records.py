@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 import gradleak
-from gradleak import devices, paths
+from gradleak import paths
 from gradleak.errors import GradleakError, InputError, MissingData, StorageError, first_line
 from gradleak.runs import studies
 from gradleak.runs.plain import Columns, restored, worded
@@ -189,11 +189,6 @@ class Record(_Strict):
         return {id(line): trial.under for line, trial in numbered if trial.under}
 
     @functools.cached_property
-    def columns(self) -> frozenset[str]:
-        """The names of all columns that occur in `lines`."""
-        return frozenset(name for line in self.lines for name in line)
-
-    @functools.cached_property
     def _places(self) -> dict[str, dict[tuple[bool, Hashable], set[int]]]:
         return {}
 
@@ -326,12 +321,16 @@ def file_of(study: str) -> Path:
 
 def on_gpu(inputs: Columns) -> bool:
     """Whether a trial with these inputs runs on a GPU."""
+    from gradleak import devices
+
     return devices.accelerated(str(inputs.get("device", "cpu")))
 
 
 @functools.cache
 def this_machine(device: str) -> Machine:
     """Describe the machine on which this process runs trials on a device, "cpu" or "cuda"."""
+    from gradleak import devices  # loads torch, which a list of pages does not need
+
     return Machine(
         device=_device(device),
         processor=devices.processor(),
@@ -353,6 +352,8 @@ def now() -> str:
 
 
 def _device(device: str) -> str:
+    from gradleak import devices
+
     if devices.accelerated(device):
         # The precision is a setting, so ask for it under the setting with which trials run.
         with devices.ieee():

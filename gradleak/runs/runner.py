@@ -15,7 +15,6 @@ import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
-from pathlib import Path
 from typing import Literal
 
 from gradleak import data, devices
@@ -77,19 +76,10 @@ def planned(study: Study, parameters: Parameters) -> list[Columns]:
     Raises:
         InputError: The study has no trials with these parameters.
     """
-    inputs = [
-        plain(trial_inputs, f"trial {number} of '{study.name}'")
-        for number, trial_inputs in enumerate(study.trials(parameters), 1)
-    ]
+    inputs = study.trials(parameters)
     if not inputs:
         raise InputError(f"study '{study.name}' has no trials with these parameters")
     return inputs
-
-
-def cache_of(study: Study, parameters: Parameters) -> Trials:
-    """Return the cache of the trials of a run with these parameters, today's code and today's data."""
-    device = experiments.resolve_device(parameters.device)
-    return Trials(study.name, decides(code.of_trials(study), device, sources_of(study, parameters)))
 
 
 def finished(
@@ -104,50 +94,33 @@ def finished(
 
     Arguments as in `run_study` and `run_trials`.
     """
-    cache = cache_of(study, parameters)
+    cache = Trials(study.name, decides(study, parameters, code.of_trials(study)))
     cached = {known(trial_inputs): cache.get(trial_inputs) for trial_inputs in inputs}
     yield from (trial for trial in cached.values() if trial is not None)
     missing = [(study, trial_inputs) for trial_inputs in inputs if cached[known(trial_inputs)] is None]
     with contextlib.closing(run_trials(missing, jobs=jobs, cluster=cluster)) as running:
-        for _, trial in running:
-            cache.put(trial)
-            yield trial
+        for _, result in running:
+            if isinstance(result, GradleakError):
+                raise result
+            cache.put(result)
+            yield result
 
 
 def run_trials(
-    work: Sequence[tuple[Study, Columns]], *, jobs: int | None = None, cluster: str | None = None
-) -> Generator[tuple[int, Trial], None, None]:
-    """Run trials, and yield each with its index, in the order in which the trials end.
-
-    Args:
-        work: The study and the inputs of each trial.
-        jobs: The number of processes, as in `run_study`.
-        cluster: The address of a Dask scheduler.
-    """
-    with contextlib.closing(_results(work, jobs, cluster)) as results:
-        for index, result in results:
-            if isinstance(result, GradleakError):
-                raise result
-            yield index, result
-
-
-def try_trials(
-    work: Sequence[tuple[Study, Columns]], *, jobs: int | None = None
-) -> Generator[tuple[int, Trial | GradleakError], None, None]:
-    """Run trials as `run_trials` does, on this machine; if a trial raises an error, yield the error and continue."""
-    yield from _results(work, jobs, None, caught=True)
-
-
-def _results(
     trials: Sequence[tuple[Study, Columns]],
-    jobs: int | None,
-    cluster: str | None,
     *,
+    jobs: int | None = None,
+    cluster: str | None = None,
     caught: bool = False,
 ) -> Generator[tuple[int, Trial | GradleakError], None, None]:
-    """Run trials, and yield each trial or its error with the index of its inputs.
+    """Run trials, and yield each, or its error, with its index, in the order in which the trials end.
 
-    With `caught`, every error of a trial is yielded. Without it, a lack of memory is yielded and others are raised.
+    Args:
+        trials: The study and the inputs of each trial.
+        jobs: The number of processes, as in `run_study`.
+        cluster: The address of a Dask scheduler.
+        caught: Whether every error of a trial is yielded; if not, only a lack of memory is yielded, and other errors
+            are raised.
     """
     import joblib
 
@@ -157,10 +130,8 @@ def _results(
     accelerated = any(records.on_gpu(inputs) for _, inputs in trials)
     workers = processes(jobs, len(trials), "cuda" if accelerated else "cpu", threads)
     alone = cluster is None and workers <= 1
-    # A worker of a cluster looks for the GPUs of its own machine.
-    shared = None if cluster else (gpus.visible() if accelerated and not alone else [], gpus.folder())
     work = (
-        joblib.delayed(_work)(study.name, index, inputs, study.threads, alone, shared, caught)
+        joblib.delayed(_work)(study.name, index, inputs, study.threads, alone, caught)
         for index, (study, inputs) in enumerate(trials)
     )
     with _backend(cluster, threads, alone), warnings.catch_warnings():
@@ -190,15 +161,10 @@ def sources_of(study: Study, parameters: Parameters) -> list[str]:
     return [text.source(name) if name in text.NAMES else data.source(name) for name in names]
 
 
-def decides(key: str, device: str, data_sources: list[str]) -> str:
-    """Return a hash of everything that determines a trial's result besides its inputs.
-
-    Args:
-        key: The key of the code that computes the trials.
-        device: "cpu" or "cuda".
-        data_sources: The origins of the datasets.
-    """
-    facts = [key, records.versions(), data_sources, devices.model_of(device)]
+def decides(study: Study, parameters: Parameters, key: str) -> str:
+    """Return a hash of everything that determines a run's results besides its inputs; `key` is that of its code."""
+    device = devices.model_of(experiments.resolve_device(parameters.device))
+    facts = [key, records.versions(), sources_of(study, parameters), device]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -208,20 +174,18 @@ def _work(
     inputs: Columns,
     threads: int,
     alone: bool,
-    shared: tuple[list[str], Path] | None,
     caught: bool = False,
 ) -> tuple[int, Trial | GradleakError]:
     """Run one trial, in this process or in a worker process, and return it with its index.
 
     A lack of memory is returned as an error. If a worker process raised it, joblib would drop finished trials that were
-    not fetched yet. With `caught`, all other errors are returned as well. `shared` holds the GPUs that processes share
-    and the folder of their lock files; it is None on a worker of a cluster.
+    not fetched yet. With `caught`, all other errors are returned as well.
     """
     import torch
 
     accelerated = records.on_gpu(inputs)
     if accelerated and not alone:
-        gpus.take(*(shared or (gpus.visible(), gpus.folder())))
+        gpus.take()
     loaded_study = studies.load(study)
     bars = contextlib.nullcontext() if alone else progress.quiet()
     with (

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from pydantic import JsonValue, ValidationError
 
@@ -19,7 +19,7 @@ from gradleak.errors import InputError, MissingData, unknown
 from gradleak.runs.columns import Columns as DeclaredColumns
 from gradleak.runs.experiments import PAPER, SMALLEST, Experiment, Parameters, inputs_of
 from gradleak.runs.experiments import Parameters as BaseParameters
-from gradleak.runs.forms import is_form, reason, written_types
+from gradleak.runs.forms import reason, written_types
 from gradleak.runs.plain import Columns
 
 if TYPE_CHECKING:
@@ -41,14 +41,25 @@ class Study:
     Attributes:
         name: The name of the page, such as "label-accuracy".
         paper: The citation key of its paper, which is also the name of its folder.
-        title: The page's title.
-        place: The part of the paper that the page reproduces, such as a figure or a table.
     """
 
     name: str
     paper: str
-    title: str
-    place: str
+
+    @property
+    def title(self) -> str:
+        """The page's title: the first line of its module's docstring."""
+        return self._read(r'\A"""(.*?)\.?(?:""")?$')
+
+    @property
+    def place(self) -> str:
+        """The part of the paper that the page reproduces, such as a figure or a table."""
+        return self._read(r'^PLACE = "(.*)"$')
+
+    def _read(self, pattern: str) -> str:
+        """Return a text from the module's file, without importing the module, which would take seconds."""
+        found = re.search(pattern, self.module_file.read_text("utf-8"), re.MULTILINE)
+        return found[1] if found else ""
 
     @property
     def module_name(self) -> str:
@@ -152,43 +163,20 @@ def names() -> tuple[str, ...]:
     return tuple(module_files())
 
 
-def _file(name: str) -> Path:
-    """Return the file of a page's module; an unknown name is an error."""
+def paper_of(name: str) -> str:
+    """Return the citation key of a study's paper; an unknown name is an error."""
     files = module_files()
     if name not in files:
         raise unknown("study", name, files)
-    return files[name]
-
-
-def paper_of(name: str) -> str:
-    """Return the citation key of a study's paper."""
-    return _file(name).parent.name
+    return files[name].parent.name
 
 
 def load(name: str) -> Study:
-    """Return a study by name; its module's text is parsed, but the module is not imported."""
-    file = _file(name)
-    paper, stat = file.parent.name, file.stat()
-    study = Study(name, paper, *_described(file, stat.st_mtime_ns, stat.st_size))
+    """Return a study by name; its module is not imported yet."""
+    study = Study(name, paper_of(name))
     if not study.notebook.is_file():
-        raise MissingData(f"study '{name}' has no notebook: expected notebooks/{paper}/{name}.ipynb")
+        raise MissingData(f"study '{name}' has no notebook: expected notebooks/{study.paper}/{name}.ipynb")
     return study
-
-
-@lru_cache(maxsize=256)
-def _described(file: Path, modified: int, size: int) -> tuple[str, str]:
-    """Return a study's title and place in the paper from its module's file in its present state."""
-    tree = ast.parse(file.read_text("utf-8"))
-    title = (ast.get_docstring(tree) or file.stem.replace("_", "-")).splitlines()[0].rstrip(".")
-    return title, _place(tree)
-
-
-def _place(tree: ast.Module) -> str:
-    """Return the text that a study's module assigns to PLACE, or "" if there is none."""
-    for line in tree.body:
-        if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name) and line.targets[0].id == "PLACE":
-            return str(ast.literal_eval(line.value))
-    return ""
 
 
 def parameters(
@@ -225,21 +213,14 @@ def _refused(study: Study, error: ValidationError, given: Mapping[str, JsonValue
     if not problem["loc"]:
         # The error has no location if a validator of several parameters raised it.
         return InputError(f"parameters of '{study.name}': {reason(error)}")
-    name = str(problem["loc"][0])
-    field = study.Parameters.model_fields[name]
-    prefix = f"parameter '{name}' of '{study.name}': "
-    form = next((argument for argument in get_args(field.annotation) if is_form(argument)), None)
-    if form is not None and problem["type"] == "value_error":
-        default: Any = field.default or study.Parameters.at(PAPER)[name]
-        example = default[0]
-        return InputError(f"{prefix}{reason(error)} ({field.description}; such as '{example}')")
+    name, *within = problem["loc"]
+    field = study.Parameters.model_fields[str(name)]
     # In a group of named values, say which one is wrong.
-    wrong = [str(one) for one in problem["loc"][1:] if isinstance(one, str)]
-    what = f"its '{wrong[0]}', " if wrong else ""
+    part = next((f"its '{one}', " for one in within if isinstance(one, str)), "")
     # Show a text from the command line as the user typed it, and only the invalid element of a list.
-    value = problem["input"] if len(problem["loc"]) > 1 else given.get(name, problem["input"])
+    value = problem["input"] if within else given.get(str(name), problem["input"])
     return InputError(
-        f"{prefix}{value!r} is not right, {what}{reason(error)} "
+        f"parameter '{name}' of '{study.name}': {value!r} is not right, {part}{reason(error)} "
         f"({written_types(field.annotation)[-1]}: {field.description}; default {field.default!r})"
     )
 
@@ -258,14 +239,15 @@ def stated(study: Study | str, page: Mapping[str, object]) -> Parameters:
         raise _refused(study, error, {}) from error
 
 
-def _parsed(value: Any, annotation: Any) -> Any:
+def _parsed(value: JsonValue, annotation: Any) -> JsonValue:
+    """Return a value of the command line, which is a text, as JSON or as a list of texts."""
     if not isinstance(value, str) or annotation is str:
         return value
     text = value.strip()
     if str(annotation).startswith("list") and not text.startswith("["):
         return [part.strip() for part in text.split(",") if part.strip()]
     try:
-        # Groups of named values are written in JSON, or as in Python.
-        return json.loads(text) if text.startswith("[{") and "'" not in text else ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return {"true": True, "false": False}.get(text.lower(), text)
+        parsed: JsonValue = json.loads(text)
+        return parsed
+    except ValueError:
+        return text

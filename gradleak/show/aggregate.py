@@ -70,16 +70,6 @@ def mean(column: str, text: Text = ".3g") -> Measure:
     return lambda rows: cell(rows[column].mean(), text)
 
 
-def spread(column: str, text: Text = ".3g") -> Measure:
-    """Measure the mean of a column ± its standard deviation."""
-    return lambda rows: f"{cell(rows[column].mean(), text)} ± {cell(rows[column].std(), text)}"
-
-
-def spread_if_many(column: str, text: Text = ".3g") -> Measure:
-    """Measure the mean of a column and, if the group has several rows, ± its standard deviation."""
-    return lambda rows: (spread if len(rows) > 1 else mean)(column, text)(rows)
-
-
 def median(column: str, text: Text = ".3g") -> Measure:
     """Measure the median of a column."""
     return lambda rows: cell(rows[column].median(), text)
@@ -126,11 +116,6 @@ def among(measure: Measure, **where: Hashable) -> Measure:
     return measured
 
 
-def where_least(column: str, measure: Measure) -> Measure:
-    """Apply a measure only to the row with the minimum of a column."""
-    return lambda rows: measure(rows.sort_values(column).iloc[:1])
-
-
 def joined(between: str, *measures: Measure) -> Measure:
     """Show several measures in one cell, separated by the text `between`."""
     return lambda rows: between.join(measure(rows) for measure in measures)
@@ -160,8 +145,3 @@ def decibels(value: float) -> str:
         ('31.2', 'lost', 'lost')
     """
     return "lost" if value < LOST else f"{value:.1f}"
-
-
-def percent(digits: int = 0) -> Callable[[float], str]:
-    """Return a function that formats a number in percent with this number of decimals."""
-    return lambda value: f"{value:.{digits}f} %"

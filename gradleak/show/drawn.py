@@ -125,8 +125,7 @@ def lines(
         y: The column whose mean is drawn at each value of `x`.
         by: The columns whose values make the groups.
         middle: Whether the mean or the median is drawn.
-        band: "range" for a band from the least to the greatest value, "deviation" for ± one standard deviation, or the
-            column whose mean is the half height of the band.
+        band: "range" for a band from the least to the greatest value, or the column whose mean is half its height.
         aside: If it is not 0, the values of `x` are placed at 0, 1, 2 …, and lines are shifted sideways, this far from
             each other, so that none hides another. `places` labels these places.
         label: Makes the label of a line of its group's values.
@@ -147,8 +146,7 @@ def lines(
             if band == "range":
                 low, high = values[y].min(), values[y].max()
             elif band:
-                half = values[y].std() if band == "deviation" else values[band].mean()
-                low, high = shown - half, shown + half
+                low, high = shown - values[band].mean(), shown + values[band].mean()
             if band:
                 ends = low.astype(float), high.astype(float)
                 axis.fill_between(at, *ends, color=look["color"], alpha=0.15, linewidth=0)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pandas as pd
 
 from gradleak.runs import records, studies
 from gradleak.runs.records import Record
-from gradleak.runs.studies import Study
 from gradleak.show.tables import Table
-from gradleak.wording import counted
 
 
 class Shown(Record):
@@ -81,20 +77,12 @@ def address(study: str) -> str:
     return f"records/{studies.paper_of(study)}/{records.file_of(study).name}"
 
 
-def machines(record: Record) -> str:
-    """Return the machines on which a record's trials ran, each with its number of trials if there are several."""
-    names = Counter(trial.machine.name for trial in record.trials)
-    numbered = (f"{name} ({counted(number, 'trial')})" for name, number in names.most_common())
-    return "; ".join(names if len(names) == 1 else numbered)
-
-
 def _described(record: Record) -> dict[str, str]:
     versions = {name: version for machine in record.machines for name, version in machine.versions.items()}
     return {
         "profile": record.profile,
         "data": "; ".join(dict.fromkeys(map(_at_hand, record.data))) or "none",
-        "machine": machines(record),
-        "stays on the CPU": _on_cpu(studies.load(record.study)),
+        "machine": "; ".join(dict.fromkeys(machine.name for machine in record.machines)),
         "trials": f"{record.size}, {record.seconds:.1f} s in all",
         "date": " to ".join(record.days),
         "commit": ", ".join(dict.fromkeys(trial.commit for trial in record.trials)),
@@ -103,16 +91,6 @@ def _described(record: Record) -> dict[str, str]:
         "digest": record.digest()[:16],
         "parameters": ", ".join(f"{name} = {value}" for name, value in record.parameters.items()),
     } | ({"accepted": record.accepted.why} if record.accepted else {})
-
-
-def _on_cpu(study: Study) -> str:
-    """Return which experiments of a study run on the CPU even if there is a GPU, with the reasons."""
-    texts = []
-    for reason in dict.fromkeys(kind.stays_on_cpu for kind in study.experiments.values() if kind.stays_on_cpu):
-        parts = [part for part, kind in study.experiments.items() if kind.stays_on_cpu == reason]
-        everything = len(parts) == len(study.experiments)
-        texts.append(f"{'all experiments' if everything else 'experiments ' + ', '.join(parts)} ({reason})")
-    return "; ".join(texts) or "no experiment"
 
 
 def _at_hand(source: str) -> str:

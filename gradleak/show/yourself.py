@@ -35,21 +35,12 @@ class Form:
     Attributes:
         study: The page.
         entries: Its parameters.
-        seconds: The time of all trials at the quick parameters; None if no such run is at hand.
-        recorded: The time of all trials at the recorded parameters; None if nothing is recorded.
+        seconds: The time of all trials at the quick parameters on a CPU; None if no such run is at hand.
     """
 
     study: str
     entries: tuple[Entry, ...]
     seconds: float | None
-    recorded: float | None
-
-    @property
-    def times(self) -> str:
-        """What the runs took that are known, in one sentence."""
-        runs = {"a run with these values": self.seconds, "the recorded run": self.recorded}
-        known = [f"{what} took {duration(seconds)}" for what, seconds in runs.items() if seconds is not None]
-        return f"On the CPU of this book, {' and '.join(known)} of computing time. " if known else ""
 
     @property
     def html(self) -> str:
@@ -57,6 +48,7 @@ class Form:
         sizes = {entry.name: size(entry.quick) for entry in self.entries if entry.name != "seed" and size(entry.quick)}
         facts = {"study": self.study, "seconds": self.seconds, "sizes": sizes}
         data = html.escape(json.dumps(facts))
+        took = f"A run with these values took {duration(self.seconds)} on one CPU. " if self.seconds else ""
         fields = (
             f'<label><code>{entry.name}</code><input name="{entry.name}" value="{html.escape(written(entry.quick))}" '
             f'autocomplete="off" spellcheck="false"><small>{html.escape(entry.about)} '
@@ -65,7 +57,7 @@ class Form:
         )
         return (
             f'<div class="gradleak-yourself" role="form" data-facts="{data}">{"".join(fields)}'
-            f'<p>{html.escape(self.times)}<span class="gradleak-estimate" aria-live="polite"></span></p>'
+            f'<p>{took}<span class="gradleak-estimate" aria-live="polite"></span></p>'
             f"<pre><code>gradleak run {self.study} --open</code></pre>"
             '<button type="button" hidden>Copy the command</button></div>'
         )
@@ -96,8 +88,7 @@ def form(record: Record) -> Form:
         for name, field in study.Parameters.model_fields.items()
     )
     seconds = round(record.seconds, 2) if record.profile == "quick" and not record.accelerated else None
-    whole = round(recorded.seconds, 2) if recorded and not recorded.accelerated else None
-    return Form(record.study, entries, seconds, whole)
+    return Form(record.study, entries, seconds)
 
 
 def size(value: Any) -> float:

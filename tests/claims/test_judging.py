@@ -48,7 +48,6 @@ def claim(**changes: Any) -> Claim:
         ("min", {"net": ["a", "b"]}, 1.0),
         ("max", {"net": ["a", "b"]}, 10.0),
         ("sum", {"net": "a"}, 4.0),
-        ("std", {"net": "a"}, math.sqrt(2)),
         ("only", {"net": "b"}, 10.0),
     ],
 )
@@ -72,9 +71,7 @@ def test_share_is_in_percent_and_counts() -> None:
         ({}, "reproduced", True),
         ({"published": 9.0}, "not reproduced", False),
         ({"rule": Rule(at_least=1.0), "better": "higher", "published": 1.5}, "better", True),
-        ({"rule": Rule(at_least=1.0), "better": "lower", "published": 1.5}, "reproduced", True),
         ({"better": "higher", "published": 0.5}, "better", True),
-        ({"better": "lower", "published": 0.5}, "not reproduced", False),
         ({"better": "higher", "published": 0.5, "needs": {"count": 2}}, "trend: agrees", True),
         ({"rule": Rule(between=(1.0, 2.0))}, "reproduced", True),
         ({"rule": Rule(within=Within(relative=0.5)), "published": 3.0}, "reproduced", True),
@@ -82,16 +79,11 @@ def test_share_is_in_percent_and_counts() -> None:
         ({"rule": Rule(within=Within(absolute=0.5, below=0)), "published": 2.2}, "not reproduced", False),
         ({"needs": {"count": 2}}, "trend: agrees", True),
         ({"needs": {"count": 2}, "published": 9.0}, "trend: disagrees", False),
-        ({"needs": {"dataset": "cifar10"}}, "trend: agrees", True),
-        ({"setting": {"net": "a"}}, "reproduced", True),
         ({"setting": {"net": "b"}}, "stand-in: agrees", True),
         ({"setting": {"net": "b"}, "needs": {"count": 2}, "published": 9.0}, "stand-in: disagrees", False),
-        ({"setting": {"net": "b"}, "better": "higher", "published": 0.5}, "stand-in: agrees", True),
         ({"setting": {"net": ["b", "a"]}}, "reproduced", True),
-        ({"setting": {"count": 2}}, "stand-in: agrees", True),
         ({"setting": {"steps": 500}, "used": {"steps": 500}}, "reproduced", True),
         ({"setting": {"steps": 20000}, "used": {"steps": 500}}, "stand-in: agrees", True),
-        ({"setting": {"steps": 20000}}, "stand-in: agrees", True),
         ({"setting": {"net": "b"}, "immaterial": {"net": {"value": "a", "why": "it is alike"}}}, "reproduced", True),
         ({"setting": {"net": "b"}, "immaterial": {"net": {"value": "c", "why": "no"}}}, "stand-in: agrees", True),
         (
@@ -115,15 +107,7 @@ def test_verdicts(changes: dict[str, Any], verdict: str, agrees: bool) -> None:
         ({"better": "higher", "method": "published"}, "'better' is for a method of our own"),
         ({"setting": {}}, "must state its setting"),
         ({"ours": "finding", "setting": {"net": "a"}}, "a claim of ours has no setting"),
-        ({"ours": "prediction", "better": "higher"}, "a claim of ours has no better"),
         ({"ours": "prediction", "stand_in": "Less."}, "a claim of ours has no stand_in"),
-        ({"immaterial": {"net": {"value": "a", "why": "w"}}}, "cannot have immaterial differences"),
-        (
-            {"setting": {"net": "a"}, "immaterial": {"steps": {"value": 1, "why": "w"}}},
-            "neither setting nor needs contain it",
-        ),
-        ({"immaterial": {"net": {"value": "a"}}, "setting": {"net": "b"}}, "why"),
-        ({"changed": [{"kind": "because", "why": "w"}]}, "kind"),
         ({"cause": "chance", "stand_in": "another network"}, "cannot fail"),
         ({"cause": "bad luck"}, "its cause is one of"),
     ],
@@ -164,7 +148,6 @@ def draws(values: list[float]) -> Record:
         ([float(n) for n in range(40)], 8.0, "not reproduced"),
         ([float(n) for n in range(20)], 9.0, "not reproduced"),
         ([19.0] * 40, 19.0, "not reproduced"),
-        ([18.99, 19.01] * 20, 19.5, "not reproduced"),
         ([math.nan, *(float(n) for n in range(40))], 19.0, "not reproduced"),
     ],
 )
@@ -190,23 +173,16 @@ def test_no_record_is_not_run_and_nan_fails() -> None:
     assert claims.judge(claim(measure=everything, better="higher"), record(ROWS)).verdict == "not reproduced"
 
 
-@pytest.mark.parametrize(
-    ("measure", "message"),
-    [
-        (Measure(where={"net": "z"}, column="value", reduce="mean"), "selects no row"),
-        (Measure(where={"good": 1}, column="value", reduce="mean"), "selects no row"),  # true is not 1
-        (Measure(where={"nets": "a"}, column="value", reduce="mean"), "selects by 'nets'"),
-        (Measure(column="values", reduce="mean"), "measures 'values'"),
-        (Measure(column="value", reduce="only"), "selects 4 rows where it needs one"),
-    ],
-)
-def test_a_claim_that_cannot_be_measured_is_an_error_at_the_papers_scale(measure: Measure, message: str) -> None:
-    whole = record(ROWS).model_copy(update={"profile": "paper"})
-    with pytest.raises(InputError, match=message):
-        claims.judge(claim(measure=measure), whole)
-    if measure.reduce == "mean":
-        assert claims.judge(claim(measure=measure, needs={"count": 9}), whole).verdict == "not run"
-        assert claims.judge(claim(measure=measure, stand_in="It takes weeks."), whole).verdict == "not run"
+def test_a_claim_without_rows_is_not_run() -> None:
+    for measure in (
+        Measure(where={"net": "z"}, column="value", reduce="mean"),
+        Measure(where={"good": 1}, column="value", reduce="mean"),  # true is not 1
+        Measure(where={"nets": "a"}, column="value", reduce="mean"),
+        Measure(column="values", reduce="mean"),
+    ):
+        assert claims.judge(claim(measure=measure), record(ROWS)).verdict == "not run"
+    with pytest.raises(InputError, match="selects 4 rows where it needs one"):
+        claims.judge(claim(measure=Measure(column="value", reduce="only")), record(ROWS))
 
 
 def test_the_recorded_result_decides_where_it_has_the_scale(toy: Study) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradleak import claims
+from gradleak import claims, studies
 from gradleak.claims import kept
 from gradleak.claims.model import Change, Measure, Rule, Within
 from gradleak.runs import records
@@ -22,7 +22,7 @@ KEPT = {"c": kept.plain(claim(needs={"count": 5, "net": ["a", "b"]}))}
         ({"rule": Rule(within=Within(absolute=0.4))}, ""),
         ({"rule": Rule(between=(1.6, 2.4))}, ""),
         ({"note": "a word", "measure": Measure(where={"net": "a"}, column="value", reduce="mean", format=".9f")}, ""),
-        ({"needs": {"count": 9, "net": "a", "more": 1}}, ""),
+        ({"needs": {"count": 9, "net": ["a", "b"], "more": 1}}, ""),
         ({"rule": Rule(within=Within(absolute=0.6))}, "its rule was ± 0.5, now ± 0.6"),
         ({"rule": Rule(at_least=1.6)}, "its rule was ± 0.5, now ≥ 1.6"),
         ({"better": "higher"}, "its rule was ± 0.5, now ± 0.5 or higher"),
@@ -46,18 +46,11 @@ def test_what_is_looser(changes: dict[str, Any], said: str) -> None:
     assert kept.loosened([today.model_copy(update={"changed": (Change(kind="measure", why="why"),)})], KEPT) == []
 
 
-def test_a_claim_may_be_renamed_but_not_dropped() -> None:
-    needs = {"count": 5, "net": ["a", "b"]}
-    assert kept.loosened([claim(id="other", needs=needs)], KEPT) == []
-    another = claim(id="other", measure=Measure(column="value", reduce="max"), needs=needs)
-    (told,) = kept.loosened([another.model_copy(update={"replaces": ("c",)})], KEPT)
-    assert "it measures something else" in told, "a claim that replaces another must say that it was changed"
-    (told,) = kept.loosened([another], KEPT)
-    assert told == "claim 'c' was measured and is gone"
+def test_a_claim_may_not_be_dropped() -> None:
+    assert kept.loosened([claim(id="other")], KEPT) == ["claim 'c' was measured and is gone"]
 
 
-@pytest.mark.parametrize("study", claims.studies.names())
-def test_no_rule_is_looser_than_when_it_was_recorded(study: str) -> None:
-    record = records.recorded(study)
-    if record is not None:
-        assert claims.loosened(record) == []
+def test_no_rule_is_looser_than_when_it_was_recorded() -> None:
+    for name in studies.names():
+        record = records.recorded(name)
+        assert record is None or claims.loosened(record) == []

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from gradleak import claims
-from gradleak.claims import Claim, Line, listed
+from gradleak.claims import Line, listed
 from gradleak.claims.model import Measure, Rule
-from gradleak.runs.records import Record
 from tests.claims.test_judging import ROWS, claim, record
 from tests.claims.test_shown import line
 
@@ -63,21 +62,13 @@ def test_the_lists_can_be_read_back() -> None:
     assert (rows[1]["value"], rows[1]["cause"], rows[0]["cause"]) == ("nan", "", "")
 
 
-def many(count: int) -> Record:
-    rows: list[dict[str, object]] = [
-        {"net": "a", "image": number, "value": number / 7, "text": "x" * 50, "good": True} for number in range(count)
-    ]
-    return record(rows)
-
-
 def test_the_rows_behind_a_claim_are_few_and_tell_themselves_apart() -> None:
-    measured: Claim = claim()
-    rows = listed.rows_behind(measured, many(30))
+    made: list[dict[str, object]] = [
+        {"net": "a", "image": number, "value": number / 7, "text": "x" * 50, "good": True} for number in range(30)
+    ]
+    rows = listed.rows_behind(claim(), record(made))
     assert rows.columns == ["image", "value"], "columns that are the same in all rows, or long, are left out"
     assert (len(rows.rows), rows.total) == (listed.MOST_ROWS, 30)
     assert rows.rows[:2] == [["0", "0"], ["1", "0.14286"]]
     both = claim(measure=Measure(where={"net": ["a", "b"]}, column="value", reduce="mean"))
     assert listed.rows_behind(both, record(ROWS)).columns == ["net", "good", "value"]
-    assert listed.rows_behind(claim(measure=Measure(where={"net": "z"}, column="value", reduce="mean")), many(3)) == (
-        listed.Rows(columns=["value"], rows=[], total=0)
-    )

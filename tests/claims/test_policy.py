@@ -4,15 +4,14 @@ what fails has a cause.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from functools import cache
-from typing import Any
 
 import pytest
 
 from gradleak import claims, studies
 from gradleak.claims import Line
-from gradleak.claims.judging import among, enough
 from gradleak.claims.model import CAUSES
 from gradleak.runs import records
 from tests.claims.test_shown import line as line_of
@@ -23,6 +22,12 @@ PUBLISHED = {
     "DLG + Ours", "RLG", "RLG as coded", "minimum rule", "row sums", "GradInversion", "as coded", "swarm",
     "lbfgs, then pso", "search",
 }  # fmt: skip
+# What may be negative: the gain of one attack over another, decibels, similarities. And what is at most 1.
+SIGNED = {
+    "over_guess", "over_llg", "low", "lower", "lost", "gain", "identified_gain", "bag_gains", "starts_gain", "psnr",
+    "eight_bit", "image-psnr", "ssim", "least_weight",
+}  # fmt: skip
+SHARES = {"precision", "recall", "f1", "instances"}
 # A label's own error is that of our solver, whatever is searched with the label afterwards.
 OWN = ("label_error",)
 
@@ -49,31 +54,19 @@ def test_a_stand_in_is_never_reproduced() -> None:
 def test_names_of_a_setting_exist() -> None:
     for name in studies.names():
         record = records.recorded(name)
-        known = {*studies.load(name).Parameters.model_fields, *(record.columns if record else ())}
+        known = {*studies.load(name).Parameters.model_fields}.union(*(record.lines if record else ()))
         for claim in claims.load(name):
             setting = claim.setting if isinstance(claim.setting, dict) else {}
             assert {*setting} <= {*known, *claim.used}, f"{name}: {claim.id}"
 
 
-@pytest.mark.parametrize("study", studies.names())
-def test_every_claim_could_be_judged(study: str) -> None:
-    """What a claim needs are valid parameters of its study, and some trial at the paper's scale has what it selects."""
-    loaded, parameters = studies.load(study), studies.parameters(study, "paper")
-    trials, offered = loaded.trials(parameters), parameters.model_dump()
-    for claim in claims.load(study):
-        for name, value in claim.measure.where.items():
-            stated = [inputs[name] for inputs in trials if name in inputs]
-            values = value if isinstance(value, list) else [value]
-            assert not stated or any(among(one, values) for one in stated), f"{claim.id} selects {name} = {value}"
-        assert claim.needs.keys() <= offered.keys(), claim.id
-        loaded.Parameters(**offered | {name: raised(offered[name], need) for name, need in claim.needs.items()})
-
-
-def raised(offered: Any, needed: Any) -> Any:
-    """Return a value of a parameter that meets what a claim needs, starting from the value `offered`."""
-    if isinstance(offered, list):
-        return offered + [one for one in (needed if isinstance(needed, list) else [needed]) if one not in offered]
-    return offered if enough(offered, needed) else needed[0] if isinstance(needed, list) else needed
+def test_every_rule_can_fail() -> None:
+    for claim in claims.load():
+        column = claim.measure.column
+        percent = claim.measure.reduce == "share" or claim.unit == "%"
+        greatest = 100.0 if percent else 1.0 if column in SHARES else math.inf
+        least, most = claim.accepted()
+        assert least > (-math.inf if column in SIGNED else 0.0) or most < greatest, claim.id
 
 
 def test_a_published_method_is_never_better() -> None:
@@ -97,17 +90,8 @@ def test_a_prediction_is_as_old_as_its_record() -> None:
 def test_changes_are_of_a_kind_and_say_when_and_why() -> None:
     changes = [(line.claim.id, change) for line in judged() for change in line.claim.changed]
     kinds = Counter(change.kind for _, change in changes)
-    assert set(kinds) >= {"measure", "rule tightened", "rule corrected", "scale", "written after the run"}
+    assert set(kinds) >= {"measure", "rule tightened", "rule made looser", "scale", "written after the run"}
     assert not [name for name, change in changes if len(change.why) <= 20 or "2026-" not in change.why]
-
-
-def test_a_constant_fails_the_rule_of_draws() -> None:
-    central = [line.claim for line in judged() if line.claim.rule.central]
-    assert len(central) == 4
-    for claim in central:
-        assert isinstance(claim.published, int | float)
-        assert not claim.holds(claim.published, [claim.published] * 100)
-        assert claim.holds(claim.published, [claim.published + n - 50 for n in range(101)])
 
 
 def test_every_claim_that_fails_or_disagrees_has_a_cause_and_no_other() -> None:
@@ -125,13 +109,10 @@ def test_every_claim_that_fails_or_disagrees_has_a_cause_and_no_other() -> None:
     ("changes", "expected"),
     [
         ({}, None),
-        ({"cause": "chance"}, None),
-        ({"published": 9.0}, None),
         ({"published": 9.0, "cause": "chance"}, "chance"),
         ({"published": 9.0, "needs": {"count": 99}}, "too few samples"),
         ({"published": 9.0, "setting": {"net": "z"}}, "a stand-in was measured"),
         ({"published": 9.0, "ours": "prediction"}, "our prediction was wrong"),
-        ({"published": 9.0, "ours": "finding", "cause": "not explained yet"}, "not explained yet"),
     ],
 )
 def test_a_cause_follows_from_the_verdict_or_is_stated(changes: dict[str, object], expected: str | None) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import os
+from pathlib import Path
 
 import pytest
 import torch
 
 from gradleak.runs import gpus, runner
-from tests.checkout import Toy
 
 
 def test_a_choice_of_cards_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,37 +20,22 @@ def test_a_choice_of_cards_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpus.visible() == ["5", "GPU-8d3f", "7"], "CUDA counts up to the first name that is not a card"
 
 
-NOTED = """        with open(os.environ["TOY_TRACE"] + " cards", "a") as file:
-            file.write(f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\\n")
-        # Each of the three processes runs a trial before one ends.
-        while len({line.split()[0] for line in open(os.environ["TOY_TRACE"] + " cards")}) < 3:
-            time.sleep(0.02)
-        from gradleak import devices
-        devices.described = lambda device: "A card, driver 1"
-"""
-# Two cards are pretended where trials are handed out; the processes that run them see the variable.
-SCRIPT = """
-import torch
-from pathlib import Path
-from gradleak import studies
-from gradleak.runs import gpus, experiments, runner
-experiments.resolve_device = lambda device: "cuda"
-torch.cuda.device_count = lambda: 2
-torch.cuda.get_device_name = lambda *_: "A card"
-gpus.folder = lambda: Path("cards").resolve()
-study = studies.load("toy")
-record = runner.run_study(study, studies.parameters(study, "paper", {"samples": 9}), jobs=3)
-print(*(trial.inputs["number"] for trial in record.trials))
-"""
-
-
-@pytest.mark.slow
-def test_every_worker_sees_a_card_of_its_own(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkout.edit("        time.sleep(self.pause)\n", NOTED)
-    monkeypatch.setenv(gpus.VISIBLE, "4,5,6")
-    assert checkout.python(SCRIPT) == " ".join(map(str, range(9))), "no trial is lost"
-    noted = [tuple(line.split()) for line in (checkout.root / "trace cards").read_text().splitlines()]
-    assert len(noted) == 9
-    pairs = set(noted)
-    assert len({process for process, _ in pairs}) == len(pairs), "a process stays on its card"
-    assert Counter(card for _, card in pairs) == {"4": 2, "5": 1}, "three processes share two cards"
+def test_every_process_takes_a_card_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(gpus, "folder", lambda: tmp_path)
+    taken, locks = [], []
+    for _ in range(5):
+        monkeypatch.setenv(gpus.VISIBLE, "4,5")
+        monkeypatch.setattr(gpus, "_own", None)  # as in a new process
+        for _ in range(2):
+            gpus.take()
+        taken.append(os.environ[gpus.VISIBLE])
+        locks.append(gpus._own)
+        if len(locks) == 4:
+            locks[1].release()  # the process with this lock has ended
+    assert taken == ["4", "5", "4", "5", "5"], "a process stays on its card, and the cards are shared evenly"
+    monkeypatch.setattr(gpus, "_own", None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    gpus.take()
+    assert gpus._own is None, "there is nothing to choose"

@@ -14,21 +14,12 @@ nan, inf = math.nan, math.inf
 Pairs = list[tuple[float, float]]
 
 
-@pytest.mark.parametrize(
-    ("outcome", "pairs"),
-    [
-        ("same", [("unique", "unique"), (3, 3), (True, True), (None, None)]),
-        (
-            "differs",
-            [("unique", "ambiguous"), (3, 4), (True, False), (True, 1), (3, 3.0), (None, 0.0), ([1.0], [1.0, 2.0])],
-        ),
-    ],
-)
-def test_texts_counts_and_statuses_are_compared_exactly(outcome: str, pairs: list[tuple[Any, Any]]) -> None:
+def test_texts_counts_and_statuses_are_compared_exactly() -> None:
+    same: list[tuple[Any, Any]] = [("unique", "unique"), (3, 3), (True, True), (None, None)]
+    differs: list[tuple[Any, Any]] = [("unique", "ambiguous"), (3, 4), (True, False), (True, 1), (3, 3.0), (None, 0.0)]
     for kind in (EXACT, measured(), rounding()):
-        for recorded, found in pairs:
-            how = kinds.compared(kind, recorded, found)
-            assert (how.outcome, how.kind) == (outcome, "exact"), (recorded, found)
+        for outcome, pairs in (("same", same), ("differs", differs)):
+            assert {kinds.compared(kind, *pair).outcome for pair in pairs} == {outcome}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +40,6 @@ def test_texts_counts_and_statuses_are_compared_exactly(outcome: str, pairs: lis
             [(2e-7, 8e-6), (8e-6, 2e-7), (2e-7, 0.0), (2e-7, -3e-7), (1e-14, 2e-8), (0.01, 0.02)],
         ),
         (rounding(near=1.0), [], [(0.1, 0.3)], []),
-        (rounding(floor=1e-6), [], [(0.0, 9e-7)], []),
         (
             rounding(decibels=True),
             [],

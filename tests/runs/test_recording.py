@@ -157,14 +157,6 @@ def test_trials_made_elsewhere_are_merged(checkout: Toy, tmp_path: Path) -> None
         recording.merge([file], claims.rules, asked)
 
 
-def test_no_study_has_trials_that_differ_in_their_effort_alone() -> None:
-    for name in studies.names():
-        study = studies.load(name)
-        for profile in ("quick", "paper"):
-            inputs = runner.planned(study, studies.parameters(study, profile))
-            assert len({recording.slot(study, one) for one in inputs}) == len(inputs), name
-
-
 def test_every_record_is_current() -> None:
     recorded = [record for name in studies.names() if (record := records.recorded(name))]
     old = [record.study for record in recorded if golden.state(record) != "current"]

@@ -77,11 +77,7 @@ def test_jobs(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     assert runner.processes(50, 100, "cpu", threads=16) == 1
     monkeypatch.setenv("GRADLEAK_JOBS", "4")
     assert [runner.processes(jobs, 100, "cpu") for jobs in (None, 2)] == [4, 2]
-    for wrong in ("0", "-1", "many"):
-        monkeypatch.setenv("GRADLEAK_JOBS", wrong)
-        with pytest.raises(InputError, match=r"positive number.*"):
-            runner.processes(None, 100, "cpu")
-    with pytest.raises(InputError, match="got 0"):
+    with pytest.raises(InputError, match=r"positive number; got 0"):
         runner.run_study("toy", checkout.parameters(), jobs=0)
 
 

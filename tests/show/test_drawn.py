@@ -14,18 +14,13 @@ from gradleak.show.drawn import (
     arranged,
     bars,
     bound,
-    crossed,
-    dots,
     drawn,
     level,
     lines,
-    only_rows,
     panel,
-    places,
     points,
     powers_of_two,
     proportions,
-    scattered,
     stacked,
 )
 
@@ -117,39 +112,6 @@ def test_panels_of_different_kinds_have_common_labels_once() -> None:
     assert [(axis.get_xlabel(), axis.get_ylabel()) for axis in uneven.axes] == [("", "a"), ("B", "b"), ("B", "c")]
 
 
-def test_bands_show_a_deviation_or_a_column_and_looks_combine_two_words() -> None:
-    looks = crossed(("ours", "theirs"), ("told", "not told"))
-    assert list(looks) == ["ours, told", "ours, not told", "theirs, told", "theirs, not told"]
-    assert looks["ours, told"]["color"] == looks["ours, not told"]["color"] != looks["theirs, told"]["color"]
-    assert looks["ours, told"]["marker"] == looks["theirs, told"]["marker"] != looks["ours, not told"]["marker"]
-    rows = pd.DataFrame({"x": [1, 1, 2, 2], "y": [0.0, 2.0, 1.0, 3.0], "half": [0.5, 0.5, 0.25, 0.25]})
-    for band, low in (("deviation", 1 - np.sqrt(2)), ("half", 0.5)):
-        shown = drawn(rows, lines("x", "y", band=band)).axes[0].collections[0].get_paths()[0].vertices
-        assert shown[:, 1].min() == pytest.approx(low)
-
-
-def test_shifted_lines_stand_beside_labelled_places() -> None:
-    axis = drawn(ROWS, lines("size", "right", by="attack", aside=0.1), places("size", lambda size: f"B {size}")).axes[0]
-    ours, theirs = (line.get_xdata() for line in axis.lines)
-    np.testing.assert_allclose(ours, [-0.05, 0.95, 1.95])
-    np.testing.assert_allclose(theirs, [0.05])
-    assert [label.get_text() for label in axis.get_xticklabels()] == ["B 2", "B 4", "B 8"]
-
-
-def test_dots_have_a_tick_at_their_mean_and_lines_run_from_top_to_bottom() -> None:
-    red = dots("right", "attack", lambda name: "red" if name == "ours" else "0.6")
-    floor = only_rows(level("right", "theirs", upright=True), attack="theirs")
-    axis = drawn(ROWS, red, floor).axes[0]
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["ours", "theirs"]
-    assert axis.yaxis_inverted()
-    ours, mean = axis.collections[:2]
-    assert len(ours.get_offsets()) == 5
-    assert mean.get_offsets().tolist() == [[pytest.approx(0.6), 0.0]]
-    assert axis.lines[0].get_xdata()[0] == 0.25, "the level of the chosen rows"
-    lost = drawn(ROWS.assign(right=np.nan), red).axes[0]
-    assert len(lost.collections) == 2, "no mean of no values"
-
-
 def test_proportions_have_intervals_on_their_lines() -> None:
     mark = proportions(
         "right", "network", by="attack", interval=lambda values: (values.min(), values.max()), aside=0.2,
@@ -159,13 +121,3 @@ def test_proportions_have_intervals_on_their_lines() -> None:
     interval, mean = axis.lines[2:4]
     assert (list(interval.get_xdata()), list(interval.get_ydata())) == ([0.5, 1.0], [0.1, 0.1])
     assert (mean.get_xdata()[0], mean.get_label(), mean.get_color()) == (pytest.approx(2 / 3), "ours", "0.6")
-
-
-def test_scattered_points_are_all_rows_and_tell_their_groups() -> None:
-    mark = scattered("size", "right", by="attack", order=("theirs", "ours", "absent"), looks={"ours": {"color": "0.6"}})
-    axis = drawn(ROWS, mark).axes[0]
-    theirs, ours = axis.lines
-    assert [line.get_label() for line in axis.lines] == ["theirs", "ours"]
-    assert len(ours.get_xdata()) == 5, "no mean of points in the same place"
-    assert (ours.get_color(), ours.get_linestyle()) == ("0.6", "None")
-    assert theirs.get_markersize() > ours.get_markersize()

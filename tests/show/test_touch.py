@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
-
-import pytest
 
 from gradleak.runs import records
 from gradleak.runs.records import Record
-from gradleak.show import figures
 from gradleak.show.touch import InteractiveFigure, ReadingReplay, WordStep
 from gradleak.studies.dang2021 import sentences
 from gradleak.studies.wang2024 import theorem1
-
-STATIC = Path(__file__).parents[2] / "book" / "_static"
 
 
 def recorded(name: str) -> Record:
@@ -41,12 +35,6 @@ def test_the_slider_holds_the_recorded_path() -> None:
     }
     assert data["free"] == 1, "smoothing leaves one entry free"
     assert abs(float(str(data["first"]))) < abs(case["low"]) < abs(case["high"]) < abs(float(str(data["last"])))
-
-
-@pytest.mark.parametrize(("low", "high"), [(-2.0, -8.0), (1.5, float("inf"))])
-def test_a_slider_reaches_beyond_the_interval(low: float, high: float) -> None:
-    first, last = theorem1.slider_ends(low, high)
-    assert 0 < first / low < 1 < last / low < float("inf")
 
 
 def test_the_replay_ends_with_the_recorded_sentence() -> None:
@@ -80,10 +68,3 @@ def test_no_text_ends_the_data_or_the_markup() -> None:
     assert "<i>" not in text
     assert 'aria-label="a &quot;b&quot;"' in text
     assert data_of(figure)["sentence"] == evil
-
-
-def test_the_colours_are_those_of_the_static_figures() -> None:
-    text = (STATIC / "touch.css").read_text()
-    assert set(re.findall(r"--touch-(?:first|wrong|valid|truth|other): (#\w+)", text)) <= {
-        *figures.COLOURS, figures.TRUTH,
-    }  # fmt: skip

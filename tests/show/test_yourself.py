@@ -44,10 +44,9 @@ def test_the_form_knows_the_sizes_and_the_times_that_were_measured() -> None:
     assert sizes["samples"] == SAMPLES
     assert not {"seed", "device"} & set(sizes)
     assert FORM.seconds == 1.0
-    assert FORM.recorded is not None
+    assert "A run with these values took 1" in FORM.html
     untimed = yourself.form(QUICK.model_copy(update={"profile": "custom"}))
     assert untimed.seconds is None
-    assert "the recorded run took" in untimed.times
     contributions = {str(value): yourself.size(value) for value in (8, [1, 2, 3], True, "lenet", 0.5, 0)}
     assert contributions == {"8": 8.0, "[1, 2, 3]": 3.0, "True": 0.0, "lenet": 0.0, "0.5": 0.0, "0": 0.0}
 

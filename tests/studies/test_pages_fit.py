@@ -22,12 +22,11 @@ def test_text_is_parsed(checkout: Toy) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("samples: int", "samples: float", "it has `samples: float`, declared is `samples: int`"),
-        ("samples: int", "sampels: int", "it has `sampels: int`"),
-        ("samples: int = 4  # how many draws\n", "", "it has no `samples`, declared is `samples: int`"),
-        ("  # how many draws", "", "`samples: int = 4` is not stated as in `size: int = 4  # images in a batch`"),
-        ("samples: int = 4", "samples = 4", "`samples = 4` is not stated as in"),
-        ("samples: int = 4", "samples: int = 2 + 2", "the value of `samples: int = 2 \\+ 2` must be written out"),
+        ("samples: int", "samples: float", "`samples` is float there, declared int"),
+        ("samples: int", "sampels: int", "`samples` is missing there, declared int"),
+        ("samples: int = 4  # how many draws\n", "", "`samples` is missing there, declared int"),
+        ("samples: int = 4", "samples = 4", "`samples = 4` must read as `size: int = 4  # what it is`"),
+        ("samples: int = 4", "samples: int = 2 + 2", "`samples: int = 2 \\+ 2` must read as"),
         ("samples: int = 4", "samples: int =", "the cell tagged 'parameters' is not Python"),
     ],
 )

@@ -21,7 +21,6 @@ from gradleak.images import LBFGS, Distance, Prior, match
 from gradleak.images.matching.objective import Kind
 from gradleak.images.presets import preset
 from gradleak.leak import Leak, observe
-from gradleak.runs.fitting import Fixed
 from gradleak.show import figures
 from gradleak.show.drawn import drawn, grouped, level, lines, named_lines, proportions
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
@@ -35,6 +34,8 @@ VARIATION = {"untrained": 1e-2, "trained": 1e-3}
 POINTS, SHOWN, DRAWS = 20, 6, 4000
 # The PSNR (dB) that equal images have in a mean.
 TOP = 200.0
+# The side in pixels of the smallest image that the AlexNet of LPIPS accepts.
+LPIPS_SIDE = 31
 # The end of the name of a run without line search.
 FULL = ", full steps"
 # The optimisers in tables and figures: Adam and full L-BFGS steps are the paper's.
@@ -62,7 +63,7 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return LeNet in each stage of training, with its private images."""
-        return [Fixed(**vars(one), lpips=1) for one in lenets(self.dataset, self.stages)]
+        return lenets(self.dataset, self.stages, LPIPS_SIDE)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
@@ -264,9 +265,9 @@ def _lenet(dataset: str, stage: Stage) -> AttackedNetwork:
     return AttackedNetwork(dataset=dataset, network="lenet", stage=stage)
 
 
-def lenets(dataset: str, stages: Sequence[Stage]) -> list[Sees]:
-    """Return LeNet in each stage of training, with its private images."""
-    return [_lenet(dataset, stage).sees for stage in stages]
+def lenets(dataset: str, stages: Sequence[Stage], least: int = 0) -> list[Sees]:
+    """Return LeNet in each stage of training, with its private images, whose side is at least `least` pixels."""
+    return [replace(_lenet(dataset, stage).sees, least=least) for stage in stages]
 
 
 def paired(rows: Sequence[Columns], pairs: Sequence[tuple[str, str]], seed: int) -> Iterator[Columns]:

@@ -20,7 +20,6 @@ from gradleak import auditing, claims, data, defenses, models, studies
 from gradleak.auditing import loading
 from gradleak.errors import GradleakError, MissingData, unknown
 from gradleak.leak import Leak
-from gradleak.runs.fitting import Fixed
 from gradleak.show.drawn import crossed, drawn, lines, places, scattered
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
@@ -62,7 +61,7 @@ class Parameters(studies.Parameters):
     def sees(self) -> list[Sees]:
         """Return the networks that are given by name, and the images that they see."""
         own = [name for name in self.model if ":" not in name]
-        return [Fixed(name, self.data, channels=3, side=32, classes=10) for name in own]
+        return [Sees(name, self.data, channels=3, side=32, classes=10) for name in own]
 
     @field_validator("model", "defenses")
     @classmethod

@@ -17,7 +17,6 @@ from pydantic import Field
 
 from gradleak import claims, data
 from gradleak.images import LevenbergMarquardt, match, trace_convolutional
-from gradleak.runs.fitting import Fixed
 from gradleak.show import figures
 from gradleak.show.aggregate import decibels, select
 from gradleak.show.drawn import drawn
@@ -80,7 +79,7 @@ class Parameters(matched_runs.Parameters):
     def sees(self) -> list[Sees]:
         """Return LeNet in each state, and the images that it sees."""
         stages = [*self.stages, *(start.stage for start in self.second_order_starts)]
-        return [Fixed(**vars(one), lpips=1) for one in matched_runs.lenets(self.dataset, stages)]
+        return matched_runs.lenets(self.dataset, stages, matched_runs.LPIPS_SIDE)
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield the rows of Table 3 as published, from many starts, and without line search; then second order."""

@@ -29,7 +29,6 @@ from gradleak.leak import Leak, observe
 from gradleak.models import training
 from gradleak.models.language_training import LanguageRecipe
 from gradleak.precision import PRECISIONS
-from gradleak.runs.fitting import Fixed
 from gradleak.sequences import batch_of, read_sentences
 from gradleak.show import figures
 from gradleak.show.aggregate import aggregate, among, mean, select
@@ -114,7 +113,7 @@ class Parameters(studies.Parameters):
         """Return the networks and the images that they see."""
         # Labels of batches are always counted in LeNet-5. The auxiliary samples are drawn from all classes; with twenty
         # per class on average, no class is left out.
-        counted = Fixed("lenet5", self.dataset, classes=OTHERS // 20)
+        counted = Sees("lenet5", self.dataset, classes=OTHERS // 20)
         return [Sees(one.network, self.dataset) for one in self.networks] + [counted]
 
     def experiments(self) -> Iterator[Experiment]:
