@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from gradleak import metrics
-from gradleak.book.stopping import NOTE, measured, words
+from gradleak.book.stopping import NOTE, stopped
 from gradleak.runs import records
 from gradleak.runs.records import Record
 from gradleak.show.summary import Leaks
@@ -14,8 +14,6 @@ from gradleak.show.tables import MISSING
 from gradleak.studies import Study
 from gradleak.studies.shared.outcomes import Outcome
 
-# The number of defences that are named for an attack.
-MOST = 2
 EXACTNESS = (
     "*How exactly*: numbers in dB are the peak signal-to-noise ratio (PSNR) of the images; from about "
     f"{metrics.INDISTINGUISHABLE:.0f} dB on, an image can hardly be distinguished from the original; ± is the standard "
@@ -44,17 +42,6 @@ def text(ordered: list[Study], outcomes: Sequence[Outcome]) -> str:
     notes = f"{EXACTNESS} {NOTE} {_times([record for _, record, _ in shown])}"
     table = f"{head}:class: gradleak-table leaks\n\n" + "\n".join(lines) + "\n:::\n"
     return f"{table}\n{{.gradleak-notes}}\n{notes}\n"
-
-
-def stopped(leaks: Leaks, page: str, outcomes: Sequence[Outcome]) -> str:
-    """Return the defences that stop the attack of a page's row, in Markdown."""
-    found, failed = measured(leaks, page, outcomes)
-    between = "; or " if found else "; "
-    groups: dict[str, list[str]] = {}
-    for one in found[:MOST] or failed:
-        groups.setdefault(one.setting(leaks, page), []).append(one.text if found else words(one.most))
-    text = between.join(f"{between.join(texts)} ({setting})" for setting, texts in groups.items())
-    return ("none of those measured: " * (not found) + text) if text else "not measured"
 
 
 def _times(shown: Sequence[Record]) -> str:
