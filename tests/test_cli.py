@@ -156,7 +156,7 @@ def test_verify_says_what_holds_by_its_exit_code(toy: Study, capsys: pytest.Capt
     assert code == 0
     (claim,) = json.loads(out)
     assert claim["verdict"] == "reproduced"
-    assert claim["recorded_value"] == 6
+    assert claim["value"] == 6
     call(capsys, "record", "toy", "--jobs", "1")
     code, _, err = call(capsys, "verify")
     assert code == 1

@@ -1,4 +1,4 @@
-"""Pack what is kept for good: sources with records, the built book and its PDF, with checksums, in one zip file.
+"""Pack what is kept for good: sources with records, the built book and its PDF, in one zip file.
 
 `CITATION.cff` is the one place of the title, the authors and the abstract, and Zenodo reads it. The
 manifest of CODECHECK (https://codecheck.org.uk/spec/config/1.0/) is made from it and from the records.
@@ -24,7 +24,7 @@ from gradleak.runs.records import Record
 from gradleak.show.tables import duration
 from gradleak.storage import write_whole
 
-MANIFEST, CITATION, SUMS = "codecheck.yml", "CITATION.cff", "SHA256SUMS"
+MANIFEST, CITATION = "codecheck.yml", "CITATION.cff"
 # What a check must produce beside the records.
 MADE = {
     "_build/html/book/index.html": "The book, by `make book`: every figure, table and verdict from the records.",
@@ -95,36 +95,30 @@ def write_codecheck() -> Path:
 def write(out: Path | None = None) -> list[str]:
     """Write the archive of the last commit and of the built book, and return what it holds in lines.
 
-    Its files are sorted, and dated as the commit, so that the same content gives the same zip file.
+    All files are dated as the commit, so that the same content gives the same zip file.
 
     Args:
         out: The zip file; by default gradleak-VERSION.zip in _build.
     """
     root, top = paths.root(), f"gradleak-{citation()['version']}"
-    file, missing = out or root / "_build" / f"{top}.zip", []
-    names = _git("ls-files", "-z").decode().split("\0")[:-1]
+    file, lines = out or root / "_build" / f"{top}.zip", []
     if (root / MANIFEST).read_text("utf-8") != codecheck():
         raise InputError(f"{MANIFEST} is not up to date: run `gradleak archive --codecheck` and commit the file")
     if _git("status", "--porcelain").strip():
         raise InputError("the archive holds the last commit, and there are changes: commit or undo them")
-    for place, command in BUILT.items():
-        made = [one for one in (root / place, *(root / place).rglob("*")) if one.is_file()]
-        names += [one.relative_to(root).as_posix() for one in made]
-        missing += [f"not in it, because it is not built: {place} (`{command}` makes it)"] if not made else []
-    files = {name: (root / name).read_bytes() for name in sorted(names)}
-    sums = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items()]
-    files[SUMS] = "".join(sums).encode()
+    packed = io.BytesIO(_git("archive", "--format=zip", f"--prefix={top}/", "HEAD"))
     date = time.gmtime(int(_git("log", "-1", "--format=%ct")))[:6]
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for name, content in sorted(files.items()):
-            entry = zipfile.ZipInfo(f"{top}/{name}", date)
-            # A shell script begins with "#!" and stays executable.
-            entry.external_attr = (0o100755 if content.startswith(b"#!") else 0o100644) << 16
-            archive.writestr(entry, content, zipfile.ZIP_DEFLATED, compresslevel=9)
+    with zipfile.ZipFile(packed, "a", zipfile.ZIP_DEFLATED) as archive:
+        for place, command in BUILT.items():
+            made = sorted(one for one in (root / place, *(root / place).rglob("*")) if one.is_file())
+            for one in made:
+                entry = zipfile.ZipInfo(f"{top}/{one.relative_to(root).as_posix()}", date)
+                archive.writestr(entry, one.read_bytes(), zipfile.ZIP_DEFLATED)
+            lines += [] if made else [f"not in it, because it is not built: {place} (`{command}` makes it)"]
+        count = len(archive.namelist())
     write_whole(file, lambda stream: stream.write(packed.getvalue()))
     digest = hashlib.sha256(packed.getvalue()).hexdigest()
-    return [f"archive  {file}  ({len(files)} files)", f"sha256   {digest}", *missing]
+    return [f"archive  {file}  ({count} files)", f"sha256   {digest}", *lines]
 
 
 def _git(*words: str) -> bytes:

@@ -47,14 +47,12 @@ class Entry:
         inputs: The inputs of the trial.
         seconds: The expected time on one thread of a CPU; None if nothing alike is recorded.
         decides: The claims that are decided when this trial and all before it have ended.
-        helps: The number of further claims to which the trial contributes.
     """
 
     study: str
     inputs: Columns
     seconds: float | None
     decides: tuple[str, ...]
-    helps: int
 
     @property
     def gpu_seconds(self) -> float | None:
@@ -70,7 +68,6 @@ class Entry:
             "CPU": "unknown" if self.seconds is None else duration(self.seconds),
             "GPU": "unknown" if self.gpu_seconds is None else duration(self.gpu_seconds),
             "claims decided": f"{len(self.decides)}",
-            "helps to decide": f"{self.helps}",
         }
 
 
@@ -143,8 +140,7 @@ def _of_study(study: Study) -> list[tuple[float, Entry]]:
             done.add(place)
             ended = tuple(claim for claim, places in left.items() if places <= done)
             left = {claim: places for claim, places in left.items() if claim not in ended}
-            helps = sum(place in places for places in left.values())
-            entries.append((least, Entry(study.name, missing[place], seconds[place], ended, helps)))
+            entries.append((least, Entry(study.name, missing[place], seconds[place], ended)))
     return entries
 
 
@@ -255,7 +251,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the file for finished trials")
     asked_for = parser.parse_args()
     listed = json.loads(asked_for.queue.read_text("utf-8"))
-    entries = [Entry(one["study"], one["inputs"], None, (), 0) for one in listed]
+    entries = [Entry(one["study"], one["inputs"], None, ()) for one in listed]
     for line in run(entries, minutes=asked_for.minutes, jobs=asked_for.jobs, out=asked_for.out, say=print):
         print(line)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import distributed
 import pytest
 
-from gradleak.book import PATIENCE
 from gradleak.errors import GradleakError
 from gradleak.runs import records, runner
 from tests.checkout import PAUSE, WAITING, Toy
@@ -51,35 +51,6 @@ def started(checkout: Toy, threads: int = 1, workers: int = 2) -> Iterator[tuple
             process.wait()
 
 
-# A client that waits long for a scheduler to answer, and not at all for one that went away to come back.
-CLIENT = """
-import distributed
-from gradleak.__main__ import main
-
-reconnect = distributed.Client._reconnect
-
-async def give_up(client):
-    client._timeout = 0
-    await reconnect(client)
-
-distributed.Client._reconnect = give_up
-main()
-"""
-
-
-def gradleak(checkout: Toy, *words: str) -> subprocess.Popen[str]:
-    connect = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": f"{PATIENCE}s"}
-    return subprocess.Popen(
-        [sys.executable, "-c", CLIENT, *words], env=os.environ | connect | {"PYTHONPATH": str(checkout.root)},
-        cwd=checkout.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
-def until_kept(running: subprocess.Popen[str], checkout: Toy, count: int) -> None:
-    wait_until(lambda: running.poll() is not None or len(checkout.kept()) >= count)
-    assert running.poll() is None, running.communicate()
-
-
 def alone(checkout: Toy) -> str:
     """Run the toy in this process, with a cache of its own, and return its record's digest."""
     with pytest.MonkeyPatch.context() as patch:
@@ -87,39 +58,46 @@ def alone(checkout: Toy) -> str:
         return runner.run_study("toy", checkout.parameters(), jobs=1).digest()
 
 
-def test_a_worker_may_be_killed(checkout: Toy) -> None:
-    checkout.edit(PAUSE, WAITING)
-    out = checkout.root / "out"
-    with started(checkout) as (address, processes):
-        running = gradleak(checkout, "run", "toy", "--out", str(out), "--cluster", address)
-        until_kept(running, checkout, 1)
-        processes[1].send_signal(signal.SIGKILL)
-        checkout.go.touch()
-        _, said = running.communicate(timeout=PATIENCE)
-        assert running.returncode == 0, said
-        assert records.read(out / "toy.json").digest() == alone(checkout)
+@contextlib.contextmanager
+def meanwhile(condition: Callable[[], object], act: Callable[[], object]) -> Iterator[None]:
+    """Act once a condition holds, while the block runs."""
+
+    def wait() -> None:
+        wait_until(condition)
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    yield
+    thread.join()
 
 
-def test_a_scheduler_that_goes_away_is_one_line_and_the_next_run_goes_on(
-    checkout: Toy, capsys: pytest.CaptureFixture[str]
+def test_a_worker_may_be_killed_and_without_its_scheduler_a_run_ends_in_one_line(
+    checkout: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkout.edit(PAUSE, WAITING)
-    command = ("record", "toy", "--profile", "quick")
+    command, record = ("record", "toy", "--profile", "quick"), records.file_of("toy")
+
+    def kill_a_worker() -> None:
+        processes[1].kill()
+        checkout.go.touch()
+
+    async def give_up(client: Any) -> None:
+        client._timeout = 0
+        await reconnect(client)
+
+    reconnect = distributed.Client._reconnect
+    monkeypatch.setattr(distributed.Client, "_reconnect", give_up)  # a scheduler that went away does not come back
     with started(checkout) as (address, processes):
-        running = gradleak(checkout, *command, "--cluster", address)
-        until_kept(running, checkout, 2)
-        processes[0].send_signal(signal.SIGKILL)
-        _, said = running.communicate(timeout=PATIENCE)
+        with meanwhile(checkout.kept, kill_a_worker):
+            assert call(capsys, *command, "--cluster", address)[0] == 0
+        assert records.read(record).digest() == alone(checkout)
+        checkout.go.unlink()
+        with meanwhile(lambda: 4 in checkout.traced, processes[0].kill):
+            code, _, said = call(capsys, *command, "-p", "samples=6", "--cluster", address)
     told = "finished trials are kept, and the same command goes on from there"
-    line = f"gradleak: the Dask scheduler at '{address}' went away; {told}\n"
-    assert (running.returncode, said) == (2, line)
-    kept = records.file_of("toy")
-    assert records.read(kept).size == "2 of 4 trials"
-    checkout.go.touch()
-    checkout.trace.unlink()
-    assert call(capsys, *command, "--jobs", "1")[0] == 0
-    assert checkout.traced == [2, 3], "what was kept does not run again"
-    assert records.read(kept).digest() == alone(checkout)
+    assert (code, said.splitlines()[-1]) == (2, f"gradleak: the Dask scheduler at '{address}' went away; {told}")
+    assert records.read(record).size == "4 of 6 trials"
 
 
 def test_record_and_book_take_a_cluster(
