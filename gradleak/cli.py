@@ -155,23 +155,18 @@ def book(
 
 
 @app.command()
-def archive(
-    out: Annotated[Path | None, Option(help="The zip file; default: in _build.")] = None,
-    codecheck: Annotated[bool, Option("--codecheck", help="Only write codecheck.yml.")] = False,
-) -> None:
+def archive(out: Annotated[Path | None, Option(help="The zip file; default: in _build.")] = None) -> None:
     """Pack sources, records, the built book and its PDF into one zip file."""
     from gradleak.book import archive as packing
 
-    _say([f"manifest {packing.write_codecheck()}"] if codecheck else packing.write(out))
+    _say(packing.write(out))
 
 
 @app.command()
 def verify(
     study: Annotated[list[str] | None, Argument(help="Studies to verify; default: all.")] = None,
     as_json: Annotated[bool, Option("--json", help="Print JSON, with the fields of the book's claims.json.")] = False,
-    outdated: Annotated[
-        bool, Option("--outdated", help="Only list the records that today's code would change; fail if any.")
-    ] = False,
+    outdated: Annotated[bool, Option("--outdated", help="Only list records that today's code would change.")] = False,
 ) -> None:
     """Show each claim's published and measured values; fail if a claim fails at the scale that it needs."""
     from gradleak import claims, studies
@@ -248,17 +243,11 @@ def record(
     parameter: Settings = None,
     profile: Profile = "paper",
     part: Annotated[str | None, Option(help="Run all trials of this part, and no others.")] = None,
-    undecided: Annotated[
-        bool, Option("--undecided", help="Run the trials that decide most claims per second, of all studies.")
-    ] = False,
-    merge: Annotated[
-        list[Path] | None, Option(metavar="FILE", help="Add the trials in this file; may be repeated.")
-    ] = None,
+    undecided: Annotated[bool, Option("--undecided", help="Run the trials that decide most claims a second.")] = False,
+    merge: Annotated[list[Path] | None, Option(metavar="FILE", help="Add a file's trials; may be repeated.")] = None,
     minutes: Annotated[float | None, Option(help="Stop after this time in minutes.")] = None,
     dry_run: Annotated[bool, Option("--dry-run", help="With --undecided: only list the trials.")] = False,
-    out: Annotated[
-        Path | None, Option(metavar="FILE", help="With --undecided: append trials to this file instead.")
-    ] = None,
+    out: Annotated[Path | None, Option(metavar="FILE", help="With --undecided: append trials to this file.")] = None,
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:
@@ -296,20 +285,13 @@ def record(
 @app.command()
 def audit(
     model: Annotated[str, Argument(help="MODULE:FUNCTION that makes the model, or a network's name.")],
-    samples: Annotated[
-        str | None, Option("--data", help="A dataset's name, a folder of images, an .npz or MODULE:FUNCTION.")
-    ] = None,
+    samples: Annotated[str | None, Option("--data", help="A dataset, a folder, an .npz or MODULE:FUNCTION.")] = None,
     size: Annotated[int | None, Option(help="Side of the images in pixels (4 … 2048).")] = None,
     batch_size: Annotated[str, Option(metavar="1,4,16", help="Batch sizes.")] = "1,4",
     labels: Annotated[str | None, Option(help="The client's labels: onehot, smoothing/0.1 or mixup.")] = None,
     defense: Annotated[str, Option(metavar="none,clip/1", help="Defences.")] = "none",
     precision: Annotated[
-        str | None,
-        Option(
-            metavar="tf32,bf16",
-            help="The client's precision: float32, tf32, tf32-matmul, bfloat16 (bf16), float16 (fp16); "
-            "default: the type of the model's parameters.",
-        ),
+        str | None, Option(help="The client's: float32, tf32, tf32-matmul, bf16 or fp16; default: the model's.")
     ] = None,
     loss: Annotated[str, Option(help="Loss: cross-entropy, focal or binary.")] = "cross-entropy",
     out: Annotated[Path, Option(help="Folder for the report.")] = Path("report"),
@@ -317,8 +299,7 @@ def audit(
     memory: Annotated[float | None, Option(metavar="GB", help="Memory limit; default: most.")] = None,
     no_images: Annotated[bool, Option("--no-images", help="Keep no private or recovered images.")] = False,
     fail_above: Annotated[
-        list[str] | None,
-        Option(metavar="MEASURE=LIMIT", help="Exit with 1 if the measure is above the limit; 2: it was not attacked."),
+        list[str] | None, Option(metavar="MEASURE=LIMIT", help="Exit with 1 above the limit, with 2 if not attacked.")
     ] = None,
     allow_not_attacked: Annotated[
         bool, Option("--allow-not-attacked", help="Let --fail-above pass if its measure was not attacked.")
@@ -398,12 +379,10 @@ def claims(study: Annotated[str | None, Argument(help="One study; default: all."
 def hunt(
     family: Annotated[list[str] | None, Argument(help="Families of attacks to test; default: all.")] = None,
     minutes: Annotated[float, Option(help="Time in minutes.")] = 5.0,
-    rounds: Annotated[int | None, Option(min=1, help="Number of seeds for each attack, instead of --minutes.")] = None,
+    rounds: Annotated[int | None, Option(min=1, help="Seeds for each attack, instead of --minutes.")] = None,
     seed: Annotated[int | None, Option(help="First seed; default: a random one.")] = None,
     kept: Annotated[Path, Option(help="File for the outcomes; a later hunt continues it.")] = Path("runs/hunt.jsonl"),
-    strict: Annotated[
-        bool, Option("--strict", help="Fail if a certificate is wrong although all assumptions hold.")
-    ] = False,
+    strict: Annotated[bool, Option("--strict", help="Fail on a wrong certificate if all assumptions hold.")] = False,
 ) -> None:
     """Search for wrong certificates on random clients that meet all assumptions or violate one of them."""
     from gradleak import hunting

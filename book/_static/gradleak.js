@@ -28,7 +28,8 @@ document.addEventListener("DOMContentLoaded", () => {
   for (const image of document.querySelectorAll(".bd-article :is(figure, .cell_output) img")) {
     if (image.closest("a") || image.src.startsWith("data:")) continue
     const link = Object.assign(document.createElement("a"), { href: image.src, title: "Enlarge" })
-    image.replaceWith(link)
-    link.append(image)
+    const shown = image.closest("picture") ?? image
+    shown.replaceWith(link)
+    link.append(shown)
   }
 })

@@ -21,10 +21,13 @@ document.addEventListener("DOMContentLoaded", () => {
   Search.query = asked => {
     const first = asked.replace(/\s*,\s*/g, " "), words = splitQuery(first).map(word => word.toLowerCase())
     const other = words.map(respelled).join(" ")
-    const searches = [first, ...other === words.join(" ") ? [] : [other]], results = new Map()
+    const searches = [first, ...other === words.join(" ") ? [] : [other]]
+    const results = new Map(), used = []
     for (const text of searches) {
       const parsed = Search._parseQuery(text)
-      for (const result of Search._performSearch(...parsed)) {
+      const found = Search._performSearch(...parsed)
+      if (found.length) used.push(text)
+      for (const result of found) {
         const [page, title, anchor, , score] = result, key = page + anchor
         const section = anchor ? [title.split(" > ").pop()] : []
         if (!(results.get(key)?.score >= score))
@@ -40,8 +43,8 @@ document.addEventListener("DOMContentLoaded", () => {
       item.append(Object.assign(document.createElement("p"), { className: "context", textContent: text }))
     }
     // Pages mark the words of all searches.
-    Search._parseQuery(searches.join(" "))
+    Search._parseQuery(used.join(" "))
     _finishSearch(results.size)
-    if (searches.length > 1) Search.status.append(` Searched for as well: “${other}”.`)
+    if (used.includes(other) && other !== first) Search.status.append(` Searched for as well: “${other}”.`)
   }
 })

@@ -54,7 +54,7 @@ def write_pdf(html: Path, file: Path) -> int:
     return len(writer.pages)
 
 
-def _reading_order(html: Path) -> Iterator[str]:
+def _reading_order(html: Path) -> Iterator[Path]:
     """Yield the book's pages in reading order, by following each page's link to the next page."""
     page: Path | None = html.resolve() / "book" / "index.html"
     while page:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import distributed
 import pytest
 
+from gradleak.book import PATIENCE
 from gradleak.errors import GradleakError
 from gradleak.runs import records, runner
 from tests.checkout import PAUSE, WAITING, Toy
@@ -58,46 +59,66 @@ def alone(checkout: Toy) -> str:
         return runner.run_study("toy", checkout.parameters(), jobs=1).digest()
 
 
-@contextlib.contextmanager
-def meanwhile(condition: Callable[[], object], act: Callable[[], object]) -> Iterator[None]:
-    """Act once a condition holds, while the block runs."""
+# A client that waits long for a scheduler to answer, and not at all for one that went away to come back.
+CLIENT = """
+import distributed
+from gradleak.__main__ import main
 
-    def wait() -> None:
-        wait_until(condition)
-        act()
+reconnect = distributed.Client._reconnect
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    yield
-    thread.join()
+async def give_up(client):
+    client._timeout = 0
+    await reconnect(client)
+
+distributed.Client._reconnect = give_up
+main()
+"""
 
 
-def test_a_worker_may_be_killed_and_without_its_scheduler_a_run_ends_in_one_line(
-    checkout: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def gradleak(checkout: Toy, *words: str) -> subprocess.Popen[str]:
+    connect = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": f"{PATIENCE}s"}
+    return subprocess.Popen(
+        [sys.executable, "-c", CLIENT, *words], env=os.environ | connect | {"PYTHONPATH": str(checkout.root)},
+        cwd=checkout.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_a_worker_may_be_killed(checkout: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     checkout.edit(PAUSE, WAITING)
-    command, record = ("record", "toy", "--profile", "quick"), records.file_of("toy")
 
     def kill_a_worker() -> None:
+        wait_until(checkout.kept)
         processes[1].kill()
         checkout.go.touch()
 
-    async def give_up(client: Any) -> None:
-        client._timeout = 0
-        await reconnect(client)
-
-    reconnect = distributed.Client._reconnect
-    monkeypatch.setattr(distributed.Client, "_reconnect", give_up)  # a scheduler that went away does not come back
     with started(checkout) as (address, processes):
-        with meanwhile(checkout.kept, kill_a_worker):
-            assert call(capsys, *command, "--cluster", address)[0] == 0
-        assert records.read(record).digest() == alone(checkout)
-        checkout.go.unlink()
-        with meanwhile(lambda: 4 in checkout.traced, processes[0].kill):
-            code, _, said = call(capsys, *command, "-p", "samples=6", "--cluster", address)
+        killing = threading.Thread(target=kill_a_worker, daemon=True)
+        killing.start()
+        assert call(capsys, "record", "toy", "--profile", "quick", "--cluster", address)[0] == 0
+        killing.join()
+    assert records.read(records.file_of("toy")).digest() == alone(checkout)
+
+
+def test_a_scheduler_that_goes_away_is_one_line_and_the_next_run_goes_on(
+    checkout: Toy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkout.edit(PAUSE, WAITING)
+    command = ("record", "toy", "--profile", "quick")
+    with started(checkout) as (address, processes):
+        running = gradleak(checkout, *command, "--cluster", address)
+        wait_until(lambda: running.poll() is not None or len(checkout.kept()) >= 2)
+        processes[0].send_signal(signal.SIGKILL)
+        _, said = running.communicate(timeout=PATIENCE)
     told = "finished trials are kept, and the same command goes on from there"
-    assert (code, said.splitlines()[-1]) == (2, f"gradleak: the Dask scheduler at '{address}' went away; {told}")
-    assert records.read(record).size == "4 of 6 trials"
+    line = f"gradleak: the Dask scheduler at '{address}' went away; {told}\n"
+    assert (running.returncode, said) == (2, line)
+    kept = records.file_of("toy")
+    assert records.read(kept).size == "2 of 4 trials"
+    checkout.go.touch()
+    checkout.trace.unlink()
+    assert call(capsys, *command, "--jobs", "1")[0] == 0
+    assert checkout.traced == [2, 3], "what was kept does not run again"
+    assert records.read(kept).digest() == alone(checkout)
 
 
 def test_record_and_book_take_a_cluster(

@@ -14,13 +14,6 @@ from tests.checkout import CLAIMS, Toy
 MORE = (
     CLAIMS
     + """
-- id: toy-setting
-  place: Table 1, row 2
-  statement: The paper's scale is two
-  measure: {where: {word: b}, column: value, reduce: sum}
-  rule: {at_least: 0}
-  needs: {samples: 6}
-  setting: {scale: 2}
 - id: toy-ours
   place: Table 1
   statement: Numbers are few
@@ -28,13 +21,13 @@ MORE = (
   rule: {at_most: 3}
   needs: {samples: 4}
   ours: prediction
-- id: toy-absent
+- id: toy-more
   place: Table 1
-  statement: A word that no run has
-  measure: {where: {word: c}, column: value, reduce: sum}
-  rule: {at_most: 3}
+  statement: There are more numbers
+  measure: {where: {word: b}, column: value, reduce: sum}
+  rule: {at_least: 0}
+  needs: {samples: 6}
   setting: any
-  stand_in: No run has it.
 """
 )
 FIGURE = """import matplotlib.pyplot as plt
@@ -49,11 +42,11 @@ def test_each_claim_in_words(checkout: Toy) -> None:
     checkout.claims.write_text(MORE)
     summary = rerun.summary(checkout.load(), runner.run_study("toy", checkout.parameters()))
     assert [row["verdict of this run"] for row in summary.rows] == [
-        "holds", "agrees, not judged", "not measured", "fails",
+        "holds", "agrees, not judged", "fails",
     ]  # fmt: skip
     assert summary.rows[-1]["claim"] == "Numbers are few", "the papers' claims come first"
     assert summary.sentences == [
-        "3 claims of the paper: 1 'holds'; 1 'agrees, not judged'; 1 'not measured'.",
+        "2 claims of the paper: 1 'holds'; 1 'agrees, not judged'.",
         "1 claim of our own: 1 'fails'.",
         rerun.NOT_JUDGED,
         "All parameters have the page's own values.",

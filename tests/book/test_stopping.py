@@ -117,12 +117,6 @@ def test_a_client_that_rounds_more_counts_against_rounding(precision: str, refut
     assert (named([seems, outcome(client=precision, **ALL)]) == []) == refuted
 
 
-@pytest.mark.parametrize(("value", "stops"), [(-math.inf, True), (19.9, True), (20.0, False)])
-def test_images_are_stopped_below_twenty_decibels(value: float, stops: bool) -> None:
-    one = outcome(leak="images", unit="dB", defense="gaussian/1", cosine=0.5, value=value)
-    assert bool(named([one], replace(ROW, kind="images"))) == stops
-
-
 def test_layers_that_are_not_sent_are_not_compared_by_the_cosine_of_the_rest() -> None:
     behind = [
         outcome(defense="withheld/recurrent", cosine=1.0, **NOTHING),
