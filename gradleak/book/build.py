@@ -19,7 +19,7 @@ from gradleak import paths, studies
 from gradleak.book import generated, pages
 from gradleak.book.pages import PageRun
 from gradleak.errors import GradleakError
-from gradleak.runs import code, gpus, progress, records, runner
+from gradleak.runs import code, progress, records, runner
 from gradleak.studies import Study
 
 # What the HTML is made from: the book's files and pages, and files of measurements, which may be absent.
@@ -97,8 +97,7 @@ def run_pages(
     # Pages that run one by one have all jobs for their trials.
     at_once = runner.processes(jobs, max(1, len(waiting)), "cpu")
     alone = at_once == 1
-    shared = None if alone else (gpus.visible(), gpus.folder())
-    work = (joblib.delayed(_attempt)(study.name, profile, jobs if alone else 1, cluster, shared) for study in waiting)
+    work = (joblib.delayed(_attempt)(study.name, profile, jobs if alone else 1, cluster) for study in waiting)
     try:
         # The pages use all cores, so each gets a single thread.
         with contextlib.nullcontext() if alone else joblib.parallel_config("loky", inner_max_num_threads=1):
@@ -113,19 +112,14 @@ def run_pages(
         raise GradleakError("a page's process ended without an error message: was there too little memory?") from error
     finally:
         if not alone:
-            get_reusable_executor().shutdown()  # the workers' memory and GPUs are free again
+            get_reusable_executor().shutdown()  # the workers' memory is free again
     if failed:
         raise GradleakError(f"{len(failed)} of {len(ordered)} pages failed: {', '.join(failed)}; see the errors above")
     return {study.name: runs[study.name] for study in ordered}
 
 
-def _attempt(
-    name: str, profile: str, jobs: int | None, cluster: str | None, shared: tuple[list[str], Path] | None
-) -> tuple[str, PageRun | GradleakError]:
-    """Run a changed page in this process, which first takes one of the GPUs in `shared` if pages run in parallel."""
-    if shared:
-        # The page's kernel inherits the chosen GPU through the environment.
-        gpus.take(*shared)
+def _attempt(name: str, profile: str, jobs: int | None, cluster: str | None) -> tuple[str, PageRun | GradleakError]:
+    """Run a changed page in this process."""
     study = studies.load(name)
     # The progress bars of pages that run in parallel would overwrite each other.
     with progress.quiet() if jobs == 1 else contextlib.nullcontext():

@@ -59,8 +59,9 @@ def draw() -> Figure:
     if batch is None or convolutional is None:
         return figures.nothing("the records of the pictures are missing")
     figures.style()
-    figure: Any = plt.figure(figsize=(12, 5.4), layout="constrained")
-    above, lower = figure.subfigures(2, 1, height_ratios=[1, 2.05])
+    figure = plt.figure(figsize=(12, 5.4), layout="constrained")
+    grid: Any = figure
+    above, lower = grid.subfigures(2, 1, height_ratios=[1, 2.05])
     left, right = lower.subfigures(1, 2)
     row = batch.frame().dropna(subset="picture").iloc[0]
     private, _, closed = np.split(mosaics.unpacked(row["picture"]), 3)
