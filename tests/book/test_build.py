@@ -81,7 +81,8 @@ def test_pages_are_run_once_and_stale_ones_removed(
     }.items():
         assert words in made[name].read_text()
     assert "{doc}" not in made["attacks.md"].read_text(), "no page of an attack is there"
-    assert Image.open(made["gallery/toy.png"]).width == gallery.WIDTH
+    with Image.open(made["gallery/toy.png"]) as picture:
+        assert picture.width == gallery.WIDTH
     assert records.read(paths.executed() / "toy2020" / "toy.json").study == "toy"
     build.build(jobs=1)  # jupyter-book would have no exit code left
     assert "[1/1] toy2020/toy: unchanged" in capsys.readouterr().out
