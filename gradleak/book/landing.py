@@ -19,6 +19,10 @@ EXACTNESS = (
     f"{metrics.INDISTINGUISHABLE:.0f} dB on, an image can hardly be distinguished from the original; ± is the standard "
     "deviation. The L1 error of a label is the sum of the absolute errors of its entries."
 )
+TIMES = (
+    "*Time*: the mean or median of the CPU time of one attack or, where marked, of the elapsed time, on the machine "
+    "that the table of provenance at the foot of the page names."
+)
 
 
 def text(ordered: list[Study], outcomes: Sequence[Outcome]) -> str:
@@ -28,31 +32,15 @@ def text(ordered: list[Study], outcomes: Sequence[Outcome]) -> str:
         ordered: The studies.
         outcomes: The outcomes of all pages, from which the defences that stop attacks are found.
     """
-    shown = [
-        (study, record, summary.leaks)
+    lines = ["| what leaks | from | how exactly | time of one attack | stopped by |", "| --- | --- | --- | --- | --- |"]
+    lines += [
+        _line(study, record, summary.leaks, outcomes)
         for study in ordered
         if (record := records.recorded(study.name)) and (summary := study.summary(record)) and summary.leaks
     ]
-    lines = [
-        "| what leaks | from | how exactly | time of one attack | stopped by |",
-        "| --- | --- | --- | --- | --- |",
-        *(_line(study, record, leaks, outcomes) for study, record, leaks in shown),
-    ]
     head = ":::{table} What leaks, by the recorded run of each page.\n:name: tab-what-leaks\n"
-    notes = f"{EXACTNESS} {NOTE} {_times([record for _, record, _ in shown])}"
     table = f"{head}:class: gradleak-table leaks\n\n" + "\n".join(lines) + "\n:::\n"
-    return f"{table}\n{{.gradleak-notes}}\n{notes}\n"
-
-
-def _times(shown: Sequence[Record]) -> str:
-    """Return a note on what the times are, and on which machines they were measured; "" if nothing is shown."""
-    if not shown:
-        return ""
-    machines = sorted({machine.name for record in shown for machine in record.machines})
-    return (
-        "*Time*: the mean or median of the CPU time of one attack or, where marked, of the elapsed time, as recorded "
-        f"on: {'; '.join(machines)} ({{doc}}`architecture`)."
-    )
+    return f"{table}\n{{.gradleak-notes}}\n{EXACTNESS} {NOTE} {TIMES}\n"
 
 
 def _line(study: Study, record: Record, leaks: Leaks, outcomes: Sequence[Outcome]) -> str:
