@@ -76,7 +76,7 @@ def text(outcomes: Sequence[Outcome]) -> str:
         f"{len(outcomes):,} outcomes of {len({one.attack for one in outcomes})} attacks, from "
         f"{len({one.page for one in outcomes})} pages. Colours show severity, as a share of what a guess misses, or of "
         f"images ({{doc}}`reading` explains the words): {bounds}; else *{LEVELS[0]}*.\n\n"
-        + "\n\n".join(table._repr_markdown_() for table in tables)
+        + "\n\n".join(table._repr_markdown_() for table in tables if len(table.frame))
     )
 
 
