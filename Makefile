@@ -32,7 +32,7 @@ $(LAB): $(READY)
 lab: $(LAB) ## open the notebooks in JupyterLab
 	@$(RUN) -m jupyterlab --ServerApp.root_dir=notebooks $(ARGS)
 
-archive: $(READY) ## pack sources, records, the built book and its PDF into one zip
+archive: $(READY) ## pack sources, records, the built book and its PDF into one zip with checksums
 	@$(RUN) -m gradleak archive $(ARGS)
 
 test: $(READY) ## run the tests, those on the pretended GPU in a run of their own

@@ -155,11 +155,14 @@ def book(
 
 
 @app.command()
-def archive(out: Annotated[Path | None, Option(help="The zip file; default: in _build.")] = None) -> None:
-    """Pack sources, records, the built book and its PDF into one zip file."""
+def archive(
+    out: Annotated[Path | None, Option(help="The zip file; default: in _build.")] = None,
+    codecheck: Annotated[bool, Option("--codecheck", help="Only write codecheck.yml.")] = False,
+) -> None:
+    """Pack sources, records, the built book and its PDF into one zip file with checksums."""
     from gradleak.book import archive as packing
 
-    _say(packing.write(out))
+    _say([f"manifest {packing.write_codecheck()}"] if codecheck else packing.write(out))
 
 
 @app.command()

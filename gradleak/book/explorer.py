@@ -24,8 +24,14 @@ MODELS = {
     "residual": ("ResNet",),
     "recurrent": ("LSTM", "GRU", "recogniser"),
     "transformer": ("transformer",),
+    "vision transformer": ("ViT",),
 }
 LAYER = "a random last layer"
+# What readers look for in the tables of models and of clients, whether or not it was measured.
+SOUGHT = {
+    "model": ("vision transformer",),
+    "client": ("several epochs", "adapters", "batch norm in train mode", "secure sum of clients", "several rounds"),
+}
 BATCHES = {"one sample": 2.0, "2 to 8 samples": 9.0, "9 to 64 samples": 65.0, "more samples": math.inf}
 # Strengths of noise: standard deviations from which on the next one begins; after clipping, as a share of the norm that
 # gradients are clipped to.
@@ -81,8 +87,12 @@ def text(outcomes: Sequence[Outcome]) -> str:
 
 
 def _table(outcomes: Sequence[Outcome], name: str, line_of: Callable[[Outcome], str], caption: str) -> Table:
-    """Return the most severe outcome of each kind of data, linked to its page, for each line of a table."""
+    """Return the most severe outcome of each kind of data, linked to its page, for each line of a table.
+
+    Lines that a reader looks for and that no outcome has say that nothing was measured.
+    """
     lines = list(dict.fromkeys(map(line_of, outcomes)))
+    lines += [line for line in SOUGHT.get(name, ()) if not any(one.startswith(line) for one in lines)]
     # The last outcome with a key is the most severe; of equally severe ones, one with an interval if there is any.
     severe = sorted(outcomes, key=lambda one: (one.severity, not math.isnan(one.low), one.value, one.count))
     worst = {(line_of(one), one.leak): one for one in severe}

@@ -1,4 +1,4 @@
-"""What is kept for good: one zip that is made alike twice, and its citation."""
+"""What is kept for good: one zip that is made alike twice, with checksums, a manifest of CODECHECK and metadata."""
 
 from __future__ import annotations
 
@@ -13,47 +13,106 @@ import yaml
 from gradleak import __version__, paths
 from gradleak.book import archive
 from gradleak.errors import GradleakError, InputError
+from gradleak.runs import records, runner
 from tests.checkout import Toy
 
-TOP = f"gradleak-{__version__}"
-BUILT = ("_build/html/index.html", "_build/html/book/toy.html")
+CITATION = """cff-version: 1.2.0
+title: A toy
+version: 1.2.3
+doi: 10.1/toy
+authors: [{name: The makers}, {family-names: Maker, given-names: Ada}]
+"""
+
+
+def git(folder: Path, *words: str) -> None:
+    name = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *name, *words], cwd=folder, check=True, capture_output=True)
 
 
 @pytest.fixture
 def kept(checkout: Toy) -> Toy:
-    """Give a checkout that is committed, with a built book."""
+    """Give a checkout with a record, a citation and a manifest, committed."""
+    records.write(runner.run_study("toy", checkout.parameters()), records.file_of("toy"))
+    (checkout.root / "CITATION.cff").write_text(CITATION)
+    script = checkout.root / "run.sh"
+    script.write_text("#!/bin/sh\n")
     (checkout.root / ".gitignore").write_text("_build\ncache\ntrace\n__pycache__\ngradleak\n")
-    name = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-    for words in (["init", "-q"], ["add", "-A"], [*name, "commit", "-q", "-m", "all"]):
-        subprocess.run(["git", *words], cwd=checkout.root, check=True, capture_output=True)
-    for place in BUILT:
-        file = checkout.root / place
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(place)
+    archive.write_codecheck()
+    git(checkout.root, "init", "-q")
+    git(checkout.root, "add", "-A")
+    git(checkout.root, "commit", "-q", "-m", "all")
     return checkout
 
 
-def test_the_archive_is_whole_and_made_alike_twice(kept: Toy, tmp_path: Path) -> None:
-    head, digest, missing = archive.write()
-    made = kept.root / "_build" / f"{TOP}.zip"
-    assert missing == "not in it, because it is not built: _build/gradleak.pdf (`make pdf` makes it)"
+def test_the_archive_is_whole_and_made_alike_twice(kept: Toy) -> None:
+    for place in ("_build/html/index.html", "_build/html/book/toy.html", "_build/gradleak.pdf"):
+        file = kept.root / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(place)
+    head, digest = archive.write()
+    made = kept.root / "_build" / "gradleak-1.2.3.zip"
     assert digest == f"sha256   {hashlib.sha256(made.read_bytes()).hexdigest()}"
     assert archive.write(kept.root / "_build" / "again.zip")[1] == digest
     with zipfile.ZipFile(made) as packed:
-        files = {name.removeprefix(f"{TOP}/"): packed.read(name) for name in packed.namelist()}
-    assert head.startswith(f"archive  {made}  (")
-    assert files[BUILT[1]] == BUILT[1].encode()
-    assert set(files) >= {"notebooks/toy2020/toy.ipynb", "book/_toc.yml", *BUILT}
+        names = packed.namelist()
+        assert names == sorted(names)
+        files = {name.removeprefix("gradleak-1.2.3/"): packed.read(name) for name in names}
+        modes = {info.filename: info.external_attr >> 16 for info in packed.infolist()}
+    assert head == f"archive  {made}  ({len(files)} files)"
+    assert set(files) >= {
+        "results/toy2020/toy.json", "notebooks/toy2020/toy.ipynb", "_build/html/book/toy.html", "_build/gradleak.pdf",
+        "CITATION.cff", "codecheck.yml", "SHA256SUMS",
+    }  # fmt: skip
+    assert modes["gradleak-1.2.3/run.sh"] == 0o100755
+    assert modes["gradleak-1.2.3/CITATION.cff"] == 0o100644
+    sums = dict(line.split("  ")[::-1] for line in files.pop("SHA256SUMS").decode().splitlines())
+    assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     (kept.root / "new").write_text("new")
     with pytest.raises(InputError, match="there are changes: commit or undo them"):
+        archive.write()
+
+
+def test_what_is_not_built_is_named_and_an_old_manifest_refused(kept: Toy, tmp_path: Path) -> None:
+    assert archive.write()[2:] == [
+        "not in it, because it is not built: _build/html (`make book` makes it)",
+        "not in it, because it is not built: _build/gradleak.pdf (`make pdf` makes it)",
+    ]
+    paper = yaml.safe_load(archive.codecheck())["paper"]
+    assert paper == {
+        "title": "A toy", "authors": [{"name": "The makers"}, {"name": "Maker, Ada"}],
+        "reference": "https://doi.org/10.1/toy",
+    }  # fmt: skip
+    records.write(runner.run_study("toy", kept.parameters(samples=5)), records.file_of("toy"))
+    with pytest.raises(InputError, match=r"run `gradleak archive --codecheck` and commit the file"):
         archive.write()
     (kept.root / ".git").rename(tmp_path / "moved")
     with pytest.raises(GradleakError, match="the last commit of a git checkout, and there is none"):
         archive.write()
 
 
-def test_the_citation_names_the_version_and_every_paper() -> None:
-    content = yaml.safe_load((paths.root() / "CITATION.cff").read_text("utf-8"))
-    assert str(content["version"]) == __version__
+def test_the_manifest_is_up_to_date() -> None:
+    text = (paths.root() / archive.MANIFEST).read_text("utf-8")
+    assert text == archive.codecheck(), "run `gradleak archive --codecheck`"
+    assert text.startswith("---\n"), "CODECHECK asks for an explicit document"
+    named = {entry["file"] for entry in yaml.safe_load(text)["manifest"] if entry["comment"]}
+    recorded = {file.relative_to(paths.root()).as_posix() for file in paths.results().glob("*/*.json")}
+    assert named - recorded == set(archive.MADE)
+    assert recorded <= named
+
+
+def test_the_citation_is_whole() -> None:
+    from pybtex.database import parse_file
+
+    content = archive.citation()
+    assert {"cff-version", "message", "title", "authors"} <= set(content)
+    assert (content["cff-version"], str(content["version"])) == ("1.2.0", __version__)
     papers = {file.parent.name for file in paths.notebooks().glob("*/*.ipynb")}
-    assert len(content["references"]) == len(papers)
+    known = parse_file(paths.book() / "references.bib").entries
+    plain = str.maketrans("", "", "{}")
+    expected = {known[key].fields["title"].translate(plain): known[key] for key in papers}
+    assert {reference["title"] for reference in content["references"]} == set(expected)
+    for reference in content["references"]:
+        entry = expected[reference["title"]]
+        assert reference["type"] in {"article", "conference-paper", "unpublished"}
+        assert str(reference["year"]) == entry.fields["year"]
+        assert len(reference["authors"]) == len(entry.persons["author"])

@@ -59,9 +59,13 @@ def test_the_tables_say_the_most_that_was_measured() -> None:
     rows = [line.strip("| ").split(" | ", 1) for line in text.splitlines() if line.startswith("| ")]
     cells = {first: rest for first, rest in rows if first != "---"}
     assert list(cells) == [
-        "model", "convolutional, 2 to 8 samples", "convolutional, more samples",
-        "defence", "none", "noise 1e-2 and more", "client", "float32", "16 local steps",
+        "model", "convolutional, 2 to 8 samples", "convolutional, more samples", "vision transformer",
+        "defence", "none", "noise 1e-2 and more",
+        "client", "float32", "16 local steps", *explorer.SOUGHT["client"],
     ]  # fmt: skip
+    assert {*cells["adapters"].split(" | "), *cells["vision transformer"].split(" | ")} == {
+        "[not measured]{.badge .badge-not-measured}"
+    }
     assert "50 % (40–60; 100)" in cells["convolutional, 2 to 8 samples"]
     assert "lost (3)" in cells["convolutional, 2 to 8 samples"], "too few cases for an interval"
     assert "[not measured]{.badge .badge-not-measured}" in cells["convolutional, more samples"]

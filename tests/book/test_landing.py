@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
+
+import nbformat
 import pandas as pd
 import pytest
 
@@ -10,7 +14,10 @@ from gradleak.book import explorer, landing
 from gradleak.book.stopping import LEAST, stopped, stopping
 from gradleak.errors import InputError
 from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import provenance
 from gradleak.show.summary import Leaks, line
+from gradleak.studies import Study
 from gradleak.studies.shared.outcomes import AXES, KINDS, RESCALING, Outcome, family
 
 PAGES = [studies.load(name) for name in studies.names()]
@@ -19,6 +26,35 @@ WITH_LEAKS = [
     for study in PAGES
     if (record := records.recorded(study.name)) and (summary := study.summary(record)) and summary.leaks
 ]
+
+# A digit in a name, such as ResNet18 or CIFAR-10, is no number.
+NAME = re.compile(r"\b[A-Za-z]+-?[A-Za-z]*\d[\w-]*")
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e-\d+)?")
+
+
+def numbers(text: str) -> set[str]:
+    """Return the numbers in a text, without those in names and without commas between thousands."""
+    return {found.replace(",", "").strip(".") for found in NUMBER.findall(NAME.sub("", text))}
+
+
+def page_text(study: Study, record: Record) -> str:
+    """Return what a page shows of a record beside its figures: its box, tables and captions."""
+    shown = provenance.shown(record)
+    names: dict[str, object] = {**record.parameters, "record": record, "shown": shown}
+    texts = []
+    for cell in nbformat.read(study.notebook, 4).cells:
+        if cell.cell_type != "code" or "parameters" in cell.metadata.get("tags", []):
+            continue
+        shows = re.search("shown|verdicts", cell.source) and "figures.titled" not in cell.source
+        lines = ast.parse(cell.source).body
+        last = lines.pop() if shows else None
+        if not shows or "run_study(" in cell.source:
+            lines = [line for line in lines if isinstance(line, ast.Import | ast.ImportFrom)]
+        exec(compile(ast.Module(lines, []), study.name, "exec"), names)
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), study.name, "eval"), names)
+            texts.append(value._repr_markdown_() if hasattr(value, "_repr_markdown_") else value._repr_html_())
+    return re.sub(r"<[^>]*>", " ", "\n".join(texts))
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +105,17 @@ def row(page: str) -> Leaks:
     assert summary is not None
     assert summary.leaks is not None
     return summary.leaks
+
+
+@pytest.mark.parametrize("name", WITH_LEAKS)
+def test_a_page_shows_every_number_of_its_row(name: str) -> None:
+    record = records.recorded(name)
+    assert record is not None
+    own = row(name)
+    said = numbers(f"{own.source} {own.exactness} {own.time}")
+    assert said
+    assert said <= numbers(page_text(studies.load(name), record))
+    assert re.search(r"\d (batches|images|transcripts|(smoothed |mixed )?labels)\b", own.exactness), "how many cases"
 
 
 def test_every_row_leads_to_its_page_and_says_what_is_not_recorded(
