@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import tempfile
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 from gradleak import interrupts
 from gradleak.errors import ForeignError, GradleakError, InputError, MissingData, StorageError, first_line, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from gradleak.auditing import Report
     from gradleak.runs.records import Record
     from gradleak.studies import Parameters, Study
+
+# The fields of claims that `gradleak verify` and `gradleak claims` show; the book's scoreboard explains them.
+VERIFIED = ("id", "whose", "place", "published", "rule", "value", "spread", "n", "this_run", "verdict", "record")
+CLAIMED = ("id", "whose", "place", "statement", "published", "rule")
 
 
 class Interrupted(Exception):
@@ -57,11 +60,11 @@ app = typer.Typer(
 )
 Settings = Annotated[
     list[str] | None,
-    typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="Set a parameter; may be repeated."),
+    Option("-p", "--parameter", metavar="NAME=VALUE", help="Set a parameter; may be repeated."),
 ]
-ProfileOption = Annotated[str, typer.Option("--profile", help="quick: minutes on a CPU; paper: the papers' scale.")]
-Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Parallel processes; default: one per core.")]
-Cluster = Annotated[str | None, typer.Option("--cluster", metavar="ADDRESS", help="A Dask scheduler to run trials on.")]
+Profile = Annotated[str, Option(help="quick: minutes on a CPU; paper: the papers' scale.")]
+Jobs = Annotated[int | None, Option(min=1, help="Parallel processes; default: one per core.")]
+Cluster = Annotated[str | None, Option(metavar="ADDRESS", help="A Dask scheduler to run trials on.")]
 
 
 def _version(asked: bool) -> None:
@@ -74,10 +77,8 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
+    debug: Annotated[bool, Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[bool, Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
 ) -> None:
     """Read the options that all commands share."""
     from gradleak import paths
@@ -100,21 +101,14 @@ def list_studies() -> None:
 
 @app.command()
 def run(
-    study: Annotated[str, typer.Argument(help="A study's name; see `gradleak list`.")],
+    study: Annotated[str, Argument(help="A study's name; see `gradleak list`.")],
     parameter: Settings = None,
-    profile: ProfileOption = "quick",
-    jobs: Annotated[
-        int | None,
-        typer.Option("--jobs", min=1, help="Parallel processes; default: one per core, or one with `quick`."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the executed page; default: runs/STUDY.")
-    ] = None,
+    profile: Profile = "quick",
+    jobs: Annotated[int | None, Option(min=1, help="Parallel processes; default: one per core; `quick`: one.")] = None,
+    out: Annotated[Path | None, Option(help="Folder for the executed page; default: runs/STUDY.")] = None,
     cluster: Cluster = None,
-    show: Annotated[
-        bool, typer.Option("--show", help="Only show the parameters and, with `--profile paper`, the time it takes.")
-    ] = False,
-    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    show: Annotated[bool, Option("--show", help="Only show the parameters; with `--profile paper`, the time.")] = False,
+    open_page: Annotated[bool, Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
     """Run one study, write its notebook, record and HTML page, and show what the run says of each claim."""
     interrupts.listen()
@@ -124,13 +118,8 @@ def run(
     from gradleak.runs import forecast, records
 
     if show:
-        values, fields = parameters.model_dump(), loaded.Parameters.model_fields
-        _show(
-            [
-                {"parameter": name, "value": values[name], "quick": field.default, "what": field.description}
-                for name, field in fields.items()
-            ]
-        )
+        values, fields = parameters.model_dump(), loaded.Parameters.model_fields.items()
+        _show([{"parameter": name, "value": values[name], "what": field.description} for name, field in fields])
     if profile == "paper" and not cluster:  # the time on a cluster does not follow from this machine's
         typer.echo(forecast.forecast(loaded, parameters, jobs=jobs), err=True)
     if show:
@@ -138,9 +127,8 @@ def run(
     page = pages.run_page(loaded, parameters, out or paths.runs() / study, jobs=jobs, cluster=cluster)
     summary = rerun.summary(loaded, records.read(page.record))
     file = rerun.write(summary, page.notebook)
-    _show([row | {"claim": textwrap.shorten(row["claim"], 90, placeholder=" …")} for row in summary.rows])
-    for line in summary.sentences:
-        typer.echo(line)
+    _show(summary.rows)
+    _say(summary.sentences)
     typer.echo(f"notebook  {page.notebook}\nrecord    {page.record}\npage      {file}\ntook      {page.seconds:.1f} s")
     if open_page:
         import webbrowser
@@ -150,50 +138,42 @@ def run(
 
 @app.command()
 def book(
-    profile: ProfileOption = "quick",
+    profile: Profile = "quick",
     jobs: Jobs = None,
     cluster: Cluster = None,
-    pdf: Annotated[bool, typer.Option("--pdf", help="Also print the book to a PDF; needs Chromium.")] = False,
+    pdf: Annotated[bool, Option("--pdf", help="Also print the book to a PDF; needs Chromium.")] = False,
 ) -> None:
     """Run every page that changed and build the book."""
-    from gradleak.book import build as builder
+    from gradleak.book import build, printing
 
     interrupts.listen()
-    index = builder.build(profile, jobs=jobs, cluster=cluster)
+    index = build.build(profile, jobs=jobs, cluster=cluster)
     typer.echo(f"book    {index}")
     if pdf:
-        from gradleak.book import printing
-
         file = index.parent.parent / "gradleak.pdf"
-        sheets = printing.write_pdf(index.parent, file)
-        typer.echo(f"pdf     {file}  ({sheets} sheets)")
+        typer.echo(f"pdf     {file}  ({printing.write_pdf(index.parent, file)} sheets)")
 
 
 @app.command()
 def archive(
-    out: Annotated[Path | None, typer.Option("--out", help="The zip file; default: in _build.")] = None,
-    codecheck: Annotated[bool, typer.Option("--codecheck", help="Only write codecheck.yml.")] = False,
+    out: Annotated[Path | None, Option(help="The zip file; default: in _build.")] = None,
+    codecheck: Annotated[bool, Option("--codecheck", help="Only write codecheck.yml.")] = False,
 ) -> None:
     """Pack sources, records, the built book and its PDF into one zip file with checksums."""
     from gradleak.book import archive as packing
 
-    if codecheck:
-        typer.echo(f"manifest {packing.write_codecheck()}")
-        return
-    for line in packing.write(out):
-        typer.echo(line)
+    _say([f"manifest {packing.write_codecheck()}"] if codecheck else packing.write(out))
 
 
 @app.command()
 def verify(
-    study: Annotated[list[str] | None, typer.Argument(help="Studies to verify; default: all.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    outdated: Annotated[
-        bool, typer.Option("--outdated", help="Only list the records that today's code would change; fail if any.")
-    ] = False,
+    study: Annotated[list[str] | None, Argument(help="Studies to verify; default: all.")] = None,
+    as_json: Annotated[bool, Option("--json", help="Print JSON, with the fields of the book's claims.json.")] = False,
+    outdated: Annotated[bool, Option("--outdated", help="Only list records that today's code would change.")] = False,
 ) -> None:
-    """Show each claim's published, recorded and new values; fail if a claim fails at the scale that it needs."""
+    """Show each claim's published and measured values; fail if a claim fails at the scale that it needs."""
     from gradleak import claims, studies
+    from gradleak.claims import listed
     from gradleak.runs import golden, records
 
     interrupts.listen()
@@ -203,48 +183,25 @@ def verify(
         return
     fresh = latest_records()
     recorded = {name: records.recorded(name) for name in wanted}
-    states = {name: golden.state(record) if record else "none" for name, record in recorded.items()}
-    lines = [(states[name], line) for name in wanted for line in claims.lines(fresh, name)]
-    rows = [
-        {
-            "claim": line.claim.id,
-            "whose": line.claim.ours or "the paper's",
-            "place": line.claim.place,
-            "paper": line.claim.published,
-            "rule": line.claim.rule_text,
-            "recorded": line.recorded.with_spread,
-            "record": state,
-            "fresh": line.fresh.with_spread,
-            "verdict": line.verdict_text,
-        }
-        for state, line in lines
-    ]
+    states = {name: golden.state(record) if record else None for name, record in recorded.items()}
+    lines = [line for name in wanted for line in claims.lines(fresh, name)]
+    entries = [listed.listed(line, states[line.claim.study]) for line in lines]
     if as_json:
-        values = [
-            row
-            | {"recorded_value": line.recorded.value, "fresh_value": line.fresh.value, "failing": line.failing}
-            | {"differs": list(line.deciding.differs)}
-            for row, (_, line) in zip(rows, lines, strict=True)
-        ]
-        typer.echo(json.dumps(values, indent=1, ensure_ascii=False))
+        typer.echo(listed.as_json(entries))
     else:
-        _show(rows)
+        _show([{name: entry[name] for name in VERIFIED} for entry in entries])
         for select, description in ((claims.of_papers, "claims of the papers"), (claims.of_ours, "claims of our own")):
-            selected = select(line for _, line in lines)
-            typer.echo(f"{len(selected)} {description}: {claims.in_words(selected) or 'none'}")
+            typer.echo(f"{len(select(lines))} {description}: {claims.in_words(select(lines)) or 'none'}")
     loosened = [message for record in recorded.values() if record for message in claims.loosened(record)]
-    failing = [line for _, line in lines if line.failing]
+    failing = [line for line in lines if line.failing]
+    theirs = len(claims.of_papers(failing))
     for line in failing:
-        values_found = f"recorded {line.recorded.with_spread}, fresh {line.fresh.with_spread}"
-        typer.echo(f"{line.claim.id}: {values_found}; holds if {line.claim.rule_text}", err=True)
-    for message in loosened:
-        typer.echo(message, err=True)
+        values = f"recorded {line.recorded.with_spread}, fresh {line.fresh.with_spread}"
+        typer.echo(f"{line.claim.id}: {values}; holds if {line.claim.rule_text}", err=True)
+    _say(loosened, err=True)
     if failing:
-        theirs = len(claims.of_papers(failing))
-        typer.echo(
-            f"{theirs} of the papers' claims and {len(failing) - theirs} of ours fail at the scale they need",
-            err=True,
-        )
+        count = f"{theirs} of the papers' claims and {len(failing) - theirs} of ours"
+        typer.echo(f"{count} fail at the scale they need", err=True)
     if failing or loosened:
         raise typer.Exit(1)
 
@@ -267,10 +224,10 @@ def _list_outdated(wanted: Sequence[str]) -> None:
 
 @app.command()
 def rerun(
-    study: Annotated[str, typer.Argument(help="The study whose recorded trials run again.")],
-    minutes: Annotated[float, typer.Option("--minutes", help="Total time in minutes.")] = 10.0,
-    trials: Annotated[int | None, typer.Option("--trials", min=1, help="The most trials.")] = None,
-    device: Annotated[str | None, typer.Option("--device", help="cpu or cuda; default: as recorded.")] = None,
+    study: Annotated[str, Argument(help="The study whose recorded trials run again.")],
+    minutes: Annotated[float, Option(help="Total time in minutes.")] = 10.0,
+    trials: Annotated[int | None, Option(min=1, help="The most trials.")] = None,
+    device: Annotated[str | None, Option(help="cpu or cuda; default: as recorded.")] = None,
     jobs: Jobs = None,
 ) -> None:
     """Run recorded trials again, and show which rows and verdicts differ; nothing is stored."""
@@ -278,126 +235,87 @@ def rerun(
     from gradleak.book import again
 
     found = again.again(study, minutes=minutes, most=trials, device=device, jobs=jobs)
-    for line in found.lines:
-        typer.echo(line)
+    _say(found.lines)
     if found.differs:
         raise typer.Exit(1)
 
 
 @app.command()
 def record(
-    study: Annotated[list[str] | None, typer.Argument(help="Studies to record.")] = None,
+    study: Annotated[list[str] | None, Argument(help="Studies to record.")] = None,
     parameter: Settings = None,
-    profile: ProfileOption = "paper",
-    part: Annotated[str | None, typer.Option("--part", help="Run all trials of this part, and no others.")] = None,
-    undecided: Annotated[
-        bool, typer.Option("--undecided", help="Run the trials that decide most claims per second, of all studies.")
-    ] = False,
-    merge: Annotated[
-        list[Path] | None, typer.Option("--merge", metavar="FILE", help="Add the trials in this file; may be repeated.")
-    ] = None,
-    minutes: Annotated[float | None, typer.Option("--minutes", help="Stop after this time in minutes.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --undecided: only list the trials.")] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="With --undecided: append trials to this file instead.")
-    ] = None,
+    profile: Profile = "paper",
+    part: Annotated[str | None, Option(help="Run all trials of this part, and no others.")] = None,
+    undecided: Annotated[bool, Option("--undecided", help="Run the trials that decide most claims a second.")] = False,
+    merge: Annotated[list[Path] | None, Option(metavar="FILE", help="Add a file's trials; may be repeated.")] = None,
+    minutes: Annotated[float | None, Option(help="Stop after this time in minutes.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="With --undecided: only list the trials.")] = False,
+    out: Annotated[Path | None, Option(metavar="FILE", help="With --undecided: append trials to this file.")] = None,
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:
     """Run studies at the papers' scale; each finished trial is added to the record in results/ at once."""
     interrupts.listen()
+    from tqdm import tqdm
+
     from gradleak import claims
     from gradleak.book import queue
     from gradleak.runs import forecast, recording, records
 
     if bool(study) + undecided + bool(merge) != 1:
         raise InputError("name studies to record, or give --undecided or --merge")
-    if undecided:
-        _record_undecided(minutes, jobs, out, dry_run=dry_run)
-        return
-    if dry_run or out:
+    if not undecided and (dry_run or out):
         raise InputError(f"{'--dry-run' if dry_run else '--out'} is an option of --undecided: give both")
-    if merge:
-        results = recording.merge(merge, claims.rules, queue.asked)
-    else:
-        results = []
-        for loaded, parameters in _asked(study or [], profile, parameter):
-            rules = claims.rules(loaded.name)
-            if not cluster:
-                todo = recording.Recording(loaded, parameters, rules).missing(part)
-                typer.echo(forecast.forecast(loaded, parameters, jobs=jobs, todo=todo), err=True)
-            results.append(
-                recording.record(
-                    loaded, parameters, rules=rules, part=part, minutes=minutes, jobs=jobs, cluster=cluster
-                )
-            )
+    if dry_run:
+        entries = queue.queue()
+        _show([entry.row for entry in entries])
+        typer.echo(queue.summary(entries))
+    elif undecided:
+        _say(queue.run(queue.queue(), minutes=minutes, jobs=jobs, out=out, say=tqdm.write))
+    results = recording.merge(merge, claims.rules, queue.asked) if merge else []
+    for loaded, parameters in _asked(study or [], profile, parameter):
+        rules = claims.rules(loaded.name)
+        if not cluster:
+            todo = recording.Recording(loaded, parameters, rules).missing(part)
+            typer.echo(forecast.forecast(loaded, parameters, jobs=jobs, todo=todo), err=True)
+        results.append(
+            recording.record(loaded, parameters, rules=rules, part=part, minutes=minutes, jobs=jobs, cluster=cluster)
+        )
     for result in results:
         typer.echo(f"record  {records.file_of(result.study)}  ({result.size}, {result.seconds:.0f} s in all)")
 
 
-def _record_undecided(minutes: float | None, jobs: int | None, out: Path | None, *, dry_run: bool) -> None:
-    """Run the trials that decide claims, or list them with the expected times."""
-    from tqdm import tqdm
-
-    from gradleak.book import queue
-
-    entries = queue.queue()
-    if dry_run:
-        _show([entry.row for entry in entries])
-        typer.echo(queue.summary(entries))
-        return
-    for line in queue.run(entries, minutes=minutes, jobs=jobs, out=out, say=tqdm.write):
-        typer.echo(line)
-
-
 @app.command()
 def audit(
-    model: Annotated[str, typer.Argument(help="MODULE:FUNCTION that makes the model, or a network's name.")],
-    samples: Annotated[
-        str | None, typer.Option("--data", help="A dataset's name, a folder of images, an .npz or MODULE:FUNCTION.")
-    ] = None,
-    size: Annotated[int | None, typer.Option("--size", help="Side of the images in pixels (4 … 2048).")] = None,
-    batch_size: Annotated[str, typer.Option("--batch-size", metavar="1,4,16", help="Batch sizes.")] = "1,4",
-    labels: Annotated[
-        str | None, typer.Option("--labels", help="The client's labels: onehot, smoothing/0.1 or mixup.")
-    ] = None,
-    defense: Annotated[str, typer.Option("--defense", metavar="none,clip/1", help="Defences.")] = "none",
+    model: Annotated[str, Argument(help="MODULE:FUNCTION that makes the model, or a network's name.")],
+    samples: Annotated[str | None, Option("--data", help="A dataset, a folder, an .npz or MODULE:FUNCTION.")] = None,
+    size: Annotated[int | None, Option(help="Side of the images in pixels (4 … 2048).")] = None,
+    batch_size: Annotated[str, Option(metavar="1,4,16", help="Batch sizes.")] = "1,4",
+    labels: Annotated[str | None, Option(help="The client's labels: onehot, smoothing/0.1 or mixup.")] = None,
+    defense: Annotated[str, Option(metavar="none,clip/1", help="Defences.")] = "none",
     precision: Annotated[
-        str | None,
-        typer.Option(
-            "--precision",
-            metavar="tf32,bf16",
-            help="The client's precision: float32, tf32, tf32-matmul, bfloat16 (bf16), float16 (fp16); "
-            "default: the type of the model's parameters.",
-        ),
+        str | None, Option(help="The client's: float32, tf32, tf32-matmul, bf16 or fp16; default: the model's.")
     ] = None,
-    loss: Annotated[str, typer.Option("--loss", help="Loss: cross-entropy, focal or binary.")] = "cross-entropy",
-    out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("report"),
-    minutes: Annotated[float, typer.Option("--minutes", help="Time for attacks and report in minutes.")] = 5.0,
-    memory: Annotated[float | None, typer.Option("--memory", metavar="GB", help="Memory limit; default: most.")] = None,
-    no_images: Annotated[bool, typer.Option("--no-images", help="Keep no private or recovered images.")] = False,
+    loss: Annotated[str, Option(help="Loss: cross-entropy, focal or binary.")] = "cross-entropy",
+    out: Annotated[Path, Option(help="Folder for the report.")] = Path("report"),
+    minutes: Annotated[float, Option(help="Time for attacks and report in minutes.")] = 5.0,
+    memory: Annotated[float | None, Option(metavar="GB", help="Memory limit; default: most.")] = None,
+    no_images: Annotated[bool, Option("--no-images", help="Keep no private or recovered images.")] = False,
     fail_above: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fail-above",
-            metavar="MEASURE=LIMIT",
-            help="Exit with 1 if the measure is above the limit, and with 2 if it was not attacked.",
-        ),
+        list[str] | None, Option(metavar="MEASURE=LIMIT", help="Exit with 1 above the limit, with 2 if not attacked.")
     ] = None,
     allow_not_attacked: Annotated[
-        bool, typer.Option("--allow-not-attacked", help="Let --fail-above pass if its measure was not attacked.")
+        bool, Option("--allow-not-attacked", help="Let --fail-above pass if its measure was not attacked.")
     ] = False,
-    before: Annotated[
-        Path | None, typer.Option("--before", help="Weights before a client's round (safetensors).")
-    ] = None,
-    after: Annotated[Path | None, typer.Option("--after", help="Weights after the round.")] = None,
-    rate: Annotated[float, typer.Option("--rate", help="The client's learning rate.")] = 0.1,
-    local_steps: Annotated[int, typer.Option("--local-steps", min=1, help="The client's local steps.")] = 1,
-    momentum: Annotated[float, typer.Option("--momentum", help="The client's momentum.")] = 0.0,
-    weight_decay: Annotated[float, typer.Option("--weight-decay", help="The client's weight decay.")] = 0.0,
-    shape: Annotated[str | None, typer.Option("--shape", metavar="3,32,32", help="Input shape, with --before.")] = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of a search for inputs.")] = 400,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of all random numbers.")] = 0,
+    before: Annotated[Path | None, Option(help="Weights before a client's round (safetensors).")] = None,
+    after: Annotated[Path | None, Option(help="Weights after the round.")] = None,
+    rate: Annotated[float, Option(help="The client's learning rate.")] = 0.1,
+    local_steps: Annotated[int, Option(min=1, help="The client's local steps.")] = 1,
+    momentum: Annotated[float, Option(help="The client's momentum.")] = 0.0,
+    weight_decay: Annotated[float, Option(help="The client's weight decay.")] = 0.0,
+    shape: Annotated[str | None, Option(metavar="3,32,32", help="Input shape, with --before.")] = None,
+    steps: Annotated[int, Option(min=1, help="Steps of a search for inputs.")] = 400,
+    seed: Annotated[int, Option(help="Seed of all random numbers.")] = 0,
 ) -> None:
     """Run all applicable attacks on your own model's gradients, and write a report on what they reveal."""
     from gradleak.auditing import folders, options, sentences
@@ -413,8 +331,7 @@ def audit(
         with interrupts.finishing() as pressed:
             _write(report, folder)
     _show(report.table())
-    for line in (*sentences.of_outcomes(report), *report.proofs, *report.notes):
-        typer.echo(line)
+    _say([*sentences.of_outcomes(report), *report.proofs, *report.notes])
     if message := sentences.of_haste(report):
         typer.echo(message)
     typer.echo(f"report  {out / folders.PAGE}")
@@ -422,8 +339,7 @@ def audit(
     if report.broken:
         suffix = f" (and {len(report.broken) - 1} more)" if len(report.broken) > 1 else ""
         typer.echo(f"gradleak: the audit is not whole: {report.broken[0]}{suffix}", err=True)
-    for line in exceeded:
-        typer.echo(line, err=True)
+    _say(exceeded, err=True)
     if exceeded:
         raise typer.Exit(1)
     if report.interrupted or pressed:
@@ -451,41 +367,31 @@ def data() -> None:
 
 
 @app.command()
-def claims(study: Annotated[str | None, typer.Argument(help="One study; default: all.")] = None) -> None:
+def claims(study: Annotated[str | None, Argument(help="One study; default: all.")] = None) -> None:
     """List the papers' claims and our own, each with the rule by which it is judged."""
     from gradleak import claims as known
     from gradleak import studies
+    from gradleak.claims import listed
 
-    name = studies.load(study).name if study else None
-    rows: list[dict[str, Any]] = [
-        {"claim": claim.id, "whose": claim.ours or "the paper's", "place": claim.place, "statement": claim.statement}
-        | {"paper": claim.published, "rule": claim.rule_text}
-        for claim in known.load(name)
-    ]
-    _show(rows)
+    loaded = known.load(studies.load(study).name if study else None)
+    entries = [listed.listed(known.Line(one, one), None) for one in map(known.Judgement, loaded)]
+    _show([{name: entry[name] for name in CLAIMED} for entry in entries])
 
 
 @app.command()
 def hunt(
-    family: Annotated[list[str] | None, typer.Argument(help="Families of attacks to test; default: all.")] = None,
-    minutes: Annotated[float, typer.Option("--minutes", help="Time in minutes.")] = 5.0,
-    rounds: Annotated[
-        int | None, typer.Option("--rounds", min=1, help="Number of seeds for each attack, instead of --minutes.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="First seed; default: a random one.")] = None,
-    kept: Annotated[Path, typer.Option("--kept", help="File for the outcomes; a later hunt continues it.")] = Path(
-        "runs/hunt.jsonl"
-    ),
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Fail if a certificate is wrong although all assumptions hold.")
-    ] = False,
+    family: Annotated[list[str] | None, Argument(help="Families of attacks to test; default: all.")] = None,
+    minutes: Annotated[float, Option(help="Time in minutes.")] = 5.0,
+    rounds: Annotated[int | None, Option(min=1, help="Seeds for each attack, instead of --minutes.")] = None,
+    seed: Annotated[int | None, Option(help="First seed; default: a random one.")] = None,
+    kept: Annotated[Path, Option(help="File for the outcomes; a later hunt continues it.")] = Path("runs/hunt.jsonl"),
+    strict: Annotated[bool, Option("--strict", help="Fail on a wrong certificate if all assumptions hold.")] = False,
 ) -> None:
     """Search for wrong certificates on random clients that meet all assumptions or violate one of them."""
     from gradleak import hunting
 
-    tallies = hunting.hunt(
-        minutes=None if rounds else minutes, rounds=rounds, seed=seed, families=family or (), kept=kept, say=typer.echo
-    )
+    limit = None if rounds else minutes
+    tallies = hunting.hunt(minutes=limit, rounds=rounds, seed=seed, families=family or (), kept=kept, say=typer.echo)
     typer.echo(hunting.table(tallies))
     wrong = sum(tally.outcomes["wrong"] for tally in tallies if tally.broken == "none")
     typer.echo(f"wrong certificates where every assumption holds: {wrong}; all that was found: {kept}")
@@ -519,6 +425,12 @@ def _asked(names: Sequence[str], profile: str, settings: list[str] | None) -> li
     return [(study, studies.parameters(study, profile, given)) for study in loaded]
 
 
+def _say(lines: Iterable[str], *, err: bool = False) -> None:
+    """Print lines, to standard error with `err`."""
+    for line in lines:
+        typer.echo(line, err=err)
+
+
 def _show(rows: Sequence[dict[str, Any]]) -> None:
     """Print a table, with a width of 240 if the output is not a terminal."""
     from rich import box
@@ -532,7 +444,8 @@ def _show(rows: Sequence[dict[str, Any]]) -> None:
     for index, column in enumerate(rows[0]):
         table.add_column(column, overflow="fold", no_wrap=index == 0)
     for row in rows:
-        table.add_row(*["" if cell is None else str(cell) for cell in row.values()])
+        cells = [f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row.values()]
+        table.add_row(*["" if cell is None else str(cell) for cell in cells])
     console.print(table)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -125,9 +123,8 @@ CLAIMS = """
 """
 
 
-RUN = "from gradleak import studies; from gradleak.book import pages; from gradleak.runs import runner; "
-RUN += "s = studies.load('toy'); "
-DIGEST = RUN + "print(runner.run_study(s, studies.parameters(s, 'quick', {changes!r}), jobs={jobs}).digest())"
+DIGEST = """from gradleak import studies; from gradleak.runs import runner; s = studies.load('toy')
+print(runner.run_study(s, studies.parameters(s, 'quick', {changes!r}), jobs={jobs}).digest())"""
 
 KIND = """
 
@@ -235,7 +232,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Toy]:
     """Give a checkout with one toy study; this process and those it starts see that study alone."""
     made = Toy(tmp_path / "a checkout")
     package = Path(gradleak.__file__).parent
-    shutil.copytree(package, made.root / "gradleak", ignore=shutil.ignore_patterns("__pycache__"))
+    # With the compiled modules, which spares each new process the time for compiling them.
+    shutil.copytree(package, made.root / "gradleak", ignore=shutil.ignore_patterns("*.pyc.*"))
     # A module elsewhere may have a page's name.
     for name in studies.names():
         paper = made.root / "gradleak" / "studies" / studies.paper_of(name)
@@ -265,21 +263,3 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Toy]:
 def toy(checkout: Toy) -> studies.Study:
     """Give the study of such a checkout, the only one there is."""
     return checkout.load()
-
-
-@pytest.fixture
-def unprivileged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a read-only folder stop root too, which otherwise writes everywhere."""
-    if os.geteuid() != 0:
-        return
-
-    def refusing(create: Any) -> Any:
-        def checked(*arguments: Any, **options: Any) -> Any:
-            if not Path(options["dir"]).stat().st_mode & 0o200:
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(options["dir"]))
-            return create(*arguments, **options)
-
-        return checked
-
-    for name in ("TemporaryFile", "NamedTemporaryFile"):
-        monkeypatch.setattr(tempfile, name, refusing(getattr(tempfile, name)))

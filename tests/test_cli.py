@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -32,13 +31,12 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     return code, out.out, out.err
 
 
-@pytest.mark.parametrize("words", [["--help"], ["list"]])
-def test_help_and_list_import_nothing_heavy(words: list[str]) -> None:
-    code = f"import sys; sys.argv = ['gradleak', *{words}]\ntry:\n    from gradleak.cli import main; main()\n"
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys; sys.argv = ['gradleak', '--help']\ntry:\n    from gradleak.cli import main; main()\n"
     code += "except SystemExit: pass\nassert not {'torch', 'pandas'} & set(sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert "verify" in result.stdout or "theorem1" in result.stdout
+    assert "verify" in result.stdout
 
 
 def test_version_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,7 +154,7 @@ def test_verify_says_what_holds_by_its_exit_code(toy: Study, capsys: pytest.Capt
     assert code == 0
     (claim,) = json.loads(out)
     assert claim["verdict"] == "reproduced"
-    assert claim["recorded_value"] == 6
+    assert claim["value"] == 6
     call(capsys, "record", "toy", "--jobs", "1")
     code, _, err = call(capsys, "verify")
     assert code == 1
@@ -164,9 +162,3 @@ def test_verify_says_what_holds_by_its_exit_code(toy: Study, capsys: pytest.Capt
         "toy-sum: recorded 28 (n = 8), fresh –; holds if ± 0.5",
         "1 of the papers' claims and 0 of ours fail at the scale they need",
     ]
-
-
-def test_the_module_runs(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gradleak", "--version"]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=dict(os.environ))
-    assert result.stdout.startswith("gradleak ")

@@ -22,3 +22,14 @@ document.addEventListener("DOMContentLoaded", () => {
     table.caption.append(" ", link)
   }
 })
+
+// A click on a figure opens its image alone, which a browser enlarges.
+document.addEventListener("DOMContentLoaded", () => {
+  for (const image of document.querySelectorAll(".bd-article :is(figure, .cell_output) img")) {
+    if (image.closest("a") || image.src.startsWith("data:")) continue
+    const link = Object.assign(document.createElement("a"), { href: image.src, title: "Enlarge" })
+    const shown = image.closest("picture") ?? image
+    shown.replaceWith(link)
+    link.append(shown)
+  }
+})

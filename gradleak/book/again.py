@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gradleak import claims, studies
-from gradleak.claims import Claim
 from gradleak.errors import GradleakError, InputError, MissingData, first_line
 from gradleak.runs import experiments, records, runner
 from gradleak.runs.comparing import Difference, compare, outcome, tells_time, worst
@@ -43,20 +42,16 @@ class Again:
     def lines(self) -> list[str]:
         """The outcome in lines: numbers of trials, verdicts, errors, and each column's largest differences."""
         outcomes = Counter(map(outcome, self.compared.values()))
-        parts = {part_of(self.record.trials[place]) for place in self.compared}
-        lines = [
-            f"{self.record.study}: {len(self.compared)} of {counted(len(self.record.trials), 'trial')} ran again, from "
-            f"{counted(len(parts), 'part')}: {outcomes['same']} with the same rows, {outcomes['within']} within the "
-            f"tolerance of their columns, {outcomes['differs']} different",
+        every = worst(one for differences in self.compared.values() for one in differences)
+        return [
+            f"{self.record.study}: {len(self.compared)} of {counted(len(self.record.trials), 'trial')} ran again: "
+            f"{outcomes['same']} with the same rows, {outcomes['within']} within the tolerance of their columns, "
+            f"{outcomes['differs']} different",
             f"verdicts that change: {len(self.changed)}",
             *(f"  {name}: '{after}' where '{before}' is recorded" for name, (before, after) in self.changed.items()),
             *(f"  failed: {message}" for message in dict.fromkeys(self.errors.values())),
+            *(f"  {one.how.outcome}, {one.text}" for one in every),
         ]
-        every = worst(one for differences in self.compared.values() for one in differences)
-        for reached, name in (("differs", "different"), ("within", "within tolerance")):
-            chosen = [one for one in every if one.how.outcome == reached]
-            lines += [f"columns {name}: {len(chosen)}", *(f"  {one.text}" for one in chosen)]
-        return lines
 
 
 def again(
@@ -80,16 +75,17 @@ def again(
     if record is None:
         raise MissingData(f"'{study}' has no record: `gradleak record {study}` makes one")
     places = _in_turn(record)[:most]
-    inputs = []
-    for place in places:
-        recorded = record.trials[place].inputs
-        wanted = device or ("auto" if records.on_gpu(recorded) else "cpu")
-        inputs.append(loaded.on_device(recorded, experiments.resolve_device(wanted)))
+    recorded = [record.trials[place].inputs for place in places]
+    devices = [device or ("auto" if records.on_gpu(inputs) else "cpu") for inputs in recorded]
+    work = [
+        (loaded, loaded.on_device(inputs, experiments.resolve_device(wanted)))
+        for inputs, wanted in zip(recorded, devices, strict=True)
+    ]
     compared: dict[int, list[Difference]] = {}
     errors: dict[int, str] = {}
     trials = list(record.trials)
     end = time.monotonic() + 60 * minutes
-    with contextlib.closing(runner.run_trials([(loaded, one) for one in inputs], jobs=jobs, caught=True)) as finished:
+    with contextlib.closing(runner.run_trials(work, jobs=jobs, caught=True)) as finished:
         for number, result in finished:
             place = places[number]
             if isinstance(result, GradleakError):
@@ -115,13 +111,9 @@ def _changed(record: Record, replaced: Record) -> dict[str, tuple[str, str]]:
     Claims on run times are left out, because times differ from run to run.
     """
     study = studies.load(record.study)
-    lasting = [claim for claim in claims.load(study.name) if not tells_time(study, claim.measure.column)]
-    verdicts = {claim.id: (_verdict(claim, record), _verdict(claim, replaced)) for claim in lasting}
-    return {name: pair for name, pair in verdicts.items() if pair[0] != pair[1]}
-
-
-def _verdict(claim: Claim, record: Record) -> str:
-    try:
-        return str(claims.judge(claim, record).verdict)
-    except InputError as error:
-        return f"cannot be judged: {first_line(error)}"
+    before, after = claims.judgements(record), claims.judgements(replaced)
+    return {
+        name: (before[name].verdict, after[name].verdict)
+        for name in before
+        if before[name].verdict != after[name].verdict and not tells_time(study, before[name].claim.measure.column)
+    }

@@ -44,17 +44,14 @@ def imports() -> set[tuple[str, str]]:
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:
-    """Yield the parts of gradleak that a tree imports; the package has no relative imports."""
-    for node in ast.iter_child_nodes(tree):
-        names: list[str] = []
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            continue
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        yield from (name.split(".")[1] for name in names if name.startswith("gradleak."))
-        yield from _imported(node)
+    """Yield the parts of gradleak that a tree imports, all of them by `from … import …` with absolute names."""
+    conditions = [node for node in ast.walk(tree) if isinstance(node, ast.If)]
+    for_types = [node for node in conditions if ast.unparse(node.test) == "TYPE_CHECKING"]
+    hidden = {inner for node in for_types for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node not in hidden:
+            names = (f"{node.module}.{alias.name}" for alias in node.names)
+            yield from (name.split(".")[1] for name in names if name.startswith("gradleak."))
 
 
 def draw() -> Figure:

@@ -1,15 +1,11 @@
-"""Start a headless Chromium, and a local server for the built book."""
+"""Start a headless Chromium."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import http.server
 import shutil
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gradleak.book import PATIENCE
@@ -55,22 +51,3 @@ def chromium() -> Iterator[Browser]:
             yield Browser(browser)
         finally:
             browser.close()
-
-
-class _Silent(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *arguments: object) -> None:
-        """Log no requests, since the caller reports its progress."""
-
-
-@contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serve a folder on this machine and yield its address."""
-    handler = functools.partial(_Silent, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()

@@ -19,7 +19,7 @@ from gradleak import paths, studies
 from gradleak.book import generated, pages
 from gradleak.book.pages import PageRun
 from gradleak.errors import GradleakError
-from gradleak.runs import code, gpus, progress, records, runner
+from gradleak.runs import code, progress, records, runner
 from gradleak.studies import Study
 
 # What the HTML is made from: the book's files and pages, and files of measurements, which may be absent.
@@ -112,7 +112,7 @@ def run_pages(
         raise GradleakError("a page's process ended without an error message: was there too little memory?") from error
     finally:
         if not alone:
-            get_reusable_executor().shutdown()  # the workers' memory and GPUs are free again
+            get_reusable_executor().shutdown()  # the workers' memory is free again
     if failed:
         raise GradleakError(f"{len(failed)} of {len(ordered)} pages failed: {', '.join(failed)}; see the errors above")
     return {study.name: runs[study.name] for study in ordered}

@@ -20,12 +20,13 @@ REASONS = {
 
 def attacks() -> str:
     """Return the tables of all attacks, each with a link to its page, and of the statuses of answers, in Markdown."""
-    known, rows, links = set(studies.names()), [], []
-    for one in catalogue.attacks():
-        rows.append([one.name, ", ".join(one.finds), one.needs, one.remedy])
-        page = f"doc:executed/{studies.paper_of(one.page)}/{one.page}" if one.page in known else ""
-        links.append([page, "", "", ""])
-    frame = pd.DataFrame(rows, columns=["attack", "looks for", "needs", "weakened or stopped by"])
+    known, listed = studies.names(), catalogue.attacks()
+    frame = pd.DataFrame(
+        [(one.name, ", ".join(one.finds), one.needs, one.remedy) for one in listed],
+        columns=["attack", "looks for", "needs", "weakened or stopped by"],
+    )
+    pages = [f"doc:executed/{studies.paper_of(one.page)}/{one.page}" if one.page in known else "" for one in listed]
+    links = [[page, "", "", ""] for page in pages]
     caption = "Every attack that gradleak.attacks() lists and gradleak audit runs."
     statuses = pd.DataFrame(
         [(word, meaning, "yes" if word in CERTAIN else "no") for word, meaning in MEANINGS.items()],

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from gradleak import augment, data, metrics, studies
 from gradleak.leak import observe
 from gradleak.runs import records
-from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.studies.shared import mosaics
 
@@ -55,46 +54,37 @@ def expose(samples: int = IMAGES, seed: int = 7) -> tuple[Tensor, Tensor, Tensor
 
 
 def draw() -> Figure:
-    """Draw the picture: the panels of recorded images if there are records, and the simplest case."""
+    """Draw the picture, or an empty one if a record is missing."""
     batch, convolutional = (records.recorded(study) if study in studies.names() else None for study in SHOWN)
+    if batch is None or convolutional is None:
+        return figures.nothing("the records of the pictures are missing")
     figures.style()
-    figure = plt.figure(figsize=(12, 5.4 if batch else 3.8), layout="constrained")
-    lower: Any = figure
-    if batch:
-        above, lower = lower.subfigures(2, 1, height_ratios=[1, 2.05])
-        row = batch.frame().dropna(subset="picture").iloc[0]
-        private, _, closed = np.split(mosaics.unpacked(row["picture"]), 3)
-        title = f"No biases: all {row['size']:.0f} images, from one averaged gradient"
-        _draw(above, title, ("private", "recovered"), np.concatenate([private, closed]), int(row["size"]))
-    left, *right = lower.subfigures(1, 2 if convolutional else 1, squeeze=False)[0]
-    _draw_bias(left)
-    if convolutional:
-        _draw_convolutional(right[0], convolutional)
-    return figure
+    figure = plt.figure(figsize=(12, 5.4), layout="constrained")
+    grid: Any = figure
+    above, lower = grid.subfigures(2, 1, height_ratios=[1, 2.05])
+    left, right = lower.subfigures(1, 2)
+    row = batch.frame().dropna(subset="picture").iloc[0]
+    private, _, closed = np.split(mosaics.unpacked(row["picture"]), 3)
+    title = f"No biases: all {row['size']:.0f} images, from one averaged gradient"
+    _draw(above, title, ("private", "recovered"), np.concatenate([private, closed]), int(row["size"]))
 
-
-def _draw_bias(part: Any) -> None:
-    """Draw photographs, rows of their gradients and the recovered images, which are computed here."""
-    private, rows, recovered = expose()
+    photos, rows, recovered = expose()
     # A gradient has values of both signs, so scale it to [0, 1] with zero as grey.
     grey = rows / rows.abs().amax(dim=(1, 2, 3), keepdim=True) * 0.5 + 0.5
-    pixels = mosaics.mosaic(torch.cat([private, grey, recovered]), len(private)).permute(1, 2, 0).numpy()
-    qualities = metrics.psnr(recovered.clamp(0, 1), private).tolist()
-    notes = [f"{quality:.0f} dB".replace("inf", "∞") for quality in qualities]
-    _draw(part, "With biases: one division", ("private", "shared\ngradient", "recovered"), pixels, len(private), notes)
+    pixels = mosaics.mosaic(torch.cat([photos, grey, recovered]), len(photos)).permute(1, 2, 0).numpy()
+    notes = [f"{psnr:.0f} dB".replace("inf", "∞") for psnr in metrics.psnr(recovered.clamp(0, 1), photos).tolist()]
+    _draw(left, "With biases: one division", ("private", "shared\ngradient", "recovered"), pixels, len(photos), notes)
 
-
-def _draw_convolutional(part: Any, record: Record) -> None:
-    """Draw images recovered from a trained convolutional network."""
-    frame = record.frame()
+    frame = convolutional.frame()
     trained = frame[frame["stage"] == "trained"]
     strips = trained.loc[trained["attack"] == "picture", "picture"][:IMAGES]
     # A strip holds an image and its recoveries side by side; here they are below one another.
     columns = [np.concatenate(np.split(mosaics.unpacked(strip), 4, axis=1)[:3]) for strip in strips]
-    closed = trained[(trained["part"] == "polish") & (trained["attack"] == "closed form")]
-    notes = [f"{psnr:.0f} dB" for psnr in closed["psnr"][: len(columns)]]
+    of_strips = trained[(trained["part"] == "polish") & (trained["attack"] == "closed form")]
+    notes = [f"{psnr:.0f} dB" for psnr in of_strips["psnr"][: len(columns)]]
     names, title = ("private", "matched", "closed form"), "A trained convolutional network"
-    _draw(part, title, names, np.concatenate(columns, axis=1), len(columns), notes)
+    _draw(right, title, names, np.concatenate(columns, axis=1), len(columns), notes)
+    return figure
 
 
 def _draw(

@@ -14,7 +14,7 @@ from gradleak.metrics import SCALE
 from gradleak.runs import records
 from gradleak.show.tables import Table, badge
 from gradleak.studies import Study, paper_of
-from gradleak.studies.shared.outcomes import KINDS, LEVELS, SHARES, Outcome, defense_in_words
+from gradleak.studies.shared.outcomes import FAMILIES, KINDS, LEVELS, SHARES, Outcome, defense_in_words
 
 UNMEASURED = "not measured"
 # Kinds of models, by words in the names of networks, and ranges of batch sizes.
@@ -27,24 +27,16 @@ MODELS = {
     "vision transformer": ("ViT",),
 }
 LAYER = "a random last layer"
+# What readers look for in the tables of models and of clients, whether or not it was measured.
+SOUGHT = {
+    "model": ("vision transformer",),
+    "client": ("several epochs", "adapters", "batch norm in train mode", "secure sum of clients", "several rounds"),
+}
 BATCHES = {"one sample": 2.0, "2 to 8 samples": 9.0, "9 to 64 samples": 65.0, "more samples": math.inf}
 # Strengths of noise: standard deviations from which on the next one begins; after clipping, as a share of the norm that
 # gradients are clipped to.
 NOISES = {"below 1e-6": 1e-6, "1e-6 to 1e-4": 1e-4, "1e-4 to 1e-2": 1e-2, "1e-2 and more": math.inf}
 CLIPPED = {"below 1e-3": 1e-3, "1e-3 to 1e-1": 1e-1, "1e-1 and more": math.inf}
-RELATIVE = "noise, as a share of a tensor's mean size"
-# Lines of the tables of defences and of clients that a reader looks for, whether or not they were measured.
-STRENGTHS = (
-    "none", *(f"noise {words}" for words in NOISES), RELATIVE, "clipping",
-    *(f"clipping, noise {words}" for words in CLIPPED), "pruning, up to half of the entries",
-    "pruning, more than half of the entries", "16-bit numbers",
-    *(f"{bits} significant bits" for bits in (16, 8, 4, 2)), "signs only", "layers not sent",
-)  # fmt: skip
-CLIENTS = (
-    "float32", "float64", "tf32", "tf32-matmul", "float16", "bfloat16", "2 local steps", "4 local steps",
-    "8 local steps", "several epochs", "adapters", "batch norm in train mode", "secure sum of clients",
-    "several rounds",
-)  # fmt: skip
 
 
 def gather(ordered: Sequence[Study]) -> list[Outcome]:
@@ -66,46 +58,47 @@ def text(outcomes: Sequence[Outcome]) -> str:
     undefended = [one for one in outcomes if one.family == "none"]
     precise = [one for one in outcomes if one.client == "float32"]
     plain = [one for one in undefended if one.client == "float32"]
-    measured = {_kind(one) for one in plain}
-    # A kind of models that was not measured is a single line.
-    models = [line for kind in MODELS for line in ([f"{kind}, {b}" for b in BATCHES] if kind in measured else [kind])]
     tables = (
         _table(
-            plain, "model", "model and batch", models, lambda one: f"{_kind(one)}, {_range(one.batch, BATCHES)}",
+            sorted(plain, key=lambda one: ([*MODELS, LAYER].index(_kind(one)), one.batch)),
+            "model",
+            lambda one: f"{_kind(one)}, {_range(one.batch, BATCHES)}",
             "By the model and the batch size, from clients that take one step in float32 and have no defence",
         ),
         _table(
-            precise, "defence", "defence", STRENGTHS, strength,
+            sorted(precise, key=lambda one: (list(FAMILIES.values()).index(one.family), strength(one))),
+            "defence",
+            lambda one: strength(one)[1],
             "By the defence and its strength, over all models and batch sizes",
         ),
         _table(
-            undefended, "client", "client", CLIENTS, lambda one: one.client,
+            sorted(undefended, key=lambda one: (one.client != "float32", one.client)),
+            "client",
+            lambda one: one.client,
             "By what the client does and what the server sees, over all models and batch sizes, without a defence",
         ),
-    )  # fmt: skip
+    )
     return (
         f"{len(outcomes):,} outcomes of {len({one.attack for one in outcomes})} attacks, from "
         f"{len({one.page for one in outcomes})} pages. Colours show severity, as a share of what a guess misses, or of "
         f"images ({{doc}}`reading` explains the words): {bounds}; else *{LEVELS[0]}*.\n\n"
-        + "\n\n".join(table._repr_markdown_() for table in tables)
+        + "\n\n".join(table._repr_markdown_() for table in tables if len(table.frame))
     )
 
 
-def _table(
-    outcomes: Sequence[Outcome], name: str, head: str, lines: Sequence[str], line_of: Callable[[Outcome], str],
-    caption: str,
-) -> Table:  # fmt: skip
-    """Return the most severe outcome of each kind of data for each line of a table, linked to its page.
+def _table(outcomes: Sequence[Outcome], name: str, line_of: Callable[[Outcome], str], caption: str) -> Table:
+    """Return the most severe outcome of each kind of data, linked to its page, for each line of a table.
 
-    A line that is asked for and that no outcome has says that nothing was measured.
+    Lines that a reader looks for and that no outcome has say that nothing was measured.
     """
+    lines = list(dict.fromkeys(map(line_of, outcomes)))
+    lines += [line for line in SOUGHT.get(name, ()) if not any(one.startswith(line) for one in lines)]
     # The last outcome with a key is the most severe; of equally severe ones, one with an interval if there is any.
     severe = sorted(outcomes, key=lambda one: (one.severity, not math.isnan(one.low), one.value, one.count))
     worst = {(line_of(one), one.leak): one for one in severe}
-    lines = [*lines, *dict.fromkeys(line for line, _ in worst if line not in lines)]
     cells = [[worst.get((line, leak)) for leak in KINDS] for line in lines]
     frame = pd.DataFrame(
-        [[line, *map(_cell, own)] for line, own in zip(lines, cells, strict=True)], columns=[head, *KINDS]
+        [[line, *map(_cell, own)] for line, own in zip(lines, cells, strict=True)], columns=[name, *KINDS]
     )
     marks = [["", *(LEVELS[one.severity] if one else UNMEASURED for one in own)] for own in cells]
     links = [["", *(f"doc:executed/{paper_of(one.page)}/{one.page}" if one else "" for one in own)] for own in cells]
@@ -124,21 +117,21 @@ def _kind(one: Outcome) -> str:
     return next((kind for kind, words in MODELS.items() if any(word in one.network for word in words)), LAYER)
 
 
-def strength(one: Outcome) -> str:
-    """Return the line of an outcome in the table of defences: the family of its defence, and how strong it is."""
+def strength(one: Outcome) -> tuple[float, str]:
+    """Return how strong the defence of an outcome is, and the line of the outcome in the table of defences."""
     name, *levels = one.defense.split("/")
     size = float(levels[-1]) if levels and one.family != "layers not sent" else 0.0
     if one.family == "noise" and name != "noise-share":
         size = {"gaussian-variance": math.sqrt(size), "laplace": math.sqrt(2) * size}.get(name, size)
-        return f"noise {_range(size, NOISES)}"
+        return size, f"noise {_range(size, NOISES)}"
     if one.family == "clipping and noise":
         size = {"dp": math.sqrt(DP_VARIANCE) / size, "dp-tensors": 0.1}.get(name, size)
-        return f"clipping, noise {_range(size, CLIPPED)}"
+        return size, f"clipping, noise {_range(size, CLIPPED)}"
     if one.family == "pruning":
-        return f"pruning, {'up to' if size <= 0.5 else 'more than'} half of the entries"
+        return size, f"pruning, {'up to' if size <= 0.5 else 'more than'} half of the entries"
     if one.family == "rounding":
-        return f"{size:g} significant bits" if name == "quantize" else "16-bit numbers"
-    return RELATIVE if name == "noise-share" else one.family
+        return -one.bits, f"{one.bits:g} significant bits"
+    return math.inf, "noise, as a share of a tensor's mean size" if name == "noise-share" else one.family
 
 
 def _range(size: float, ranges: Mapping[str, float]) -> str:

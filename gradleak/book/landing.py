@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from gradleak import metrics
-from gradleak.book.stopping import NOTE, measured, words
+from gradleak.book.stopping import NOTE, stopped
 from gradleak.runs import records
 from gradleak.runs.records import Record
 from gradleak.show.summary import Leaks
@@ -14,12 +14,14 @@ from gradleak.show.tables import MISSING
 from gradleak.studies import Study
 from gradleak.studies.shared.outcomes import Outcome
 
-# The number of defences that are named for an attack.
-MOST = 2
 EXACTNESS = (
     "*How exactly*: numbers in dB are the peak signal-to-noise ratio (PSNR) of the images; from about "
     f"{metrics.INDISTINGUISHABLE:.0f} dB on, an image can hardly be distinguished from the original; ± is the standard "
     "deviation. The L1 error of a label is the sum of the absolute errors of its entries."
+)
+TIMES = (
+    "*Time*: the mean or median of the CPU time of one attack or, where marked, of the elapsed time, on the machine "
+    "that the table of provenance at the foot of the page names."
 )
 
 
@@ -30,42 +32,15 @@ def text(ordered: list[Study], outcomes: Sequence[Outcome]) -> str:
         ordered: The studies.
         outcomes: The outcomes of all pages, from which the defences that stop attacks are found.
     """
-    shown = [
-        (study, record, summary.leaks)
+    lines = ["| what leaks | from | how exactly | time of one attack | stopped by |", "| --- | --- | --- | --- | --- |"]
+    lines += [
+        _line(study, record, summary.leaks, outcomes)
         for study in ordered
         if (record := records.recorded(study.name)) and (summary := study.summary(record)) and summary.leaks
     ]
-    lines = [
-        "| what leaks | from | how exactly | time of one attack | stopped by |",
-        "| --- | --- | --- | --- | --- |",
-        *(_line(study, record, leaks, outcomes) for study, record, leaks in shown),
-    ]
     head = ":::{table} What leaks, by the recorded run of each page.\n:name: tab-what-leaks\n"
-    notes = f"{EXACTNESS} {NOTE} {_times([record for _, record, _ in shown])}"
     table = f"{head}:class: gradleak-table leaks\n\n" + "\n".join(lines) + "\n:::\n"
-    return f"{table}\n{{.gradleak-notes}}\n{notes}\n"
-
-
-def stopped(leaks: Leaks, page: str, outcomes: Sequence[Outcome]) -> str:
-    """Return the defences that stop the attack of a page's row, in Markdown."""
-    found, failed = measured(leaks, page, outcomes)
-    between = "; or " if found else "; "
-    groups: dict[str, list[str]] = {}
-    for one in found[:MOST] or failed:
-        groups.setdefault(one.setting(leaks, page), []).append(one.text if found else words(one.most))
-    text = between.join(f"{between.join(texts)} ({setting})" for setting, texts in groups.items())
-    return ("none of those measured: " * (not found) + text) if text else "not measured"
-
-
-def _times(shown: Sequence[Record]) -> str:
-    """Return a note on what the times are, and on which machines they were measured; "" if nothing is shown."""
-    if not shown:
-        return ""
-    machines = sorted({machine.name for record in shown for machine in record.machines})
-    return (
-        "*Time*: the mean or median of the CPU time of one attack or, where marked, of the elapsed time, as recorded "
-        f"on: {'; '.join(machines)} ({{doc}}`architecture`)."
-    )
+    return f"{table}\n{{.gradleak-notes}}\n{EXACTNESS} {NOTE} {TIMES}\n"
 
 
 def _line(study: Study, record: Record, leaks: Leaks, outcomes: Sequence[Outcome]) -> str:

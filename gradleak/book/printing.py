@@ -34,9 +34,9 @@ def write_pdf(html: Path, file: Path) -> int:
     except ImportError as error:
         raise GradleakError("to print the book, `pip install 'gradleak[pdf]'`") from error
     writer, begins = PdfWriter(), {}
-    with browser.served(html) as address, browser.chromium() as view:
+    with browser.chromium() as view:
         page = view.new_page()
-        ordered = [f"{address}/{path}" for path in _reading_order(html)]
+        ordered = [file.as_uri() for file in _reading_order(html)]
         for link in progress.progress(ordered, len(ordered), "book: pages printed"):
             page.goto(link, wait_until="networkidle")
             page.emulate_media(media="print", color_scheme="light")
@@ -47,23 +47,23 @@ def write_pdf(html: Path, file: Path) -> int:
                 display_header_footer=True, header_template="<span></span>", footer_template=FOOT,
             )  # fmt: skip
             writer.append(PdfReader(io.BytesIO(sheets)), outline_item=page.title().partition(" — ")[0])
-        _link_inside(writer, begins, address)
+        _link_inside(writer, begins)
     writer.add_metadata({"/Title": "gradleak: an executable book of gradient leakage"})
     file.parent.mkdir(parents=True, exist_ok=True)
     writer.write(file)
     return len(writer.pages)
 
 
-def _reading_order(html: Path) -> Iterator[str]:
+def _reading_order(html: Path) -> Iterator[Path]:
     """Yield the book's pages in reading order, by following each page's link to the next page."""
-    page: Path | None = html / "book" / "index.html"
+    page: Path | None = html.resolve() / "book" / "index.html"
     while page:
-        yield page.relative_to(html).as_posix()
+        yield page
         following = re.search(r'<a class="right-next"\s+href="([^"]+)"', page.read_text("utf-8"))
         page = Path(os.path.normpath(page.parent / following[1])) if following else None
 
 
-def _link_inside(writer: Any, begins: dict[str, int], address: str) -> None:
+def _link_inside(writer: Any, begins: dict[str, int]) -> None:
     """Point links to pages of the book to their sheets, and remove links to pages that are not printed."""
     from pypdf.generic import ArrayObject, NameObject, NumberObject
 
@@ -71,7 +71,7 @@ def _link_inside(writer: Any, begins: dict[str, int], address: str) -> None:
         for reference in sheet.get("/Annots", ()):
             link = reference.get_object()
             target, _ = urldefrag(str(link.get("/A", {}).get("/URI", "")))
-            if not target.startswith(address):
+            if not target.startswith("file:"):
                 continue
             del link["/A"]
             if target in begins:

@@ -47,14 +47,12 @@ class Entry:
         inputs: The inputs of the trial.
         seconds: The expected time on one thread of a CPU; None if nothing alike is recorded.
         decides: The claims that are decided when this trial and all before it have ended.
-        helps: The number of further claims to which the trial contributes.
     """
 
     study: str
     inputs: Columns
     seconds: float | None
     decides: tuple[str, ...]
-    helps: int
 
     @property
     def gpu_seconds(self) -> float | None:
@@ -70,7 +68,6 @@ class Entry:
             "CPU": "unknown" if self.seconds is None else duration(self.seconds),
             "GPU": "unknown" if self.gpu_seconds is None else duration(self.gpu_seconds),
             "claims decided": f"{len(self.decides)}",
-            "helps to decide": f"{self.helps}",
         }
 
 
@@ -110,42 +107,31 @@ def _open(claim: Claim, record: Record) -> bool:
 
 
 def queue() -> list[Entry]:
-    """Return the trials that would decide claims, those first that decide most claims per expected second."""
+    """Return the trials that would decide claims, those first that count for most claims per expected second."""
     entries = [pair for name in studies.names() for pair in _of_study(studies.load(name))]
     return [entry for _, entry in sorted(entries, key=lambda pair: -pair[0])]
 
 
 def _of_study(study: Study) -> list[tuple[float, Entry]]:
-    """Return a study's trials in the order in which they decide claims, each with the claims per second of its group.
-
-    The choice is greedy: next come the missing trials of the claim that has the most claims decided per second.
-    """
+    """Return a study's trials, each with its claims per second; a claim counts evenly for all trials that it needs."""
     record = records.recorded(study.name)
     if record is None:
         return []
     parameters = asked(study)
     missing = recording.Recording(study, parameters).missing()
-    left = _behind(study, record, parameters, missing)
+    behind = _behind(study, record, parameters, missing)
     seconds = [_expected(study, record, inputs) for inputs in missing]
-    price = [1e9 if one is None else max(one, 0.1) for one in seconds]
-    entries: list[tuple[float, Entry]] = []
-    done, least = set[int](), math.inf
-    while left:
-        gains = {
-            places: sum(other <= done | places for other in left.values())
-            / sum(price[place] for place in places - done)
-            for places in set(left.values())
-        }
-        chosen = max(gains, key=lambda places: (gains[places], sorted(places)))
-        # A trial may decide more claims per second once others have ended, but it cannot come before them.
-        least = min(least, gains[chosen])
-        for place in sorted(chosen - done, key=lambda place: price[place]):
-            done.add(place)
-            ended = tuple(claim for claim, places in left.items() if places <= done)
-            left = {claim: places for claim, places in left.items() if claim not in ended}
-            helps = sum(place in places for places in left.values())
-            entries.append((least, Entry(study.name, missing[place], seconds[place], ended, helps)))
-    return entries
+    worth = [0.0] * len(missing)
+    for places in behind.values():
+        for place in places:
+            worth[place] += 1 / len(places) / (1e9 if (own := seconds[place]) is None else max(own, 0.1))
+    # A claim is decided by the last of its trials.
+    last = {claim: min(places, key=lambda place: (worth[place], -place)) for claim, places in behind.items()}
+    return [
+        (worth[place], Entry(study.name, inputs, seconds[place], tuple(one for one in last if last[one] == place)))
+        for place, inputs in enumerate(missing)
+        if worth[place] > 0
+    ]
 
 
 def _behind(
@@ -258,7 +244,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the file for finished trials")
     asked_for = parser.parse_args()
     listed = json.loads(asked_for.queue.read_text("utf-8"))
-    entries = [Entry(one["study"], one["inputs"], None, (), 0) for one in listed]
+    entries = [Entry(one["study"], one["inputs"], None, ()) for one in listed]
     for line in run(entries, minutes=asked_for.minutes, jobs=asked_for.jobs, out=asked_for.out, say=print):
         print(line)
 

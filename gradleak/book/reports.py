@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,6 +15,17 @@ from gradleak import claims, paths, studies
 from gradleak.claims import Judgement, Line
 from gradleak.errors import InputError
 
+# The sections of a report, by the fields of its written part.
+SECTIONS = {
+    "question": "What the paper set out to show",
+    "holds": "What holds",
+    "fails": "What does not hold",
+    "undecided": "What stand-ins show, without deciding it",
+    "not_run": "What was not run",
+    "easy": "What was easy",
+    "hard": "What was hard",
+    "silent": "What neither the text nor the code tells",
+}
 # "Figures 5 and 6" and "Table 2" in the place of a claim.
 NUMBERED = re.compile(
     r"\b(Figure|Table|Theorem|Property|Appendix|Algorithm)s? ((?:\d+|[A-H]\b)(?: and (?:\d+|[A-H]\b))*)"
@@ -22,37 +34,23 @@ REST = "the text"
 NOTHING = "*This book has no report on this paper yet, or not the pages on which it rests.*\n"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Finding(_Strict):
+class Finding(BaseModel):
     """A sentence about what holds, fails or is not decided.
 
     Attributes:
         says: The sentence. `{c[claim-id].text}` stands for a recorded value, `{c[claim-id].cases}` for a share as
-            numbers of cases, and `{t[Table 2].agree}` for a number of claims.
+            numbers of cases, and `{t[Table 2]}` for the number of claims on a part of the paper that agree.
         rests: The ids of the claims on which the sentence rests. If it is about what holds or fails, all of them are
             decided, and all agree with the paper or all disagree.
     """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     says: str
     rests: tuple[str, ...] = Field(min_length=1)
 
 
-class Place(_Strict):
-    """A numbered figure, table, theorem or appendix of a paper.
-
-    Attributes:
-        about: What it shows.
-        none: Why no claim of this book is about it; "" if there is one.
-    """
-
-    about: str
-    none: str = ""
-
-
-class Report(_Strict):
+class Report(BaseModel):
     """The written part of a report.
 
     Attributes:
@@ -67,8 +65,11 @@ class Report(_Strict):
         quote: One line to quote.
         page: The page whose best figure stands for the paper.
         caption: The caption of this figure.
-        places: Every numbered figure, table, theorem and appendix of the paper.
+        places: Every numbered figure, table, theorem and appendix of the paper: what it shows, and why no claim of this
+            book is about it if there is none.
     """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     question: str
     holds: tuple[Finding, ...] = Field(min_length=1)
@@ -81,42 +82,12 @@ class Report(_Strict):
     quote: str
     page: str
     caption: str
-    places: dict[str, Place]
+    places: dict[str, dict[Literal["about", "none"], str]]
 
     @property
     def findings(self) -> tuple[Finding, ...]:
         """All sentences that rest on claims."""
         return (*self.holds, *self.fails, *self.undecided)
-
-    @property
-    def sentences(self) -> list[str]:
-        """All written sentences."""
-        parts = (self.question, self.not_run, self.easy, self.hard, self.silent, self.quote)
-        return [*parts, *(finding.says for finding in self.findings)]
-
-
-@dataclass(frozen=True)
-class Tally:
-    """The judged claims about a place of a paper."""
-
-    lines: tuple[Line, ...]
-
-    @property
-    def all(self) -> int:
-        """The number of claims."""
-        return len(self.lines)
-
-    @property
-    def agree(self) -> int:
-        """The number of claims that agree with the paper, decided or not."""
-        return sum(bool(line.recorded.agrees) for line in self.lines)
-
-    @property
-    def row(self) -> tuple[str, str]:
-        """Links to the pages that measure the claims, and the numbers of claims by verdict."""
-        pages = dict.fromkeys(line.claim.study for line in self.lines)
-        links = (f"{{doc}}`{name} <executed/{studies.paper_of(name)}/{name}>`" for name in pages)
-        return ", ".join(links) or "–", claims.in_words(self.lines)
 
 
 @dataclass(frozen=True)
@@ -139,7 +110,7 @@ class Filled:
         return {line.claim.id: line.recorded for line in self.judged}
 
     @cached_property
-    def tallies(self) -> Mapping[str, Tally]:
+    def about(self) -> Mapping[str, Sequence[Line]]:
         """The papers' claims about every place of the paper, and under `REST` those about none of them."""
         by_place: dict[str, list[Line]] = {place: [] for place in (*self.report.places, REST)}
         for line in claims.of_papers(self.judged):
@@ -147,7 +118,7 @@ class Filled:
                 if place not in by_place:
                     raise InputError(f"claim '{line.claim.id}' is about {place}, which {file_of(self.paper)} lacks")
                 by_place[place].append(line)
-        return {place: Tally(tuple(lines)) for place, lines in by_place.items()}
+        return by_place
 
     def cause(self, finding: Finding) -> str:
         """Return the causes of the claims on which a sentence about what fails rests, as the scoreboard lists them."""
@@ -156,8 +127,12 @@ class Filled:
 
     def fill(self, text: str) -> str:
         """Return a sentence with its numbers."""
+        agree = {
+            place: f"{sum(bool(line.recorded.agrees) for line in lines)} of {len(lines)}"
+            for place, lines in self.about.items()
+        }
         try:
-            return text.format(c=self.judgements, t=self.tallies)
+            return text.format(c=self.judgements, t=agree)
         except (KeyError, AttributeError, ValueError, IndexError) as error:
             raise InputError(f"{file_of(self.paper)}: '{text[:60]}…' names {error}, which is not known") from error
 
@@ -208,22 +183,13 @@ def text(paper: str, judged: Sequence[Line]) -> str:
     if report is None:
         return NOTHING
     filled = Filled(paper, report, judged)
-    failing = [f"{finding.says} *Cause: {filled.cause(finding)}.*" for finding in report.fails]
-    parts = {
-        "What the paper set out to show": report.question,
-        "What holds": [finding.says for finding in report.holds],
-        "What does not hold": failing,
-        "What stand-ins show, without deciding it": [finding.says for finding in report.undecided],
-        "What was not run": report.not_run,
-        "What was easy": report.easy,
-        "What was hard": report.hard,
-        "What neither the text nor the code tells": report.silent,
-    }
-    answers = [
-        f"**{head}.** {answer}" if isinstance(answer, str) else "\n- ".join([f"**{head}.**\n", *answer])
-        for head, answer in parts.items()
-        if answer
-    ]
+    answers = []
+    for field, head in SECTIONS.items():
+        answer = getattr(report, field)
+        if not isinstance(answer, str):
+            cause = {one: f" *Cause: {filled.cause(one)}.*" for one in report.fails}
+            answer = "\n".join(["\n", *(f"- {one.says}{cause.get(one, '')}" for one in answer)]) if answer else ""
+        answers += [f"**{head}.** {answer}"] if answer else []
     picture = f"```{{figure}} generated/report-{paper}.png\n:name: fig-report-{paper}\n:alt: {report.caption}\n"
     figure = f"{picture}\n{report.caption}\n```"
     sentences = (filled.fill(sentence) for sentence in (*answers, f"> {report.quote}"))
@@ -233,11 +199,13 @@ def text(paper: str, judged: Sequence[Line]) -> str:
 def _table(filled: Filled) -> str:
     """Return the table that leads from every part of the paper to its pages and verdicts."""
     rows = [("part", "what it shows", "page", "verdicts, or why there is none"), ("---",) * 4]
-    for place, entry in filled.report.places.items():
-        pages, verdicts = filled.tallies[place].row
-        rows.append((place, entry.about, pages, verdicts or entry.none))
-    if filled.tallies[REST].all:
-        rows.append(("elsewhere", f"statements in {REST}", *filled.tallies[REST].row))
+    for place, lines in filled.about.items():
+        entry = filled.report.places.get(place, {"about": f"statements in {REST}"})
+        pages = dict.fromkeys(line.claim.study for line in lines)
+        links = ", ".join(f"{{doc}}`{name} <executed/{studies.paper_of(name)}/{name}>`" for name in pages)
+        if place != REST or lines:
+            verdicts = claims.in_words(lines) or entry["none"]
+            rows.append(("elsewhere" if place == REST else place, entry["about"], links or "–", verdicts))
     caption = f"Every numbered part of {filled.paper}, the pages that check it, and the verdicts on its claims."
     head = f":::{{table}} {caption}\n:name: tab-report-{filled.paper}\n:class: gradleak-table places\n\n"
     return head + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n:::"

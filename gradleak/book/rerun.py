@@ -13,8 +13,7 @@ import pandas as pd
 import yaml
 
 from gradleak import claims, paths
-from gradleak.claims import Judgement, Line
-from gradleak.runs import records
+from gradleak.claims import Judgement
 from gradleak.runs.records import Record
 from gradleak.show.tables import Table
 from gradleak.storage import write_whole
@@ -23,6 +22,10 @@ from gradleak.wording import counted
 
 # The most characters of a list or a name in a line.
 LONGEST = 60
+NOT_JUDGED = (
+    "A claim is not judged if this run has fewer samples than the claim needs, or another setting than the paper's; "
+    "the claim's page in the book states both."
+)
 # MyST's roles and numbered equations, and what stands for them in a notebook that nbconvert renders.
 PLAIN = (
     (r"\{eq\}`([\w-]+)`", r"$\\eqref{\1}$"),
@@ -37,19 +40,11 @@ class Summary:
 
     Attributes:
         rows: A row for each claim, as texts by column, the paper's claims before our own.
-        sentences: The counts of verdicts, the reasons why claims cannot be judged, and the changed parameters.
+        sentences: The counts of verdicts, and the changed parameters.
     """
 
     rows: list[dict[str, str]]
     sentences: list[str]
-
-    @property
-    def markdown(self) -> str:
-        """The summary as the text of a notebook's cell."""
-        if not self.rows:
-            return "\n\n".join(self.sentences)
-        table = Table(pd.DataFrame(self.rows), caption="The claims of this page in this run.", name="tab-this-run")
-        return "\n\n".join([*self.sentences, table._repr_html_()])
 
 
 def summary(study: Study, record: Record) -> Summary:
@@ -61,28 +56,15 @@ def summary(study: Study, record: Record) -> Summary:
     """
     lines = claims.lines({study.name: record}, study.name)
     groups = {"of the paper": claims.of_papers(lines), "of our own": claims.of_ours(lines)}
-    sentences = []
+    sentences, rows = [], []
     for whose, own in groups.items():
         verdicts = Counter(verdict(line.fresh) for line in own)
         counts = "; ".join(f"{count} '{words}'" for words, count in verdicts.items())
         sentences += [f"{counted(len(own), 'claim')} {whose}: {counts}."] if own else []
-    undecided = [
-        line.fresh for line in lines if line.fresh.agrees is not None and line.fresh.verdict not in claims.DECIDED
-    ]
-    needed = dict.fromkeys(
-        f"{name} = {brief(value)}"
-        for judgement in undecided
-        for name, value in judgement.claim.needs.items()
-        if not claims.reaches(judgement.claim.model_copy(update={"needs": {name: value}}), dict(record.parameters))
-    )
-    sentences += [f"To be judged, claims need {'; '.join(needed)}."] if needed else []
-    settings = dict.fromkeys(
-        f"{name} = {brief(judgement.claim.setting[name])}"  # type: ignore[index]
-        for judgement in undecided
-        for name in judgement.differs
-    )
-    sentences += [f"The papers' setting is {'; '.join(settings)}."] if settings else []
-    return Summary([_row(line) for own in groups.values() for line in own], [*sentences, _changed(study, record)])
+        rows += [claims.row(line) | {"verdict of this run": verdict(line.fresh)} for line in own]
+    if any("not judged" in row["verdict of this run"] for row in rows):
+        sentences.append(NOT_JUDGED)
+    return Summary(rows, [*sentences, _changed(study, record)])
 
 
 def write(found: Summary, notebook: Path) -> Path:
@@ -95,7 +77,9 @@ def write(found: Summary, notebook: Path) -> Path:
     from traitlets.config import Config
 
     page = nbformat.read(notebook, 4)
-    page.cells.insert(0, nbformat.v4.new_markdown_cell(found.markdown))
+    table = Table(pd.DataFrame(found.rows), caption="The claims of this page in this run.", name="tab-this-run")
+    parts = [*found.sentences, *([table._repr_html_()] if found.rows else [])]
+    page.cells.insert(0, nbformat.v4.new_markdown_cell("\n\n".join(parts)))
     write_whole(notebook, lambda stream: stream.write(f"{nbformat.writes(page)}\n".encode()))
     for cell in page.cells:
         if cell.cell_type == "markdown":
@@ -126,7 +110,7 @@ def verdict(judgement: Judgement) -> str:
     if judgement.agrees is None:
         return "not measured"
     if judgement.verdict in claims.DECIDED:
-        return "better" if judgement.verdict == "better" else "holds" if judgement.agrees else "fails"
+        return "holds" if judgement.agrees else "fails"
     return "agrees, not judged" if judgement.agrees else "disagrees, not judged"
 
 
@@ -138,23 +122,13 @@ def brief(value: Any) -> str:
 
 def _changed(study: Study, record: Record) -> str:
     """Return the parameters that differ from the page's own values, in one sentence."""
-    recorded, defaults = records.recorded(study.name), study.Parameters().model_dump()
-    changed = []
-    for name, value in record.parameters.items():
-        if value != defaults[name]:
-            used = recorded.parameters.get(name) if recorded else None
-            before = "" if used is None else f"; recorded with {brief(used)}"
-            changed.append(f"{name} = {brief(value)} (the page's own value: {brief(defaults[name])}{before})")
+    defaults = study.Parameters().model_dump()
+    changed = [
+        f"{name} = {brief(value)} (the page's own value: {brief(defaults[name])})"
+        for name, value in record.parameters.items()
+        if value != defaults[name]
+    ]
     return f"Changed parameters: {'; '.join(changed)}." if changed else "All parameters have the page's own values."
-
-
-def _row(line: Line) -> dict[str, str]:
-    before, now = line.recorded, line.fresh
-    both = before.agrees is not None and now.agrees is not None
-    return claims.row(line) | {
-        "verdict of this run": verdict(now),
-        "as in the record": ("yes" if before.agrees == now.agrees else "no") if both else "–",
-    }
 
 
 def _of_book(setting: str) -> str:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
 
 from gradleak.show.summary import Leaks
 from gradleak.studies.shared.outcomes import RESCALING, Outcome, defense_in_words
@@ -23,6 +22,8 @@ WORDS = {
     "quantize": "rounding to {:.0f} bits",
     "release": "clipping to {:.0%} of the norm, and noise of {:g} of that",
 }
+# The number of defences that are named for an attack.
+MOST = 2
 # A defence that another page measures is named only if it was measured on at least this many cases.
 LEAST = 10
 NOTE = (
@@ -33,45 +34,27 @@ NOTE = (
     "cases *n*, and the batch size, network and page, where these are not the row’s. Clipping only "
     "rescales the gradient, so it is never named. An attack that was not tried may recover more."
 )
-
-# What an attack was measured on, whatever the client does to its gradient.
-_setting = attrgetter("page", "leak", "attack", "network", "batch")
+_value = attrgetter("value")
 
 
-@dataclass(frozen=True)
-class Stop:
-    """A defence that stops an attack.
-
-    Attributes:
-        most: The outcome of this attack in which the most leaks behind the defence.
-        networks: The networks on which the defence was measured.
-        others: Outcomes of other kinds of leak, in which the same attack succeeds behind the same defence.
-    """
-
-    most: Outcome
-    networks: tuple[str, ...]
-    others: tuple[Outcome, ...] = ()
-
-    @property
-    def text(self) -> str:
-        """The defence, and what still leaks, in words."""
+def stopped(leaks: Leaks, page: str, outcomes: Sequence[Outcome]) -> str:
+    """Return the defences that stop the attack of a page's row, and what still leaks behind each, in Markdown."""
+    texts = []
+    for one in stopping(leaks, page, outcomes)[:MOST]:
         left = " and ".join(
-            f"{_short(one.value)} {one.unit} ({one.measure}{f'; a guess: {_short(one.chance)} %' * (one.chance > 0)})"
-            for one in (self.most, *self.others)
-            if one.value > one.chance
+            f"{_short(own.value)} {own.unit} ({own.measure}{f'; a guess: {_short(own.chance)} %' * (own.chance > 0)})"
+            for own in (one, *_others(one, outcomes))
+            if own.value > own.chance
         )
-        return words(self.most) + f", which leaves {left}" * bool(left)
-
-    def setting(self, leaks: Leaks, page: str) -> str:
-        """Return the number of cases in Markdown, with what differs from the row of a page."""
-        one = self.most
-        parts = [
+        setting = [
             f"n = {one.count}",
             "" if one.batch == leaks.batch else f"batches of {one.batch}" if one.batch > 1 else "single samples",
-            "" if leaks.network else self.networks[0] if len(self.networks) == 1 else f"{len(self.networks)} networks",
+            "" if leaks.network else one.network,
             "" if one.page == page else f"{{page}}`{one.page}`",
         ]
-        return ", ".join(filter(None, parts))
+        texts.append(words(one) + f", which leaves {left}" * bool(left) + f" ({', '.join(filter(None, setting))})")
+    none = "none of those measured" if tried(leaks, page, outcomes) else "not measured"
+    return "; or ".join(texts) or none
 
 
 def tried(leaks: Leaks, page: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
@@ -80,27 +63,30 @@ def tried(leaks: Leaks, page: str, outcomes: Sequence[Outcome]) -> list[Outcome]
     Other pages count only if, like the row, they attack single samples or batches. A setting in which the attack fails
     without a defence, too, says nothing about defences.
     """
-    bare: dict[Any, int] = {}
-    for one in outcomes:
-        if _family(one) == "none":
-            bare[_setting(one)] = max(one.severity, bare.get(_setting(one), 0))
     own = [
         one
         for one in outcomes
         if (one.leak, one.attack) == (leaks.kind, leaks.attack)
         and leaks.network in ("", one.network)
-        and _family(one) not in ("none", RESCALING)
         and (one.page == page or (one.batch > 1) == (leaks.batch > 1))
-        and bare.get(_setting(one), 1) > 0
+    ]
+    bare: dict[tuple[str, str, int], list[int]] = defaultdict(list)
+    for one in own:
+        if _family(one) == "none":
+            bare[one.page, one.network, one.batch].append(one.severity)
+    behind = [
+        one
+        for one in own
+        if _family(one) not in ("none", RESCALING) and max(bare[one.page, one.network, one.batch], default=1) > 0
     ]
     # The last size with a page's name is the nearest.
-    far_first = sorted(own, key=lambda one: -abs(math.log(one.batch / leaks.batch)))
+    far_first = sorted(behind, key=lambda one: -abs(math.log(one.batch / leaks.batch)))
     near = {one.page: one.batch for one in far_first}
-    return [one for one in own if one.batch == near[one.page]]
+    return [one for one in behind if one.batch == near[one.page]]
 
 
-def measured(leaks: Leaks, page: str, outcomes: Sequence[Outcome]) -> tuple[list[Stop], list[Stop]]:
-    """Return the defences that stop the attack of a row, and those behind which it succeeds.
+def stopping(leaks: Leaks, page: str, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Return the mildest defence of each family that stops the attack of a row, the mildest families first.
 
     Args:
         leaks: The row.
@@ -108,29 +94,18 @@ def measured(leaks: Leaks, page: str, outcomes: Sequence[Outcome]) -> tuple[list
         outcomes: The outcomes of all pages.
 
     Returns:
-        The mildest defence of each family that stops the attack, the mildest families first; and the
-        defences behind which the attack succeeds.
+        For each defence the outcome of the attack in which the most leaks behind the defence.
     """
     behind = tried(leaks, page, outcomes)
-    successes = [one for one in behind if one.severity > 0]
-    groups: dict[tuple[str, str], list[Outcome]] = {}
-    for one in behind:
+    most: dict[tuple[str, str], Outcome] = {}
+    for one in sorted(behind, key=_value):
         if one.count >= LEAST or one.page == page:
-            groups.setdefault((one.defense, one.client), []).append(one)
-    found: dict[str, Stop] = {}
-    failed = []
-    for sent, group in groups.items():
-        most = max(group, key=lambda one: one.value)
-        stop = Stop(most, tuple(dict.fromkeys(one.network for one in group)), _others(most, outcomes))
-        family = _family(most)
-        if any(
-            (other.defense, other.client) == sent or (_family(other) == family and _as_strong(other, most))
-            for other in successes
-        ):
-            failed.append(stop)
-        elif family not in found or _mildness(most) > _mildness(found[family].most):
-            found[family] = stop
-    return sorted(found.values(), key=lambda stop: _mildness(stop.most), reverse=True), failed
+            most[one.defense, one.client] = one
+    found: dict[str, Outcome] = {}
+    for one in sorted(most.values(), key=_mildness, reverse=True):
+        if not any(other.severity > 0 and _as_strong(other, one) for other in behind):
+            found.setdefault(_family(one), one)
+    return list(found.values())
 
 
 def words(outcome: Outcome) -> str:
@@ -155,7 +130,7 @@ def _others(stopped: Outcome, outcomes: Sequence[Outcome]) -> tuple[Outcome, ...
     """Return for each other kind of leak the outcome in the same setting in which the most leaks, if anything does."""
     axes = attrgetter("page", "attack", "network", "defense", "client")
     same = [one for one in outcomes if axes(one) == axes(stopped) and one.leak != stopped.leak and one.severity > 0]
-    return tuple({one.leak: one for one in sorted(same, key=lambda one: one.value)}.values())
+    return tuple({one.leak: one for one in sorted(same, key=_value)}.values())
 
 
 def _family(outcome: Outcome) -> str:
@@ -172,13 +147,17 @@ def _cosine(outcome: Outcome) -> float:
 
 
 def _as_strong(one: Outcome, other: Outcome) -> bool:
-    """Whether a defence is known to be at least as strong as another of its family."""
-    if not math.isnan(_cosine(one)) and not math.isnan(_cosine(other)):
-        return one.cosine <= other.cosine + 1e-9
-    if not math.isnan(one.bits) and not math.isnan(other.bits):
-        return one.bits <= other.bits
+    """Whether a defence is the same as another, or is known to be at least as strong as this one of its family."""
+    if (one.defense, one.client) == (other.defense, other.client):
+        return True
     (name, level), (other_name, other_level) = _level(one), _level(other)
-    return name == other_name and level >= other_level
+    measures = (
+        (_cosine(one), _cosine(other) + 1e-9),
+        (one.bits, other.bits),
+        (-level, -other_level if name == other_name else math.nan),
+    )
+    known = [left <= right for left, right in measures if not math.isnan(left + right)]
+    return _family(one) == _family(other) and known[:1] == [True]
 
 
 def _level(outcome: Outcome) -> tuple[str, float]:

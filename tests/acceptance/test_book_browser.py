@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 import os
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urldefrag, urljoin, urlparse
+from urllib.parse import unquote, urldefrag, urljoin
 from urllib.request import urlopen
 
 import numpy as np
@@ -16,7 +15,6 @@ import pytest
 from PIL import Image
 
 from gradleak import studies
-from gradleak.book.browser import served
 
 BOOK = Path(os.environ.get("GRADLEAK_BOOK") or Path(__file__).parents[2] / "_build" / "html")
 pytestmark = pytest.mark.browser
@@ -48,11 +46,10 @@ LONGEST = 12_000
 
 
 @pytest.fixture(scope="module")
-def site(browser: Any) -> Iterator[tuple[str, Any]]:
+def site(browser: Any) -> tuple[str, Any]:
     if not (BOOK / "index.html").is_file() and os.environ.get("GRADLEAK_REQUIRE_BROWSER") != "1":
         pytest.skip("no built book: run `make book` first")
-    with served(BOOK) as address:
-        yield address, browser
+    return BOOK.resolve().as_uri(), browser
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +116,7 @@ def test_every_internal_link_leads_somewhere(visits: dict[str, Any], site: tuple
             target, anchor = urldefrag(urljoin(f"{address}/{page}", link))
             if not target.startswith(address):
                 continue
-            path = unquote(urlparse(target).path).lstrip("/") or "index.html"
+            path = unquote(target.removeprefix(address).partition("?")[0]).lstrip("/") or "index.html"
             asks = bool(anchor) and path in visits
             if not (BOOK / path).is_file() or (asks and unquote(anchor) not in visits[path]["anchors"]):
                 broken.append((page, link))
@@ -170,8 +167,7 @@ def test_no_table_scrolls_on_a_screen_and_no_page_is_wider_than_the_window(visit
     assert {window: over for window, over in reaches.items() if over > 1} == {}
 
 
-def test_pictures_are_described_and_not_blank(visits: dict[str, Any], site: tuple[str, Any]) -> None:
-    assert site, "the pictures are served"
+def test_pictures_are_described_and_not_blank(visits: dict[str, Any]) -> None:
     for page, visit in visits.items():
         for source, width, alt in visit["pictures"]:
             assert width > 100, f"{page}: {source} was not shown"
@@ -192,7 +188,7 @@ def test_a_claim_is_two_clicks_from_its_number_in_the_paper(site: tuple[str, Any
     number = view.locator("table.cells:has-text('wang2024, Table 3') td a").first
     number.click()
     view.get_by_text("Behind the measured value").wait_for()
-    assert urlparse(view.url).path.startswith("/claims/")
+    assert "/claims/" in view.url
     view.close()
     view = browser.new_context(offline=True).new_page()
     view.goto((BOOK / "book" / "scoreboard.html").as_uri() + "#claim-theorem1-bias")

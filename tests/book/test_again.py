@@ -20,7 +20,7 @@ def test_other_rows_are_listed_and_the_claims_judged_with_them(checkout: Toy, mo
     for change in ("", " * (1 + 1e-9)", " * 2"):
         checkout.edit(VALUE, VALUE + change)
         found = again.again("toy", jobs=1)
-        outcomes.append((found.lines[0].partition("part: ")[2], found.differs))
+        outcomes.append((found.lines[0].partition("ran again: ")[2], found.differs))
     assert outcomes == [
         ("4 with the same rows, 0 within the tolerance of their columns, 0 different", False),
         ("1 with the same rows, 3 within the tolerance of their columns, 0 different", False),
@@ -28,7 +28,7 @@ def test_other_rows_are_listed_and_the_claims_judged_with_them(checkout: Toy, mo
     ]
     assert found.changed == {"toy-sum": ("reproduced", "not reproduced")}
     assert "  toy-sum: 'not reproduced' where 'reproduced' is recorded" in found.lines
-    assert any(line.startswith("  value: ") and "6 values differ" in line for line in found.lines)
+    assert any(line.startswith("  differs, value: ") and "6 values differ" in line for line in found.lines)
     monkeypatch.setenv("TOY_FAILS", "2")
     found = again.again("toy", jobs=1)
     assert list(found.errors.values()) == ["ValueError: the toy broke"]

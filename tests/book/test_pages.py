@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from gradleak import claims
-from gradleak.book import PATIENCE, pages
+from gradleak.book import pages
 from gradleak.errors import GradleakError, GradleakWarning, InputError, StorageError
 from gradleak.runs import recording, records, runner
-from tests.checkout import RUN, Toy, forget
-from tests.patience import KERNEL, wait_until
-
-# The last message that a kernel gets before its end asks what it is.
-BUSY_AFTER_ITS_REPLY = """import time
-kernel = get_ipython().kernel
-reply = kernel.shell_handlers["kernel_info_request"]
-
-async def reply_and_go_on(*message):
-    await reply(*message)
-    time.sleep(1)
-
-kernel.shell_handlers["kernel_info_request"] = reply_and_go_on"""
-SHOWN = "from gradleak.show import provenance\nshown = provenance.shown(record)\nshown"
+from tests.checkout import Toy, forget
 
 
 def run(checkout: Toy, out: str = "out", **changes: Any) -> pages.PageRun:
@@ -62,11 +47,13 @@ def test_a_page_and_its_record(checkout: Toy) -> None:
         "from gradleak import claims\nclaims.verdicts(record)",
         "import sys, os; print('scale', scale, sys.prefix, os.environ['GRADLEAK_ROOT'], os.getcwd())",
         "import warnings; warnings.warn('look', stacklevel=1)",
+        "from gradleak import reporting; reporting.warn('look out')",
     )
     runner.run_study("toy", checkout.parameters(scale=2))
     checkout.kept()[0].write_bytes(b"")
-    with pytest.warns(GradleakWarning, match="a cached trial of 'toy' is damaged"):
+    with pytest.warns(GradleakWarning) as caught:
         made = run(checkout, "o{u}t", scale=2)
+    assert [str(one.message)[:33] for one in caught] == ["a cached trial of 'toy' is damage", "look out"]
     assert len(checkout.traced) == 5
     assert (made.notebook, made.record) == (checkout.root / "o{u}t" / "toy.ipynb", checkout.root / "o{u}t" / "toy.json")
     record = records.read(made.record)
@@ -77,7 +64,8 @@ def test_a_page_and_its_record(checkout: Toy) -> None:
     assert set(page.metadata["gradleak"]) == {"study", "key", "seconds", "device", "versions", "date"}
     printed = "".join(output.get("text", "") for output in outputs(made.notebook))
     assert "scale 2.0 python . scratch" in printed
-    assert "UserWarning: look" in printed
+    assert "UserWarning: look\n" in printed
+    assert "look out" not in printed, "our own warnings are given to the user"
     (shown,) = [output.data for output in outputs(made.notebook) if "data" in output]
     assert ":name: tab-toy-verdicts" in shown["text/markdown"]
     for word in (str(checkout.root), str(Path.home()), sys.prefix, os.getcwd(), "papermill", "iopub", "damaged"):
@@ -124,35 +112,6 @@ def test_a_failing_page_says_where_and_keeps_what_ran(checkout: Toy, monkeypatch
         run(checkout)
 
 
-def test_our_warnings_in_a_kernel_are_given_to_the_user(checkout: Toy) -> None:
-    warn = "from gradleak import reporting; reporting.warn('look out'); reporting.warn('and here')"
-    checkout.write_notebook(checkout.study_cell, warn, "import sys; print('plain', file=sys.stderr)")
-    with pytest.warns(GradleakWarning) as caught:
-        made = run(checkout)
-    assert [str(one.message) for one in caught] == ["look out", "and here"]
-    assert [output.text for output in outputs(made.notebook)] == ["plain\n"]
-
-
-def test_an_interrupted_page_leaves_no_kernel(checkout: Toy) -> None:
-    checkout.write_notebook(
-        "import os, pathlib; pathlib.Path(os.environ['TOY_TRACE'] + ' kernel').write_text(str(os.getpid()))\n"
-        "import threading; threading.Event().wait()"
-    )
-    process = checkout.start(RUN + "import pathlib; pages.run_page(s, studies.parameters(s), pathlib.Path('out'))")
-    trace = checkout.root / "trace kernel"
-    wait_until(lambda: process.poll() is not None or (trace.is_file() and trace.read_text()))
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=PATIENCE)
-    assert process.returncode != 0
-    wait_until(lambda: not Path(f"/proc/{trace.read_text()}").exists())
-
-
-def test_a_finished_kernel_is_not_interrupted(checkout: Toy, capfd: pytest.CaptureFixture[str]) -> None:
-    checkout.write_notebook(checkout.study_cell, BUSY_AFTER_ITS_REPLY)
-    run(checkout)
-    assert capfd.readouterr() == ("", "")
-
-
 def test_a_page_overwrites_neither_a_record_nor_another_notebook(checkout: Toy) -> None:
     recording.record(checkout.load(), checkout.parameters(), rules=claims.rules("toy"), jobs=1)
     for file in (records.file_of("toy"), checkout.notebook):
@@ -163,19 +122,3 @@ def test_a_page_overwrites_neither_a_record_nor_another_notebook(checkout: Toy) 
     (checkout.root / "file").write_text("")
     with pytest.raises(StorageError, match=r"^cannot write files into the folder 'out': Not a directory$"):
         run(checkout, "file/out")
-
-
-def test_a_changed_parameter_in_jupyter_shows_that_run(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    records.write(runner.run_study("toy", checkout.parameters()), records.file_of("toy"))
-    before = records.file_of("toy").read_bytes()
-    checkout.write_notebook(checkout.study_cell, SHOWN)
-    page = nbformat.read(checkout.notebook, 4)
-    page.cells[0].source = page.cells[0].source.replace("samples: int = 4", "samples: int = 6")
-    monkeypatch.setenv("PYTHONPATH", str(checkout.root))
-    monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
-    # Jupyter starts a kernel in the folder of the notebook.
-    folder = {"metadata": {"path": str(checkout.notebook.parent)}}
-    NotebookClient(page, kernel_name="python3", resources=folder, **KERNEL).execute()
-    assert records.file_of("toy").read_bytes() == before
-    shown = page.cells[2].outputs[0].data["text/markdown"]
-    assert "show this very run, because the parameters were changed" in shown

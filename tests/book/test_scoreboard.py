@@ -10,7 +10,6 @@ from gradleak import claims, paths
 from gradleak.book import scoreboard
 from gradleak.claims import Line, rounding
 from gradleak.runs import records, runner
-from gradleak.show import provenance
 from gradleak.studies import Study
 from tests.claims.test_shown import line
 
@@ -37,21 +36,10 @@ LINES = [one for own in judged().values() for one in own]
 
 def test_every_claim_is_a_row_that_links_to_its_page() -> None:
     good, bad, ours = scoreboard.rows(PAGES, judged()).to_dict("records")
-    assert good == {
-        "verdict": '<span class="badge badge-reproduced">reproduced</span>',
-        "paper": "p",
-        "place": "p, Table 1",
-        "claim": '<a href="../claims/good.html">a &lt; b &amp; c</a>',
-        "published": "2",
-        "measured": "2 ± 1.41 (n = 2)",
-        "holds if": "± 0.5",
-        "page": '<a href="executed/p/one.html">one</a>',
-        "decided": "reproduced",
-        "whose": "the paper's",
-        "cause": "",
-        "changed": "nothing",
-        "id": "good",
-    }
+    assert good["verdict"] == '<span class="badge badge-reproduced">reproduced</span>'
+    assert good["claim"] == '<a href="../claims/good.html">a &lt; b &amp; c</a>'
+    assert good["page"] == '<a href="executed/p/one.html">one</a>'
+    assert (good["published"], good["measured"], good["holds if"]) == ("2", "2 ± 1.41 (n = 2)", "± 0.5")
     assert (bad["whose"], bad["cause"], bad["changed"]) == ("the paper's", "chance", "scale, wording")
     assert (ours["whose"], ours["cause"]) == ("our prediction", "our prediction was wrong")
 
@@ -73,11 +61,6 @@ def test_lists_details_and_records_lie_beside_the_book(toy: Study) -> None:
     assert (entry["id"], entry["record"], entry["verdict"]) == ("toy-sum", "current", "reproduced")
     assert b'<a href="../records/toy2020/toy.json">' in files["claims/toy-sum.html"]
     assert b"Behind the measured value" in files["claims/toy-sum.html"]
-    lines = provenance.table(runner.run_study(toy, toy.Parameters(samples=2), jobs=1))._repr_markdown_().splitlines()
-    (row,) = [line for line in lines if "bookfile" in line]
-    assert row == "| file | – | {bookfile}`toy.json <records/toy2020/toy.json>` |", (
-        "the table of provenance leads there"
-    )
 
 
 def test_a_claim_says_where_it_had_another_verdict(toy: Study) -> None:

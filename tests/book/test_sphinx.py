@@ -58,9 +58,6 @@ TEXTS = {
     "british": "# Noise\n\nThis defence changes **what**\nleaks: $\\gamma = 1$. See [the other](american.md).\n\n"
     "## How much\n\nMuch.\n",
     "american": "# Pruning\n\nAnother defense. An average, not federated.\n",
-    "rounds": "# Rounds\n\n" + 50 * "Words. " + "The server does federated averaging. " + 50 * "Words. ",
-    "pictures": "# Flowers-17\n\nPictures of plants, one flower on each.\n",
-    "adapted": "# Adapted\n\nAn explorative page on adapters for Flower.\n",
 }
 
 
@@ -138,8 +135,6 @@ def extension(name: str) -> Any:
         ("tab-x-1", "Table 3: images, with labels: 12 claims", "book/executed/wang2024/x", "wang2024, Table 3"),
         ("tab-x-verdicts-2", "Table 3: images: 12 claims", "book/executed/wang2024/x", "wang2024, Table 3, claims"),
         ("tab-x-1", "Section 4.3, full steps: dB", "book/executed/wang2024/x", "wang2024, Section 4.3"),
-        ("tab-x-1", "Tables 1 and 4: as coded", "book/executed/dang2021/x", "dang2021, Tables 1 and 4"),
-        ("tab-x-2", "Table 5 with noise on the layer: 16", "book/executed/wang2024/x", "Table x-2"),
         ("tab-x-1", "Table 3: images", "book/scoreboard", "Table x-1"),
         ("fig-x", "Labels (Figure 2 of wang2024). Top left: …", "book/executed/wang2024/x", "wang2024, Figure 2"),
         ("id3", "A table without a label", "book/index", ""),
@@ -169,13 +164,8 @@ def test_names_stand_in_captions_and_references_and_links_lead_to_what_is_there(
     ):
         assert f'<span class="caption-number">{name} </span><span class="caption-text">{caption}' in text
     assert 'href="#tab-noise-verdicts-1"><span class="std std-numref">wang2024, Table 5, claims<' in text
-    for part in (
-        'href="../../../claims/t5-α+β.html"',
-        "2 (3) | x",
-        'href="../../../records/noise.json"',
-        "Wang",
-        "<img",
-    ):
+    links = ('href="../../../claims/t5-α+β.html"', "2 (3) | x", 'href="../../../records/noise.json"', "Wang", "<img")
+    for part in links:
         assert part in text
     assert (html / "records/noise.json").is_file()
     assert "gone.json" not in text
@@ -224,12 +214,7 @@ def test_what_follows_the_first_sentence_of_a_function_is_folded() -> None:
     [
         ("leaks", ["british"], "Noise This defence changes what leaks: . See the other.", "found 1 page"),
         ("how much", ["british.html#how-much", "british"], "How much Very much.", "found 2 page"),
-        ("server", ["rounds"], "Words. The server does federated averaging. Words.", "found 1 page"),
-        ("Defences", ["british", "american"], "This defence", "Searched for as well: "),
-        ("FedAvg", ["rounds"], "averaging", "No page holds “FedAvg”. Searched for as well: “federated averaging”."),
-        ("LoRA", ["adapted"], "adapters", ""),  # no part of another word
-        ("Flower", ["adapted", "pictures"], "adapters for Flower", ""),
-        ("flower", ["pictures", "adapted"], "one flower on each", ""),
+        ("Defences", ["british", "american"], "This defence", "Searched for as well: “defenses”"),
         ("ViT", [], "", "Your search did not match any documents."),
     ],
 )

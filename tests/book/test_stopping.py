@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gradleak.book.stopping import LEAST, measured, tried
+from gradleak.book.stopping import LEAST, stopped, stopping, tried
 from gradleak.show.summary import Leaks
 from gradleak.studies.shared.outcomes import Outcome
 from tests.book.made_up import outcome
@@ -21,7 +21,7 @@ ALL = {"value": 100.0}
 
 def named(outcomes: Sequence[Outcome], row: Leaks = ROW) -> list[str]:
     """Return the defences that stop the attack."""
-    return [stop.most.defense for stop in measured(row, PAGE, outcomes)[0]]
+    return [one.defense for one in stopping(row, PAGE, outcomes)]
 
 
 def test_the_mildest_defence_of_each_family_is_named_and_the_mildest_family_first() -> None:
@@ -37,17 +37,16 @@ def test_the_mildest_defence_of_each_family_is_named_and_the_mildest_family_firs
 def test_without_cosines_the_lower_level_and_the_more_bits_are_milder() -> None:
     noise = [outcome(defense=f"gaussian/{level}", **NOTHING) for level in ("1", "1e-06", "0.1")]
     assert named(noise) == ["gaussian/1e-06"]
-    (stop,), _ = measured(ROW, PAGE, [outcome(client=client, **NOTHING) for client in ("bfloat16", "float16")])
-    assert stop.text == "computing in float16"
+    rounding = [outcome(client=client, page=PAGE, **NOTHING) for client in ("bfloat16", "float16")]
+    assert stopped(ROW, PAGE, rounding) == "computing in float16 (n = 100, LeNet)"
 
 
 def test_what_no_defence_stops_has_none() -> None:
-    assert measured(ROW, PAGE, []) == ([], [])
-    assert measured(ROW, PAGE, [outcome(**NOTHING)]) == ([], [])  # without a defence nothing was stopped by one
-    found, failed = measured(ROW, PAGE, [outcome(defense="gaussian/1", cosine=0.4, **ALL)])
-    assert (found, [stop.most.defense for stop in failed]) == ([], ["gaussian/1"])
+    assert stopped(ROW, PAGE, []) == "not measured"
+    assert stopped(ROW, PAGE, [outcome(**NOTHING)]) == "not measured"  # without a defence nothing was stopped by one
+    assert stopped(ROW, PAGE, [outcome(defense="gaussian/1", cosine=0.4, **ALL)]) == "none of those measured"
     for rescaling in ("clip/1", "clip-share/0.5", "dp-sgd/0", "release/0.5/0"):
-        assert measured(ROW, PAGE, [outcome(defense=rescaling, cosine=1.0, **NOTHING)]) == ([], [])
+        assert named([outcome(defense=rescaling, cosine=1.0, **NOTHING)]) == []
 
 
 def test_an_attack_that_fails_without_a_defence_is_stopped_by_none() -> None:
@@ -118,12 +117,6 @@ def test_a_client_that_rounds_more_counts_against_rounding(precision: str, refut
     assert (named([seems, outcome(client=precision, **ALL)]) == []) == refuted
 
 
-@pytest.mark.parametrize(("value", "stops"), [(-math.inf, True), (19.9, True), (20.0, False)])
-def test_images_are_stopped_below_twenty_decibels(value: float, stops: bool) -> None:
-    one = outcome(leak="images", unit="dB", defense="gaussian/1", cosine=0.5, value=value)
-    assert bool(named([one], replace(ROW, kind="images"))) == stops
-
-
 def test_layers_that_are_not_sent_are_not_compared_by_the_cosine_of_the_rest() -> None:
     behind = [
         outcome(defense="withheld/recurrent", cosine=1.0, **NOTHING),
@@ -139,12 +132,11 @@ def test_a_stop_says_what_still_leaks_and_where_it_was_measured() -> None:
         outcome(leak="features", defense="prune/0.8", value=99.6, measure="classes right", network="another", batch=4),
         outcome(leak="images", defense="prune/0.8", network="another", batch=4, **NOTHING),
     ]
-    (stop,), _ = measured(ROW, PAGE, behind)
-    assert stop.text == (
-        "dropping the smallest 80% of all entries, which leaves 3 % (labels found) and 99.6 % (classes right)"
+    assert stopped(ROW, PAGE, behind) == (
+        "dropping the smallest 80% of all entries, which leaves 3 % (labels found) and 99.6 % (classes right) "
+        "(n = 50, batches of 4, another, {page}`noise`)"
     )
-    assert stop.setting(ROW, PAGE) == "n = 50, batches of 4, another, {page}`noise`"
     guessed = outcome(defense="sign/0", value=41.0, chance=40.0, page=PAGE)
-    (stop,), _ = measured(ROW, PAGE, [guessed, outcome(defense="sign/0", value=20.0, chance=40.0, network="LSTM")])
-    assert stop.text == "sending signs only, which leaves 41 % (labels found; a guess: 40 %)"
-    assert stop.setting(ROW, PAGE) == "n = 100, 2 networks"
+    other = outcome(defense="sign/0", value=20.0, chance=40.0, network="LSTM")
+    words = "sending signs only, which leaves 41 % (labels found; a guess: 40 %) (n = 100, LeNet)"
+    assert stopped(ROW, PAGE, [guessed, other]) == words
