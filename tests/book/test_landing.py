@@ -44,7 +44,7 @@ def page_text(study: Study, record: Record) -> str:
     for cell in nbformat.read(study.notebook, 4).cells:
         if cell.cell_type != "code" or "parameters" in cell.metadata.get("tags", []):
             continue
-        shows = "shown" in cell.source and "figures.titled" not in cell.source
+        shows = re.search("shown|verdicts", cell.source) and "figures.titled" not in cell.source
         lines = ast.parse(cell.source).body
         last = lines.pop() if shows else None
         if not shows or "run_study(" in cell.source:
