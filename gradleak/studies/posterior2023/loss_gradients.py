@@ -11,7 +11,6 @@ from itertools import product
 from typing import Any, ClassVar
 
 import pandas as pd
-import seaborn as sns
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -27,7 +26,7 @@ from gradleak.leak import head_inputs
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
 from gradleak.show import figures
 from gradleak.show.aggregate import select
-from gradleak.show.drawn import Look, arranged, drawn, grouped, level, lines, only_rows, panel
+from gradleak.show.drawn import Look, arranged, drawn, grouped, level, lines, only_rows, panel, points
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.posterior2023.columns import COLUMNS as COLUMNS
@@ -280,17 +279,6 @@ def summary(record: Record) -> Summary:
     )
 
 
-def errors_of_formulas(record: Record) -> str:
-    """Return the largest relative error of each formula for the focal loss in a sentence, for each kind of label."""
-    focal = select(record.rows(Slope), loss="focal")
-    worst = focal.groupby(["labels", "form"], sort=False)["worst"].max().unstack("labels")
-    errors = (
-        f"“{form}” {own['one-hot']:.0e} for one-hot labels and {own['soft']:.0e} for soft ones"
-        for form, own in worst.iterrows()
-    )
-    return f"For random logits, the formulas for the focal loss have a relative error of at most: {'; '.join(errors)}."
-
-
 def figure_counts(record: Record) -> Figure:
     """Draw the share of samples counted under the right class (%) against the mean probability of the own class.
 
@@ -342,16 +330,13 @@ def figure_posteriors(record: Record) -> Figure:
             axis.vlines(place, own["q25"], own["q75"], color=colour, linewidth=5, label=name)
             axis.plot(place, own["q50"], color="white", linestyle="none", marker="_", markersize=5)
 
-    def swarm(axis: Axes, rows: pd.DataFrame) -> None:
-        # Points that do not fit side by side may overlap, without a warning.
-        sns.swarmplot(rows, x="step", y="error", color=figures.COLOURS[2], size=4, warn_thresh=1, ax=axis)
-
     half = level(0.5, "half a sample", color=figures.COLOURS[1])
+    each = points("step", "error", colour=figures.COLOURS[2], s=16, alpha=0.6)
     rows, errors, panels = _posteriors(record), _errors(record), []
     for (title, steps, accuracy), group in grouped(rows[rows["step"] == rows["steps"]], ["title", "steps", "accuracy"]):
         shown: dict[str, Any] = {"xlabel": "class", "ylabel": "probability of the class", "ylim": (-0.03, 1.03)}
         name = f"{title}, {steps} steps (accuracy {accuracy:.0f} %)"
         panels.append(panel(group, bars, title=name, xticks=sorted(group["label"].unique()), **shown))
         axes = {"xlabel": "steps of training", "ylabel": "SD of a count (samples)"}
-        panels.append(panel(select(errors, title=title), swarm, half, title="errors of counts", **axes))
+        panels.append(panel(select(errors, title=title), each, half, title="errors of counts", **axes))
     return arranged(panels, 2, height=2.7, legend=3, sharey=False, width_ratios=(3, 2))
