@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import torch
 from matplotlib.figure import Figure
@@ -30,7 +30,7 @@ from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, setting
 from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
 from gradleak.studies.shared.groups import listed, written
-from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
+from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, defense_in_words, share_of, stages
 from gradleak.studies.shared.proportions import wilson_interval
 from gradleak.studies.shared.recognisers import LAST, RATE, OnUtterances, Size, Source, stage_of, tokens_of
 from gradleak.studies.shared.sentence_clients import ClientDefense, client_defense
@@ -41,20 +41,8 @@ PLACE = "Beyond section 4"
 # The parameter that takes the states of the decoder's only layer. Words that fit by chance lead to states outside the
 # span of its inputs.
 NEXT = "head.weight"
-# The attacks behind defences, by their names in rows.
-READERS = {
-    "nearest words": "nearest words",
-    "length told": "nearest words, length given",
-    "closed form": "closed form",
-}
-# Prefixes of the parameter names of layers whose gradient may be withheld.
-LAYERS = {
-    "none": (),
-    "embedding": ("embedding.",),
-    "head": ("head.",),
-    "decoder": ("cells.",),
-    "decoder and head": ("cells.", "head."),
-}
+# Layers that are not sent. The parameters of the decoder's layers are named "cells".
+Withheld = Literal["none", "embedding", "head", "decoder", "decoder and head"]
 
 
 class Alone(Group):
@@ -117,9 +105,7 @@ class Parameters(studies.Parameters):
         paper=[f"0.5/{noise}" for noise in ("1e-5", "1e-4", "1e-3", "3e-3", "1e-2", "3e-2", "1e-1", "1")],
         smallest=["0.5/0.001"],
     )
-    withheld: list[Literal["none", "embedding", "head", "decoder", "decoder and head"]] = setting(
-        paper=list(LAYERS), smallest=["head"]
-    )
+    withheld: list[Withheld] = setting(paper=list(get_args(Withheld)), smallest=["head"])
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield utterances read from the last layer, batches and local steps, then defences and missing layers."""
@@ -233,8 +219,8 @@ class ReadWithoutLayers(ReadHarder):
         """Read each utterance from the layers that are sent."""
         for tokens in self.tokens():
             whole = self.leak_of([tokens])
-            # `startswith` takes a tuple of prefixes, and is false for an empty tuple.
-            kept = {name: value for name, value in whole.gradients.items() if not name.startswith(LAYERS[self.form])}
+            withheld = tuple(f"{layer}." for layer in self.form.replace("decoder", "cells").split(" and "))
+            kept = {name: value for name, value in whole.gradients.items() if not name.startswith(withheld)}
             leak = replace(whole, gradients=kept)
             (reader, read, status), seconds = timed(read_in_order, leak)
             row = compared(reader, [read], [status], [tokens[:-1]], seconds)
@@ -374,10 +360,10 @@ def _outcomes(record: Record) -> list[Outcome]:
 def figure_defenses(record: Record) -> Figure:
     """Draw the share of exact transcripts behind each defence, with its 95 % interval, a panel per stage."""
     frame = record.rows(ReadBehindDefense)
-    attacks = proportions("exact", "defence", by="attack", interval=wilson_interval, aside=0.2, order=READERS.values())
-    titles = [ClientDefense.of(form).title for form in frame["form"]]
+    attacks = proportions("exact", "defence", by="attack", interval=wilson_interval, aside=0.2)
+    titles = frame["form"].str.replace("noise/", "noise-share/").map(defense_in_words)
     return drawn(
-        frame.assign(defence=titles, attack=frame["reader"].map(READERS)),
+        frame.assign(defence=titles, attack=frame["reader"].replace("length told", "nearest words, length given")),
         attacks,
         panels="trained",
         title=stage_of,
