@@ -44,7 +44,6 @@ from gradleak.studies.shared.recognisers import (
     OnRecogniser,
     OnUtterances,
     Source,
-    about_utterances,
     attacked_texts,
     attacked_tokens,
     batch_of,
@@ -159,7 +158,8 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        return f"{about_utterances(self.rows, self.source)}, {self.utterances} synthesised utterances"
+        most = max(row.utterances for row in self.rows)
+        return f"up to {most} utterances per recogniser, {self.utterances} synthesised, {text.TITLES[self.source]}"
 
 
 class ReadTranscripts(OnRecogniser):

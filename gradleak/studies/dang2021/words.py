@@ -14,6 +14,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from gradleak import claims, defenses, studies
+from gradleak.data import text
 from gradleak.labels.hard.rlg import rlg
 from gradleak.labels.hard.rlg_as_coded import rlg_as_coded
 from gradleak.sequences.words import outlying_words, rounded_rank
@@ -30,7 +31,6 @@ from gradleak.studies.shared.recognisers import (
     AttackedRecogniser,
     OnRecogniser,
     Source,
-    about_utterances,
     attacked_tokens,
     batch_of,
     stage_of,
@@ -89,7 +89,8 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        return about_utterances(self.rows, self.source)
+        most = max(row.utterances for row in self.rows)
+        return f"up to {most} utterances per recogniser, {text.TITLES[self.source]}"
 
 
 class RevealWords(OnRecogniser):

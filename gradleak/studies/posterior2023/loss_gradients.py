@@ -38,9 +38,6 @@ PLACE = "Sections 3.1 and 3.2, Theorems 1 to 4, Table 1, Figure 2, Appendix C"
 # The exponents of the least and the largest scale of logits. Where p rounds to 1, autograd of (1 − p)^γ is not finite
 # for γ below 1.
 SCALES = (-2.0, 0.3)
-# Three readings of Theorem 1: the weight of the sample's class times p − y; the weights of all classes regardless of
-# the label; and each class's weight times its share of the label, which soft labels need.
-TABLE_1, AS_PRINTED, BY_LABEL = FORMS = "Table 1", "equation 2 as printed", "by the label"
 # The size of the batches that are counted, and of those on which networks are trained.
 BATCH, CLASSES = 64, 10
 CONFIDENCES = (0.15, 0.3, 0.5, 0.7, 0.9)
@@ -99,10 +96,7 @@ class Parameters(studies.Parameters):
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
         networks = ", ".join(f"{row.network} on {data.title(row.dataset)}" for row in self.rows)
-        return (
-            f"{self.cases:,} vectors of random logits for each loss and number of classes; {networks}, "
-            f"{self.samples:,} test samples"
-        )
+        return f"{self.cases:,} vectors of random logits for each loss and number of classes; {networks}"
 
 
 class Slope(Experiment):
@@ -129,9 +123,9 @@ class Slope(Experiment):
             "cross-entropy": CrossEntropy(self.temperature),
             "binary": BinaryCrossEntropy(),
         }
-        own, alpha = losses[self.loss], torch.ones(self.cases, 1, dtype=torch.float64)
-        if self.loss == "focal":  # allows a different weight α for each sample
-            alpha = 0.25 + torch.rand(self.cases, 1, **draws)
+        own = losses[self.loss]
+        # The focal loss allows a different weight α for each sample.
+        alpha = 0.25 + torch.rand(self.cases, 1, **draws) if self.loss == "focal" else logits.new_ones(self.cases, 1)
         alpha = alpha.to(self.device)
         (slope,) = torch.autograd.grad((alpha[:, 0] * own(logits, target)).sum(), [logits])
         p = own.probabilities(logits.detach())
@@ -194,13 +188,15 @@ def _labels(kind: str, cases: int, classes: int, generator: torch.Generator) -> 
 def _gradients(weight: Tensor, p: Tensor, target: Tensor, *, binary: bool) -> dict[str, Tensor]:
     """Return the gradient (N, K) by each reading of the theorem, from the weights Φ (N, K) of all classes."""
     if binary:
-        return {TABLE_1: weight * (p - target)}
+        return {"Table 1": weight * (p - target)}
     likeliest = weight.gather(1, target.argmax(dim=1, keepdim=True))
     shared = target * weight
+    # The weight of the sample's class times p − y; the weights of all classes regardless of the label; and each class's
+    # weight times its share of the label, which soft labels need.
     return {
-        TABLE_1: likeliest * (p - target),
-        AS_PRINTED: weight.sum(dim=1, keepdim=True) * p - weight,
-        BY_LABEL: shared.sum(dim=1, keepdim=True) * p - shared,
+        "Table 1": likeliest * (p - target),
+        "equation 2 as printed": weight.sum(dim=1, keepdim=True) * p - weight,
+        "by the label": shared.sum(dim=1, keepdim=True) * p - shared,
     }
 
 

@@ -104,12 +104,6 @@ def tokens_of(source: str, said: Sequence[str]) -> list[list[int]]:
     return [[*words.encode(one), words.end] for one in said]
 
 
-def about_utterances(recognisers: Sequence[AttackedRecogniser], source: str) -> str:
-    """Return a short description of the utterances: their number for each recogniser, and their text."""
-    most = max(one.utterances for one in recognisers)
-    return f"up to {most} utterances per recogniser, {text.TITLES[source]}, made-up speech"
-
-
 def stage_of(trained: Any) -> str:
     """Return the number of training steps in words, for tables and figures."""
     return f"after {trained:.0f} steps" if trained else "untrained"
