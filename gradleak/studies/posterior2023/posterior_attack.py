@@ -66,12 +66,6 @@ class Attacked(Group):
     size: PositiveInt
 
 
-class Begun(Attacked):
-    """The same with the scheme of its random initial weights."""
-
-    init: Literal["torch", "kaiming", "uniform"]
-
-
 class Variant(Group):
     """A loss, its temperature, and the smoothing ε of its labels."""
 
@@ -80,25 +74,22 @@ class Variant(Group):
     epsilon: float = Field(ge=0, lt=1)
 
 
-ROWS = listed(
-    Attacked,
-    *(("mnist", "lenet5", activation, 32) for activation in ("sigmoid", "tanh")),
-    *(("tinyimagenet32", "resnet50-cifar", activation, 256) for activation in ("relu", "selu")),
-    *(("cifar10", "vgg16", activation, 32) for activation in ("elu", "relu")),
-)
-SMALLEST = listed(Attacked, ("photos", "lenet5", "sigmoid", 8))
-
-
 class Parameters(studies.Parameters):
     """Parameters of the page: networks and their training, losses, batches and auxiliary samples."""
 
-    rows: list[Attacked] = setting(paper=ROWS, smallest=SMALLEST)
-    init: str
-    told: list[Attacked] = setting(paper=ROWS[:2] + ROWS[4:], smallest=SMALLEST)
-    begun: list[Begun] = setting(
-        paper=[row | {"init": init} for row in ROWS[:2] for init in ("kaiming", "uniform")],
-        smallest=[SMALLEST[0] | {"init": "kaiming"}],
+    rows: list[Attacked] = setting(
+        paper=listed(
+            Attacked,
+            *(("mnist", "lenet5", activation, 32) for activation in ("sigmoid", "tanh")),
+            *(("tinyimagenet32", "resnet50-cifar", activation, 256) for activation in ("relu", "selu")),
+            *(("cifar10", "vgg16", activation, 32) for activation in ("elu", "relu")),
+        ),
+        smallest=listed(Attacked, ("photos", "lenet5", "sigmoid", 8)),
+        min_length=1,
     )
+    init: str
+    told: list[str] = setting(paper=["lenet5", "vgg16"])
+    inits: list[Literal["kaiming", "uniform"]] = setting(paper=["kaiming", "uniform"])
     networks: int = setting(paper=4, smallest=1, ge=1, le=1000)
     batches: int = setting(smallest=2, ge=1, le=10_000)
     auxiliary: int = setting(paper=100, smallest=2, ge=1, le=1000)
@@ -114,10 +105,7 @@ class Parameters(studies.Parameters):
         """Return the networks of all rows with their images, and the trained model with its training set."""
         last = self.rows[-1]
         return [
-            *(
-                Sees(row.network, row.dataset, activation=row.activation)
-                for row in (*self.rows, *self.told, *self.begun)
-            ),
+            *(Sees(row.network, row.dataset, activation=row.activation) for row in self.rows),
             Sees(last.network, last.dataset, activation=last.activation, learns=self.learns),
         ]
 
@@ -125,6 +113,7 @@ class Parameters(studies.Parameters):
         """Yield the rows of Tables 2 and 3, the settings of the figures, rows with more knowledge or other weights, and
         the models that are trained on a whole training set.
         """
+        first = [row for row in self.rows if row.network == self.rows[0].network]
         plain = USUAL | {"share": 0.0, "epochs": 0}
         main = plain | dict(self.rows[-1])
         alone = {"networks": 1, "batches": self.networks * self.batches}
@@ -135,9 +124,9 @@ class Parameters(studies.Parameters):
             *((OfSize, trained | {"size": size}) for size in self.sizes),
             *((OfShare, trained | {"share": share}) for share in self.shares),
             *((OfScale, main | {"auxiliary": scale}) for scale in self.scales),
-            *((Told, plain | dict(row)) for row in self.told),
+            *((Told, plain | dict(row)) for row in self.rows if row.network in self.told),
             *((Told, main | dict(variant)) for variant in self.variants),
-            *((OfWeights, plain | dict(row)) for row in self.begun),
+            *((OfWeights, plain | dict(row) | {"init": init}) for row in first for init in self.inits),
         ]
         for kind, inputs in made:
             yield kind.of(self, **inputs)
