@@ -227,21 +227,18 @@ class ReadWithoutLayers(ReadHarder):
             yield row | {"bag_exact": bag_of_words(leak) == set(tokens[:-1])}
 
 
-def running(source: str, length: int, count: int) -> list[list[int]]:
-    """Return utterances of `length` tokens, including the end mark, taken from consecutive texts.
+def running(source: str, length: int, count: int) -> Iterator[list[int]]:
+    """Yield utterances of `length` tokens, including the end mark, taken from consecutive texts.
 
     They start at places far apart. The border between two texts is not marked.
     """
     every = tokens_of(source, text.texts(source))
     if count > len(every):
         raise InputError(f"there are only {len(every)} texts; {count} were asked for")
-    end = text.vocabulary(source).end
-    found = []
     for number in range(count):
         first = number * len(every) // count
         words = itertools.chain.from_iterable(one[:-1] for one in itertools.islice(itertools.cycle(every), first, None))
-        found.append([*itertools.islice(words, length - 1), end])
-    return found
+        yield [*itertools.islice(words, length - 1), text.vocabulary(source).end]
 
 
 def beginning_alike(source: str, size: int, count: int) -> Iterator[list[list[int]]]:
