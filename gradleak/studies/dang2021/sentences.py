@@ -348,12 +348,10 @@ def _largest(record: Record) -> pd.DataFrame:
 def readings(record: Record) -> str:
     """Return in a sentence how many batches were read exactly, how many certified, and the CPU time of a batch."""
     rows, own = select(record.rows(ReadBatches), words="all"), _largest(record)
-    one = own.iloc[0]
     return (
         f"{rows['exact'].sum():,} of {len(rows):,} batches are read exactly, and {rows['unique'].sum():,} are "
-        f"certified, {rows['wrongly_sure'].sum()} of them wrongly. For example, {own['exact'].sum()} of {len(own)} "
-        f"batches of {one['size']} sentences are read exactly from the {one['stage']} {SHOWN[one['kind']]} of width "
-        f"{one['width']}, in {two_digits(own['seconds'].median())} s of CPU time (median)."
+        f"certified, {rows['wrongly_sure'].sum()} of them wrongly. A batch of {own['size'].iloc[0]} sentences takes "
+        f"{two_digits(own['seconds'].median())} s of CPU time (median)."
     )
 
 
