@@ -15,11 +15,6 @@ class PaperDefense(Defended):
 
     words: ClassVar = {name: name for name in ("none", "sign", "grad-drop")}
 
-    @property
-    def title(self) -> str:
-        """The defence and its level as tables and figures show them."""
-        return f"{self.defense} {self.level:.0%}" if self.level else self.defense
-
 
 def set_scores(found: set[int], truth: set[int], exact: str = "exact") -> Columns:
     """Return the precision, recall and F1 of a set of classes, and in the column `exact` whether it is the true set."""

@@ -9,9 +9,8 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
-import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -26,13 +25,12 @@ from gradleak.models.recogniser import END, START
 from gradleak.runs.forms import Form
 from gradleak.sequences import Transcripts, read_defended, read_output, read_sharing, read_transcripts
 from gradleak.sequences.observed import FIRST
-from gradleak.show.drawn import drawn, look_of, proportions
+from gradleak.show.drawn import drawn, proportions
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, setting
 from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
 from gradleak.studies.shared.groups import listed, written
-from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
-from gradleak.studies.shared.private_noise import draw_noise
+from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, defense_in_words, share_of, stages
 from gradleak.studies.shared.proportions import wilson_interval
 from gradleak.studies.shared.recognisers import LAST, RATE, OnUtterances, Size, Source, stage_of, tokens_of
 from gradleak.studies.shared.sentence_clients import ClientDefense, client_defense
@@ -43,24 +41,8 @@ PLACE = "Beyond section 4"
 # The parameter that takes the states of the decoder's only layer. Words that fit by chance lead to states outside the
 # span of its inputs.
 NEXT = "head.weight"
-# The attacks behind defences, by their names in rows.
-READERS = {
-    "nearest words": "nearest words",
-    "length told": "nearest words, length given",
-    "closed form": "closed form",
-}
-# Attacks that rows on missing layers name by the layer that is read.
-SAME = {"the decoder's first layer": "closed form", "the last layer": "last layer", "–": "none possible"}
-# The horizontal axis of the page's figures.
-SHARE: dict[str, Any] = {"xlabel": "share of transcripts exact", "xlim": (-0.04, 1.04)}
-# Prefixes of the parameter names of layers whose gradient may be withheld.
-LAYERS = {
-    "none": (),
-    "embedding": ("embedding.",),
-    "head": ("head.",),
-    "decoder": ("cells.",),
-    "decoder and head": ("cells.", "head."),
-}
+# Layers that are not sent. The parameters of the decoder's layers are named "cells".
+Withheld = Literal["none", "embedding", "head", "decoder", "decoder and head"]
 
 
 class Alone(Group):
@@ -123,9 +105,7 @@ class Parameters(studies.Parameters):
         paper=[f"0.5/{noise}" for noise in ("1e-5", "1e-4", "1e-3", "3e-3", "1e-2", "3e-2", "1e-1", "1")],
         smallest=["0.5/0.001"],
     )
-    withheld: list[Literal["none", "embedding", "head", "decoder", "decoder and head"]] = setting(
-        paper=list(LAYERS), smallest=["head"]
-    )
+    withheld: list[Withheld] = setting(paper=list(get_args(Withheld)), smallest=["head"])
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield utterances read from the last layer, batches and local steps, then defences and missing layers."""
@@ -183,8 +163,7 @@ class ReadAlike(ReadHarder):
 
     def run(self) -> Iterator[Columns]:
         """Read each batch."""
-        for said in beginning_alike(self.source, self.number, self.utterances):
-            tokens = tokens_of(self.source, said)
+        for tokens in beginning_alike(self.source, self.number, self.utterances):
             leak = self.leak_of(tokens, only=[*FIRST, NEXT])
             yield from read_by({"closed form": read_transcripts, "root": read_sharing}, leak, tokens)
 
@@ -240,47 +219,41 @@ class ReadWithoutLayers(ReadHarder):
         """Read each utterance from the layers that are sent."""
         for tokens in self.tokens():
             whole = self.leak_of([tokens])
-            # `startswith` takes a tuple of prefixes, and is false for an empty tuple.
-            kept = {name: value for name, value in whole.gradients.items() if not name.startswith(LAYERS[self.form])}
+            withheld = tuple(f"{layer}." for layer in self.form.replace("decoder", "cells").split(" and "))
+            kept = {name: value for name, value in whole.gradients.items() if not name.startswith(withheld)}
             leak = replace(whole, gradients=kept)
             (reader, read, status), seconds = timed(read_in_order, leak)
             row = compared(reader, [read], [status], [tokens[:-1]], seconds)
             yield row | {"bag_exact": bag_of_words(leak) == set(tokens[:-1])}
 
 
-def running(source: str, length: int, count: int) -> list[list[int]]:
-    """Return utterances of `length` tokens, including the end mark, taken from consecutive texts.
+def running(source: str, length: int, count: int) -> Iterator[list[int]]:
+    """Yield utterances of `length` tokens, including the end mark, taken from consecutive texts.
 
     They start at places far apart. The border between two texts is not marked.
     """
     every = tokens_of(source, text.texts(source))
     if count > len(every):
         raise InputError(f"there are only {len(every)} texts; {count} were asked for")
-    end = text.vocabulary(source).end
-    found = []
     for number in range(count):
         first = number * len(every) // count
         words = itertools.chain.from_iterable(one[:-1] for one in itertools.islice(itertools.cycle(every), first, None))
-        found.append([*itertools.islice(words, length - 1), end])
-    return found
+        yield [*itertools.islice(words, length - 1), text.vocabulary(source).end]
 
 
-def beginning_alike(source: str, size: int, count: int) -> list[list[str]]:
-    """Return batches of texts: two begin with the same word, and all others with different words."""
-    every = text.texts(source, "test")
-    by_word: dict[int, list[str]] = {}
-    for said, tokens in zip(every, tokens_of(source, every), strict=True):
-        by_word.setdefault(tokens[0], []).append(said)
-    pairs = [texts[:2] for texts in by_word.values() if len(texts) > 1]
+def beginning_alike(source: str, size: int, count: int) -> Iterator[list[list[int]]]:
+    """Yield the tokens of batches of texts: two begin with the same word, and all others with different words."""
+    by_word: dict[int, list[list[int]]] = {}
+    for tokens in tokens_of(source, text.texts(source, "test")):
+        by_word.setdefault(tokens[0], []).append(tokens)
+    pairs = [alike[:2] for alike in by_word.values() if len(alike) > 1]
     if count > len(pairs):
         raise InputError(f"only {len(pairs)} pairs of texts begin alike; {count} were asked for")
-    firsts = [texts[0] for texts in by_word.values()]
-    batches = []
+    firsts = [alike[0] for alike in by_word.values()]
     for number in range(count):
         pair = pairs[number * len(pairs) // count]
-        others = [said for said in firsts[number:] + firsts[:number] if said != pair[0]]
-        batches.append([*pair, *others[: size - 2]])
-    return batches
+        others = [tokens for tokens in firsts[number:] + firsts[:number] if tokens != pair[0]]
+        yield [*pair, *others[: size - 2]]
 
 
 def released(gradients: Gradients, release: Release, generator: torch.Generator) -> Gradients:
@@ -359,89 +332,40 @@ def summary(record: Record) -> Summary:
         what="transcripts exact from the last layer alone, 8 to 40 tokens (untrained small recogniser)",
         figure=figure_defenses,
         of="utterances",
-        outcomes=outcomes(record),
+        outcomes=_outcomes(record),
     )
 
 
-def figure_clean(record: Record) -> Figure:
-    """Draw the share of exact transcripts from clean gradients for each case and attack, a panel per stage."""
-    kinds = {
-        ReadLastLayer: "last layer alone, {}",
-        ReadAlike: "{} utterances, two begin alike",
-        ReadLocalSteps: "{} local steps",
-        ReadWithoutLayers: "not sent: {}",
-    }
-    rows = pd.concat(record.rows(kind).assign(case=case) for kind, case in kinds.items())
-    first = rows["form"].str.partition("/")[0]
-    cases = [case.format(word) for case, word in zip(rows["case"], first, strict=True)]
-    rows = rows.assign(case=cases, attack=rows["reader"].replace(SAME))
-    looks = {name: look_of(number) | {"linestyle": ""} for number, name in enumerate(rows["attack"].unique())}
-    return drawn(
-        rows,
-        proportions("exact", "case", by="attack", interval=wilson_interval, looks=looks),
-        panels="trained",
-        title=stage_of,
-        height=1.0 + 0.35 * rows["case"].nunique(),
-        legend=3,
-        sharey=False,
-        **SHARE,
-    )
+def _outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    part, form = rows["part"], rows["form"]
+    first, last = form.str.partition("/")[0], part == "last layer"
+    behind = ("withheld/" + form).where(part == "withheld", "none").replace("withheld/none", "none")
+    behind = behind.mask(last, "withheld/all but the last layer")
+    behind = behind.mask(part == "defended", form.str.replace("noise/", "noise-share/"))
+    behind = behind.mask(part == "released", "release/" + form)
+    return collected(
+        record, rows, "text", share_of("exact", "transcripts read exactly", "utterances"), cosine=rows["utility"],
+        attack="transcript, " + rows["reader"].replace("–", "no layer to read"),
+        network=first.where(last, "small").map(RECOGNISERS),
+        training=stages(rows["trained"]), data=rows["source"], batch=first.where(part == "alike", "1").astype(int),
+        defense=behind, client=(first + " local steps").where(part == "local", "float32"),
+    )  # fmt: skip
 
 
 def figure_defenses(record: Record) -> Figure:
     """Draw the share of exact transcripts behind each defence, with its 95 % interval, a panel per stage."""
     frame = record.rows(ReadBehindDefense)
-    attacks = proportions("exact", "defence", by="attack", interval=wilson_interval, aside=0.2, order=READERS.values())
-    titles = [ClientDefense.of(form).title for form in frame["form"]]
+    attacks = proportions("exact", "defence", by="attack", interval=wilson_interval, aside=0.2)
+    titles = frame["form"].str.replace("noise/", "noise-share/").map(defense_in_words)
     return drawn(
-        frame.assign(defence=titles, attack=frame["reader"].map(READERS)),
+        frame.assign(defence=titles, attack=frame["reader"].replace("length told", "nearest words, length given")),
         attacks,
         panels="trained",
         title=stage_of,
         height=1.0 + 0.4 * frame["form"].nunique(),
         legend=3,
-        **SHARE,
+        xlabel="share of transcripts exact",
+        xlim=(-0.04, 1.04),
     )
-
-
-def figure_frontier(record: Record) -> Figure:
-    """Draw the share of exact transcripts against the noise of a release and its ε, a line per stage and method."""
-    frame = record.rows(ReadRelease)
-    frame = frame[frame["reader"] != "closed form"]
-    return draw_noise(
-        frame.assign(
-            noise=[Release.of(form).noise for form in frame["form"]],
-            line=frame["trained"].map(stage_of) + ", " + frame["reader"].map(READERS),
-        ),
-        "exact",
-        legend=2,
-        ylabel="share of transcripts exact",
-    )
-
-
-# What the form of an experiment says about the setting of its outcomes, by part: an axis, and its value.
-SETTINGS: dict[str, tuple[str, Callable[[str], str | int]]] = {
-    "alike": ("batch", lambda form: int(form.split("/")[0])),
-    "local": ("client", lambda form: f"{form.split('/')[0]} local steps"),
-    "defended": ("defense", lambda form: form.replace("noise/", "noise-share/")),
-    "released": ("defense", "release/{}".format),
-    "withheld": ("defense", lambda form: "none" if form == "none" else f"withheld/{form}"),
-    "last layer": ("defense", lambda form: "withheld/all but the last layer"),
-}
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = record.frame()
-    axes = pd.DataFrame({"batch": 1, "defense": "none", "client": "float32"}, index=rows.index)
-    for place, part, form in rows[["part", "form"]].itertuples():
-        axis, value = SETTINGS[part]
-        axes.loc[place, axis] = value(form)
-    last = rows["part"] == ReadLastLayer.part
-    return collected(
-        record, rows, "text", share_of("exact", "transcripts read exactly", "utterances"), cosine=rows["utility"],
-        attack="transcript, " + rows["reader"].replace("–", "no layer to read"),
-        network=rows["form"].str.split("/").str[0].where(last, "small").map(RECOGNISERS),
-        training=stages(rows["trained"]), data=rows["source"],
-        batch=axes["batch"], defense=axes["defense"], client=axes["client"],
-    )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -31,7 +31,7 @@ from gradleak.studies.dang2021.columns import percent
 from gradleak.studies.dang2021.experiments import PaperDefense, set_scores
 from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen
-from gradleak.studies.shared.outcomes import Outcome, collected, share_of, written
+from gradleak.studies.shared.outcomes import collected, share_of, written
 from gradleak.studies.shared.transcript_errors import timed, unless_refused
 from gradleak.wording import counted
 
@@ -82,10 +82,7 @@ class Parameters(studies.Parameters):
         """Return the size of a run and its data in a few words."""
         images = ", ".join(map(data.title, dict.fromkeys(row.dataset for row in self.rows)))
         networks = len({row.network for row in self.rows})
-        return (
-            f"{counted(networks, 'network')}, {len(self.rows)} kinds of features, {self.batches} batches per size, "
-            f"{images}"
-        )
+        return f"{counted(networks, 'network')}, {self.batches} batches per size, {images}"
 
 
 class RevealedBatches(OnLastLayer):
@@ -152,6 +149,14 @@ def summary(record: Record) -> Summary:
     """Return the finding: planes recover the set of classes exactly, whatever the signs of the features."""
     known = claims.judgements(record)
     exact, rule = known["reveal-rlg-efficientnetb0-50-exact-matches"], known["reveal-minimum-50-precision"]
+    rows, largest = record.frame(), _largest(record)
+    (_, plain), (_, both) = largest.groupby("features", sort=False)
+    size = int(largest["size"].max())
+    outcomes = collected(
+        record, rows, "labels", share_of("f1", "F1 of the set of labels", "batches"), attack=rows["attack"],
+        network=rows["network"], training="trained", data=rows["dataset"], batch=rows["size"],
+        defense=written(rows["defense"], rows["level"], {}), detail=rows["features"] + " features",
+    )  # fmt: skip
     return Summary(
         f"In {exact.text} of batches of {exact.claim.row} images of different classes, RLG, solved exactly, recovers "
         "which classes occur, from the last layer's gradient alone, even if features have both signs; the simpler "
@@ -161,31 +166,33 @@ def summary(record: Record) -> Summary:
         what="batches of 50 images whose set of classes is exactly right (EfficientNet-Lite0, features of both signs)",
         figure=figure_exact,
         of="batches",
-        leaks=leaks(record),
-        outcomes=outcomes(record),
+        leaks=Leaks(
+            "the set of labels (RLG)",
+            f"batches of {size}; EfficientNet-Lite0, ImageNet",
+            f"{percent(plain['exact'].mean())} of sets exact, {percent(both['exact'].mean())} if features have both "
+            f"signs ({len(plain)} batches each)",
+            f"{duration(plain['seconds'].median())} elapsed",
+            kind="labels",
+            attack="RLG",
+            batch=size,
+        ),
+        outcomes=outcomes,
     )
 
 
-def exact_sets(record: Record) -> list[dict[str, Any]]:
-    """Return for RLG on the largest batches of each network: the batches, the exact sets, and the median time."""
+def _largest(record: Record) -> pd.DataFrame:
+    """Return the rows of RLG on the largest batches."""
     rows = select(record.rows(Table1), attack="RLG")
-    largest = _titled(select(rows, size=rows["size"].max())).groupby(["title", "size"], sort=False)
-    return [
-        {
-            "network": title,
-            "size": size,
-            "batches": len(own),
-            "exact": percent(own["exact"].mean()),
-            "time": duration(own["seconds"].median()),
-        }
-        for (title, size), own in largest
-    ]
+    return _titled(select(rows, size=rows["size"].max()))
 
 
 def found(record: Record) -> str:
     """Return in words how many sets RLG recovers exactly from the largest batches, and in which time."""
-    words = "{network}: {exact} of {batches} sets are exact in batches of {size}, and an attack takes {time}"
-    return "; ".join(words.format(**sets) for sets in exact_sets(record))
+    words = "{}: {} of {} sets are exact in batches of {}, and an attack takes {}"
+    return "; ".join(
+        words.format(title, percent(own["exact"].mean()), len(own), size, duration(own["seconds"].median()))
+        for (title, size), own in _largest(record).groupby(["title", "size"], sort=False)
+    )
 
 
 def _titled(rows: pd.DataFrame) -> pd.DataFrame:
@@ -204,29 +211,3 @@ def figure_exact(record: Record) -> Figure:
         for column, name in {"precision": "precision", "recall": "recall", "exact": "sets exactly right"}.items()
     ]
     return arranged(panels, across=3, height=2.2, legend=2, sharex=True)
-
-
-def leaks(record: Record) -> Leaks:
-    """Return this page's row in the book's first table."""
-    plain, both = exact_sets(record)
-    return Leaks(
-        "the set of labels (RLG)",
-        f"batches of {plain['size']}; EfficientNet-Lite0, ImageNet",
-        f"{plain['exact']} of sets exact, {both['exact']} if features have both signs "
-        f"({plain['batches']} batches each)",
-        f"{plain['time']} elapsed",
-        kind="labels",
-        attack="RLG",
-        batch=int(plain["size"]),
-    )
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = record.frame()
-    found = share_of("f1", "F1 of the set of labels", "batches")
-    return collected(
-        record, rows, "labels", found, attack=rows["attack"], network=rows["network"], training="trained",
-        data=rows["dataset"], batch=rows["size"], defense=written(rows["defense"], rows["level"], {}),
-        detail=rows["features"] + " features",
-    )  # fmt: skip

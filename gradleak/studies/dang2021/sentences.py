@@ -6,7 +6,7 @@ also behind clipping and noise with a stated privacy loss, from larger batches, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 from gradleak import claims, data, defenses, studies
 from gradleak.data.text import TITLES
-from gradleak.leak import Gradients, Leak, observe
+from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of
 from gradleak.sequences import read_prefixes, read_sentences
 from gradleak.sequences.recurrent import layers_of
 from gradleak.sequences.span import span_of
 from gradleak.show import figures
 from gradleak.show.aggregate import select
-from gradleak.show.drawn import arranged, dots, panel
+from gradleak.show.drawn import drawn, lines, places
 from gradleak.show.summary import Leaks, Summary
 from gradleak.show.touch import InteractiveFigure, ReadingReplay, WordStep
 from gradleak.studies import Columns, Experiment, Record, setting
@@ -33,7 +33,6 @@ from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
 from gradleak.studies.dang2021.columns import two_digits
 from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.outcomes import Outcome, collected, share_of
-from gradleak.studies.shared.private_noise import draw_noise
 from gradleak.studies.shared.read import private_of, reading_of
 from gradleak.studies.shared.sentence_clients import SHOWN, Cell, ClientDefense, OnLanguageModel, client_defense
 from gradleak.studies.shared.steps_read import draw_steps
@@ -49,13 +48,6 @@ CHUNK = 25
 NEAREST = 60
 # A word lies in the span if its relative distance is below this: the limit in the page's reading by hand.
 FITS = 0.01
-# Layers whose gradient may be withheld: parameter names begin with them.
-WITHHELD = {
-    "none": "all layers are sent",
-    "embedding": "all but the embedding",
-    "head": "all but the last layer",
-    "recurrent": "all but the recurrent layers",
-}
 PREFIXES, COUNTS = "prefixes", "counts"
 # What a row states if an attack needs a gradient that is not sent.
 NOTHING: Columns = {"right": 0.0, "false": 0, "exact": False, "wrongly_sure": False}
@@ -107,13 +99,14 @@ class Parameters(studies.Parameters):
     sizes: list[Cell] = setting(
         paper=listed(Cell, *(("lstm", 256, 1, "untrained", size, 10) for size in (16, 32, 40, 48, 64))), smallest=[]
     )
-    withheld: list[Literal["none", "embedding", "head", "recurrent"]] = setting(paper=list(WITHHELD), smallest=["head"])
+    withheld: list[Literal["none", "embedding", "head", "recurrent"]] = setting(
+        paper=["none", "embedding", "head", "recurrent"], smallest=["head"]
+    )
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield the first batches of every kind first, so that an interrupted run has some of each."""
-        yield from sorted(self._experiments(), key=lambda one: getattr(one, "first", 0))
-
-    def _experiments(self) -> Iterator[Experiment]:
+        """Yield the batches of each model, those behind defences, the figure's sentence, and those with noise, of other
+        sizes, and without a layer.
+        """
         for cell in self.cells:
             for first in range(0, cell.batches, CHUNK):
                 left = {"batches": min(CHUNK, cell.batches - first), "free": max(0, min(CHUNK, self.free - first))}
@@ -130,9 +123,10 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        cells = (*self.cells, *self.dp_cells, *self.sizes)
-        batches = sum(cell.batches for cell in cells)
-        return f"{batches:,} batches in {len(cells)} settings, {len(self.noise)} levels of noise, {TITLES[self.text]}"
+        batches = sum(cell.batches for cell in self.cells)
+        return (
+            f"{batches:,} batches in {len(self.cells)} settings, {len(self.noise)} levels of noise, {TITLES[self.text]}"
+        )
 
 
 class ReadBatches(OnLanguageModel):
@@ -193,7 +187,10 @@ class DefendedBatches(OnLanguageModel):
         for number in range(self.batches):
             private = private_of(self.text, self.size, number, self.seed)
             clean = observe(model, *batch_of(private))
-            summed = clipped_sum(model, private, self.clip) if self.clip else clean.gradients
+            summed = clean.gradients
+            if self.clip:  # as DP-SGD does (abadi2016)
+                alone = [observe(model, *batch_of([one])).gradients for one in private]
+                summed = defenses.average([defenses.clip(self.clip)(one) for one in alone])
             for level in self.noise:
                 generator = torch.Generator().manual_seed(1_000_003 * self.seed + number)
                 noisy = defenses.gaussian(level * self.clip / self.size, generator)(summed) if level else summed
@@ -266,12 +263,6 @@ class OneSentence(OnLanguageModel):
             }
 
 
-def clipped_sum(model: nn.Module, private: list[list[int]], clip: float) -> Gradients:
-    """Return DP-SGD's sum (abadi2016) of clipped sentence gradients, before its noise, divided by their number."""
-    own = [defenses.clip(clip)(observe(model, *batch_of([one])).gradients) for one in private]
-    return defenses.average(own)
-
-
 def misses(model: nn.Module, leak: Leak, sentence: list[int], start: int) -> list[Tensor]:
     """Return the relative distance of each word (C,) from the span, for every step of a sentence and the one behind.
 
@@ -294,10 +285,11 @@ def summary(record: Record) -> Summary:
     """Return the finding: one gradient gives every sentence, and noise hides them at an ε that is no guarantee."""
     known = claims.judgements(record)
     read, noisy = known["sentences-lstm"], known["defended-noise-stops"]
+    size: int = read.claim.measure.where["size"]
     multiplier = noisy.claim.measure.where["multiplier"]
     epsilon = float(f"{defenses.release_epsilon(multiplier):.1g}")
     return Summary(
-        f"From one gradient of an LSTM a server reads all sentences of a batch of {read.claim.measure.where['size']} "
+        f"From one gradient of an LSTM a server reads all sentences of a batch of {size} "
         f"in {read.text} of batches; clipping and noise of {multiplier:g} times the clipping norm leave "
         f"{100 * (noisy.value or 0):.0f} % readable (LSTMs, GRUs), at an ε of {epsilon:,.0f}, which guarantees "
         "nothing.",
@@ -306,9 +298,43 @@ def summary(record: Record) -> Summary:
         what="batches of 32 sentences read exactly (untrained LSTM of width 256, LibriSpeech texts)",
         figure=figure_reading,
         of="batches",
-        leaks=leaks(record),
-        outcomes=outcomes(record),
+        leaks=Leaks(
+            "sentences of a batch",
+            f"batches of {size} sentences; untrained LSTM of width 256",
+            f"{read.cases} batches read exactly",
+            f"{two_digits(_largest(record)['seconds'].median())} s",
+            kind="text",
+            attack="words in the span",
+            network="LSTM",
+            batch=size,
+        ),
+        outcomes=_outcomes(record),
     )
+
+
+def _outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = select(record.rows(ReadBatches), words="all")
+    found = collected(
+        record, rows, "text", share_of("exact", "batches read completely", "batches"), attack="words in the span",
+        network=rows["kind"], training=rows["stage"], data=rows["text"], batch=rows["size"],
+        detail="width " + rows["width"].astype(str) + ", layers: " + rows["layers"].astype(str),
+    )  # fmt: skip
+    names: dict[type[OnLanguageModel], Callable[[Any], str]] = {
+        BehindDpSgd: lambda row: f"release/{row.clip:g}/{row.multiplier:g}",
+        OfSizes: lambda row: "none",
+        WithoutLayer: lambda row: f"withheld/{row.withheld}",
+        ReadBehindDefense: lambda row: f"{row.defense}/{row.level:g}".replace("noise/", "noise-share/"),
+    }
+    parts = [(record.rows(kind), name) for kind, name in names.items()]
+    rows = pd.concat(own.assign(behind=[name(row) for row in own.itertuples()]) for own, name in parts)
+    # Batches of which no layer is withheld are the control, and the same setting as batches of that size.
+    rows = rows[rows["behind"] != "withheld/none"]
+    return found + collected(
+        record, rows, "text", share_of("right", "sentences read exactly", "batches"), cosine=rows["utility"],
+        attack="words in the span, " + rows["reader"].fillna(COUNTS), network=rows["kind"], training=rows["stage"],
+        data=rows["text"], batch=rows["size"], defense=rows["behind"],
+    )  # fmt: skip
 
 
 def _largest(record: Record) -> pd.DataFrame:
@@ -322,61 +348,34 @@ def _largest(record: Record) -> pd.DataFrame:
 def readings(record: Record) -> str:
     """Return in a sentence how many batches were read exactly, how many certified, and the CPU time of a batch."""
     rows, own = select(record.rows(ReadBatches), words="all"), _largest(record)
-    one = own.iloc[0]
     return (
         f"{rows['exact'].sum():,} of {len(rows):,} batches are read exactly, and {rows['unique'].sum():,} are "
-        f"certified, {rows['wrongly_sure'].sum()} of them wrongly. For example, {own['exact'].sum()} of {len(own)} "
-        f"batches of {one['size']} sentences are read exactly from the {one['stage']} {SHOWN[one['kind']]} of width "
-        f"{one['width']}, in {two_digits(own['seconds'].median())} s of CPU time (median)."
+        f"certified, {rows['wrongly_sure'].sum()} of them wrongly. A batch of {own['size'].iloc[0]} sentences takes "
+        f"{two_digits(own['seconds'].median())} s of CPU time (median)."
     )
-
-
-def _protection(row: Any) -> str:
-    """Return the name of a row's protection."""
-    if row.part == OfSizes.part:
-        return f"batches of {row.size}"
-    if row.part == WithoutLayer.part:
-        return WITHHELD[row.withheld]
-    return ClientDefense.of(f"{row.defense}/{row.level}").title
-
-
-def defended(record: Record) -> pd.DataFrame:
-    """Return the rows of batches behind a protection; where no attack is stated, it is that with counts."""
-    kinds = (BehindDpSgd, OfSizes, WithoutLayer, ReadBehindDefense)
-    rows = pd.concat([record.rows(kind) for kind in kinds])
-    return rows.assign(reader=rows["reader"].fillna(COUNTS))
-
-
-def figure_protections(record: Record) -> Figure:
-    """Draw the share of sentences found in each batch behind each protection but DP-SGD, a panel for each attack."""
-    rows = defended(record)
-    rows = rows[rows["part"] != BehindDpSgd.part]
-    rows = rows.assign(protection=[_protection(row) for row in rows.itertuples()])
-    panels = [
-        panel(
-            select(rows, reader=reader),
-            dots("right", "protection", lambda name: figures.COLOURS[0]),
-            title=title,
-            xlabel="share of sentences correct",
-            xlim=(-0.03, 1.03),
-        )
-        for reader, title in ((COUNTS, "attack with counts"), (PREFIXES, "attack by prefixes"))
-    ]
-    height = 1 + 0.24 * select(rows, reader=COUNTS)["protection"].nunique()
-    return arranged(panels, 2, height=height, sharey=False)
 
 
 def figure_frontier(record: Record) -> Figure:
     """Draw the share of sentences found against the noise and its ε, a line for each model and stage of training."""
     frame = select(record.rows(BehindDpSgd), reader=PREFIXES)
-    frame = frame.assign(noise=frame["multiplier"], line=frame["kind"].map(SHOWN) + ", " + frame["stage"])
-    return draw_noise(frame, "right", legend=4, ylabel="share of sentences correct")
+    return drawn(
+        frame.assign(line=frame["kind"].map(SHOWN) + ", " + frame["stage"]),
+        lines("multiplier", "right", by="line", aside=0.05),
+        places("multiplier", lambda level: f"{level:g}\nε {defenses.release_epsilon(level):.2g}".replace("e+", "e")),
+        height=3.4,
+        legend=4,
+        xlabel="noise, as a multiple of the clipping norm; below it the ε of one release",
+        ylabel="share of sentences correct",
+        ylim=(-0.03, 1.05),
+    )
 
 
 def _steps(record: Record) -> pd.DataFrame:
-    """Return the steps of the one sentence, none if no sentence was read."""
+    """Return the steps of the one sentence with the distances of other words; no rows if no sentence was read."""
     frame = record.rows(OneSentence)
-    return frame[frame["nearest"].notna()] if "nearest" in frame else frame[:0]
+    frame = frame[frame["nearest"].notna()] if "nearest" in frame else frame[:0]
+    others = [[one for one in row["nearest"] if one != row["miss"]] for row in frame.to_dict("records")]
+    return frame.assign(others=pd.Series(others, index=frame.index, dtype=object))
 
 
 def figure_reading(record: Record) -> Figure:
@@ -386,8 +385,7 @@ def figure_reading(record: Record) -> Figure:
         return figures.nothing("no sentence was read, or the model is no recurrent one")
     # A piece that does not begin a word gets a hyphen.
     pieces = [word.removeprefix("▁") if word[:1] in ("", "▁") else f"-{word}" for word in frame["word"]]
-    others = frame.apply(lambda row: [one for one in row["nearest"] if one != row["miss"]], axis=1)
-    return draw_steps(frame.assign(others=others), "others", [piece or "end" for piece in pieces])
+    return draw_steps(frame, "others", [piece or "end" for piece in pieces])
 
 
 def replay(record: Record) -> InteractiveFigure | None:
@@ -395,8 +393,15 @@ def replay(record: Record) -> InteractiveFigure | None:
     frame = _steps(record)
     if frame.empty:
         return None
-    columns = (frame[name] for name in ("word", "miss", "nearest", "nearest_words"))
-    steps = [_word_step(*values) for values in zip(*columns, strict=True)]
+    steps = [
+        WordStep(
+            piece=row["word"],
+            miss=row["miss"] if row["word"] else None,
+            others=row["others"],
+            names=list(zip(row["nearest_words"], row["nearest"], strict=False)),
+        )
+        for row in frame.to_dict("records")
+    ]
     return InteractiveFigure(
         ReadingReplay(steps, fits=FITS, sentence="".join(step.piece for step in steps).replace("▁", " ").strip()),
         title="A sentence is read from a gradient, word by word",
@@ -405,59 +410,3 @@ def replay(record: Record) -> InteractiveFigure | None:
         "word lies in the span, and is read. Blue words lie in the span as well: another sentence of the batch "
         "continues with them, or they are removed later by counting.",
     )
-
-
-def _word_step(word: str, miss: float, nearest: list[float], names: list[str]) -> WordStep:
-    """Return one step, with distances rounded to three digits, which is more than a reader can see."""
-    distances = [float(f"{distance:.3g}") for distance in nearest]
-    return WordStep(
-        piece=word,
-        miss=float(f"{miss:.3g}") if word else None,
-        others=[shown for shown, distance in zip(distances, nearest, strict=True) if distance != miss],
-        names=list(zip(names, distances, strict=False)),
-    )
-
-
-def leaks(record: Record) -> Leaks:
-    """Return this page's row in the book's first table."""
-    own = _largest(record)
-    one = own.iloc[0]
-    return Leaks(
-        "sentences of a batch",
-        f"batches of {one['size']} sentences; {one['stage']} {SHOWN[one['kind']]} of width {one['width']}",
-        f"{own['exact'].sum()} of {len(own)} batches read exactly",
-        f"{two_digits(own['seconds'].median())} s",
-        kind="text",
-        attack="words in the span",
-        network=SHOWN[one["kind"]],
-        batch=int(one["size"]),
-    )
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = select(record.rows(ReadBatches), words="all")
-    found = collected(
-        record, rows, "text", share_of("exact", "batches read completely", "batches"), attack="words in the span",
-        network=rows["kind"], training=rows["stage"], data=rows["text"], batch=rows["size"],
-        detail="width " + rows["width"].astype(str) + ", layers: " + rows["layers"].astype(str),
-    )  # fmt: skip
-    # Batches of which no layer is withheld are the control, and the same setting as batches of that size.
-    rows = defended(record)
-    rows = rows[(rows["part"] != WithoutLayer.part) | (rows["withheld"] != "none")]
-    return found + collected(
-        record, rows, "text", share_of("right", "sentences read exactly", "batches"), cosine=rows["utility"],
-        attack="words in the span, " + rows["reader"], network=rows["kind"], training=rows["stage"],
-        data=rows["text"], batch=rows["size"], defense=[_defense(row) for row in rows.itertuples()],
-    )  # fmt: skip
-
-
-def _defense(row: Any) -> str:
-    """Return the defence of a row as outcomes write it."""
-    if row.part == BehindDpSgd.part:
-        return f"release/{row.clip:g}/{row.multiplier:g}"
-    if row.part == WithoutLayer.part:
-        return f"withheld/{row.withheld}"
-    if row.part == OfSizes.part:
-        return "none"
-    return f"{'noise-share' if row.defense == 'noise' else row.defense}/{row.level:g}"

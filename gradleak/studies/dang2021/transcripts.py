@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from gradleak import claims, studies
@@ -28,28 +28,27 @@ from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.sequences.recovered import read_recovered
 from gradleak.sequences.transcripts import Transcripts, read_transcripts, step_misses
 from gradleak.sequences.words import reveal_words
-from gradleak.show.aggregate import aggregate, cells, greatest, least, median, select
+from gradleak.show.aggregate import select
 from gradleak.show.drawn import crossed, drawn, lines, places, proportions
-from gradleak.show.summary import Leaks, Summary, line
+from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Group, Record, setting
-from gradleak.studies.dang2021.columns import COLUMNS, two_digits
+from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
+from gradleak.studies.dang2021.columns import two_digits
 from gradleak.studies.dang2021.experiments import set_scores
 from gradleak.studies.shared.groups import listed, written
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
-from gradleak.studies.shared.proportions import successes, wilson_interval
+from gradleak.studies.shared.proportions import wilson_interval
 from gradleak.studies.shared.recognisers import (
     LAST,
     AttackedRecogniser,
     OnRecogniser,
     OnUtterances,
     Source,
-    about_utterances,
     attacked_texts,
     attacked_tokens,
     batch_of,
     stage_of,
     tokens_of,
-    with_stage,
 )
 from gradleak.studies.shared.steps_read import draw_steps
 from gradleak.studies.shared.transcript_errors import certified, timed, word_error_rate
@@ -71,14 +70,6 @@ class Counted(Group):
 
     size: PositiveInt
     count: PositiveInt
-
-
-class Voice(Group):
-    """A voice of espeak-ng, its words per minute, and its pitch."""
-
-    name: str
-    rate: int = Field(ge=80, le=450)
-    pitch: int = Field(ge=0, le=99)
 
 
 class SearchedTexts(Group):
@@ -105,17 +96,12 @@ class Parameters(studies.Parameters):
     batches: list[Counted] = setting(
         paper=listed(Counted, (2, 24), (4, 24), (8, 12), (16, 6), (32, 3)), smallest=listed(Counted, (2, 1))
     )
-    voices: list[Voice] = setting(
-        paper=listed(
-            Voice,
-            ("en-us", 175, 50),
-            ("en-gb", 140, 35),
-            ("en-us+f3", 210, 65),
-            ("en-gb-scotland", 160, 40),
-            ("en-gb-x-rp+f2", 190, 70),
-            ("en-us+m3", 120, 20),
-        ),
-        smallest=listed(Voice, ("en-us", 175, 50)),
+    voices: list[str] = setting(
+        paper=[
+            *("en-us/175/50", "en-gb/140/35", "en-us+f3/210/65", "en-gb-scotland/160/40", "en-gb-x-rp+f2/190/70"),
+            "en-us+m3/120/20",
+        ],
+        smallest=["en-us/175/50"],
     )
     stand_in: bool = setting(paper=False)
     utterances: int = setting(paper=134, smallest=2, ge=1)
@@ -154,8 +140,7 @@ class Parameters(studies.Parameters):
             yield Batches.of(self, size=small, trained=0, form=written(form))
         yield CountUnknowns.of(self, size=small, trained=0)
         yield StepByStep.of(self, size=small, trained=0)
-        heard = not self.stand_in or can_speak()
-        voices = [written(voice) for voice in self.voices] if heard else [ARTIFICIAL]
+        voices = self.voices if can_speak() or not self.stand_in else [ARTIFICIAL]
         for trained in self.stages:
             for first in range(0, self.utterances, HEARD):
                 yield SynthesisedTexts.of(self, voices=voices, trained=trained, first=first)
@@ -173,10 +158,8 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        digits = f", {self.digits} strings of recorded digits" if self.digits else ""
-        heard = f"{self.utterances} synthesised utterances{digits}"
-        most = max(search.utterances for search in self.searches)
-        return f"{about_utterances(self.rows, self.source)}, {heard}, up to {most} utterances per search"
+        most = max(row.utterances for row in self.rows)
+        return f"up to {most} utterances per recogniser, {self.utterances} synthesised, {text.TITLES[self.source]}"
 
 
 class ReadTranscripts(OnRecogniser):
@@ -270,15 +253,14 @@ class HearSpeech(OnUtterances):
 
     first: int
 
-    def utterance(self, number: int) -> tuple[str, str]:
-        """Return the text and the voice of an utterance."""
+    def utterance(self, number: int) -> tuple[str, str, Tensor]:
+        """Return the text, the voice and the speech (F, 80) of an utterance."""
         raise NotImplementedError
 
     def run(self) -> Iterator[Columns]:
         """Observe each utterance, read the bag and the transcript, and compare both with the truth."""
         for number in range(self.utterances)[self.first : self.first + HEARD]:
-            said, voice = self.utterance(number)
-            sound = sound_of(said, voice, number)
+            said, voice, sound = self.utterance(number)
             (tokens,) = tokens_of(self.source, [said])
             leak = observe_speech(self.recogniser(), [sound], [tokens], only=[*FIRST, "head.weight"])
             (bag, found), seconds = timed(lambda leak: (reveal_words(leak), read_transcripts(leak)), leak)
@@ -296,9 +278,13 @@ class SynthesisedTexts(HearSpeech):
     part: ClassVar[str] = SYNTHESISED
     voices: list[str]
 
-    def utterance(self, number: int) -> tuple[str, str]:
-        """Return a text and its voice."""
-        return attacked_texts(self.source, self.utterances)[number], self.voices[number % len(self.voices)]
+    def utterance(self, number: int) -> tuple[str, str, Tensor]:
+        """Return a text, its voice and its speech."""
+        said, voice = attacked_texts(self.source, self.utterances)[number], self.voices[number % len(self.voices)]
+        if voice == ARTIFICIAL:
+            return said, voice, pseudo_speech(said)
+        name, rate, pitch = voice.split("/")
+        return said, voice, synthesised(said, voice=name, rate=int(rate), pitch=int(pitch))
 
 
 class RecordedDigits(HearSpeech):
@@ -306,9 +292,11 @@ class RecordedDigits(HearSpeech):
 
     part: ClassVar[str] = RECORDED
 
-    def utterance(self, number: int) -> tuple[str, str]:
-        """Return a string of digits, and that it is recorded."""
-        return digits_of(number, self.seed), RECORDED
+    def utterance(self, number: int) -> tuple[str, str, Tensor]:
+        """Return two to seven random digits, and their recording."""
+        generator = torch.Generator().manual_seed(1009 * self.seed + number)
+        said = " ".join(DIGITS[one] for one in torch.randint(len(DIGITS), (2 + number % 6,), generator=generator))
+        return said, RECORDED, spoken_digits(said, number)
 
 
 class ReadOrMatch(OnRecogniser):
@@ -346,7 +334,10 @@ class MatchOneUtterance(ReadOrMatch):
 
     def run(self) -> Iterator[Columns]:
         """Search, and compare the results; the last row holds the gains by the bag and by further starts."""
-        (tokens,) = tokens_of(self.source, [short(self.source, self.utterances)[self.number]])
+        chosen = attacked_tokens(self.source, self.utterances)
+        if self.source == "sentences":  # the shortest ones
+            chosen = sorted(tokens_of(self.source, text.texts(self.source, "test")), key=len)
+        tokens = chosen[self.number]
         leak = self.leak_of([tokens], only=[*FIRST, *LAST])
         search = replace(SEARCHES[self.search], steps=self.steps)
         exact = {}
@@ -396,7 +387,11 @@ class ReadLastLayer(ReadOrMatch):
 
     def run(self) -> list[Columns]:
         """Read the utterance."""
-        tokens = tokens_long(self.source, self.length, self.number)
+        longer = [one for one in tokens_of(self.source, text.texts(self.source)) if len(one) >= self.length]
+        if not longer:
+            raise InputError(f"no text of '{self.source}' has {self.length} tokens")
+        # The first tokens of a long enough text, and the end mark.
+        tokens = [*longer[self.number * 7 % len(longer)][: self.length - 1], text.vocabulary(self.source).end]
         found, seconds = timed(read_recovered, self.leak_of([tokens], only=LAST))
         judged = certified([found.tokens], [tokens], [found.status])
         return [self.scored(found.tokens, tokens, seconds) | judged | {"steps_found": found.steps}]
@@ -412,39 +407,6 @@ def compared(number: int, found: Transcripts, tokens: Sequence[list[int]], secon
         "worst": max((worst for worst, _ in found.misses), default=1.0),
         "other": min((other for _, other in found.misses), default=0.0),
     }
-
-
-def digits_of(number: int, seed: int) -> str:
-    """Return two to seven random digits as words."""
-    generator = torch.Generator().manual_seed(1009 * seed + number)
-    return " ".join(DIGITS[one] for one in torch.randint(len(DIGITS), (2 + number % 6,), generator=generator))
-
-
-def sound_of(said: str, voice: str, number: int) -> Tensor:
-    """Return the speech (F, 80) of a text: recorded, artificial, or synthesised with a voice."""
-    if voice == RECORDED:
-        return spoken_digits(said, number)
-    if voice == ARTIFICIAL:
-        return pseudo_speech(said)
-    name, rate, pitch = voice.split("/")
-    return synthesised(said, voice=name, rate=int(rate), pitch=int(pitch))
-
-
-def short(source: str, count: int) -> list[str]:
-    """Return `count` of the attacked texts: evenly spaced ones of LibriSpeech, the shortest of our own sentences."""
-    evenly, words = attacked_texts(source, count), text.vocabulary(source)
-    by_length = sorted(text.texts(source, "test"), key=lambda said: len(words.encode(said)))
-    return by_length[:count] if source == "sentences" else evenly
-
-
-def tokens_long(source: str, length: int, number: int) -> list[int]:
-    """Return `length` tokens: the first ones of a long enough text, and the end mark."""
-    every = tokens_of(source, text.texts(source))
-    longer = [one for one in every if len(one) >= length]
-    if not longer:
-        raise InputError(f"no text of '{source}' has {length} tokens")
-    chosen = longer[number * 7 % len(longer)]
-    return [*chosen[: length - 1], text.vocabulary(source).end]
 
 
 def summary(record: Record) -> Summary:
@@ -464,44 +426,39 @@ def summary(record: Record) -> Summary:
         what="transcripts exact, untrained small recogniser, LibriSpeech texts with artificial speech",
         figure=figure_steps,
         of="utterances",
-        leaks=leaks(record),
-        outcomes=outcomes(record),
+        leaks=Leaks(
+            "the transcript of speech",
+            "one utterance; an untrained speech recogniser of the paper's size",
+            f"{known['transcripts-paper'].cases} transcripts exact",
+            f"{two_digits(known['transcripts-seconds'].value or 0)} s",
+            kind="text",
+            attack="transcript",
+        ),
+        outcomes=_outcomes(record),
     )
 
 
-def _transcripts(record: Record) -> pd.DataFrame:
-    """Return the rows of all transcripts, with their kind of speech, their recogniser and the size of their batch."""
+def _outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
     rows = record.frame()
-    rows = rows[rows["exact"].notna()].astype({"exact": bool})
-    voices = rows["voice"].fillna(ARTIFICIAL)
-    return rows.assign(
-        speech=voices.where(voices.isin([ARTIFICIAL, RECORDED]), SYNTHESISED),
-        size=rows["size"].fillna("small"),
-        of=rows["of"].fillna(1).astype(int),
+    rows = rows[rows["exact"].notna()].fillna({"size": "small", "of": 1})
+    matching = "transcript by matching, " + rows["search"] + " search, " + rows["bag"] + " the bag of words"
+    last, heard = rows["part"] == ReadLastLayer.part, rows["part"].isin([SYNTHESISED, RECORDED])
+    rows = rows.assign(
+        attack=matching.fillna("transcript, closed form").mask(last, "transcript, last layer"),
+        data=rows["source"].mask(heard, rows["part"] + " speech"),
+        right=(rows["read"] / rows["of"]).where(rows["of"] > 1, rows["exact"].astype(float)),
+        cases=(rows["of"] > 1).map({True: "batches", False: "utterances"}),
     )
-
-
-def table(record: Record) -> pd.DataFrame:
-    """Return the results of the closed form, a row for each kind of speech, recogniser, stage and size of the batch.
-
-    Batches in which two utterances begin with the same word have a row of their own.
-    """
-    rows = with_stage(_transcripts(record))
-    closed = [kind.part for kind in (SingleUtterances, Batches, SynthesisedTexts, RecordedDigits)]
-    return aggregate(
-        rows[rows["part"].isin(closed)].assign(alike=rows["shared"].map({True: "yes"}).fillna("no")),
-        {
-            "speech": "speech",
-            "recogniser": "size",
-            "stage": "stage",
-            "utterances in the batch": "of",
-            "two begin with the same word": "alike",
-        },
-        {"read exactly": successes("exact")}
-        | cells(COLUMNS, "worst", by=greatest)
-        | cells(COLUMNS, "other", by=least)
-        | cells(COLUMNS, "seconds", by=median),
-    )
+    return [
+        outcome
+        for cases, own in rows.groupby("cases")
+        for outcome in collected(
+            record, own, "text", share_of("right", "transcripts read exactly", str(cases)), attack=own["attack"],
+            network=own["size"].map(RECOGNISERS), training=stages(own["trained"]), data=own["data"],
+            batch=own["of"].astype(int),
+        )
+    ]  # fmt: skip
 
 
 def figure_steps(record: Record) -> Figure:
@@ -515,7 +472,8 @@ def figure_ways(record: Record) -> Figure:
 
     The name of each kind states the median CPU time of its runs together.
     """
-    frame = select(_transcripts(record), part=MatchOneUtterance.part, trained=0)
+    frame = select(record.rows(MatchOneUtterance), trained=0)
+    frame = frame[frame["exact"].notna()]
     seconds = frame.groupby(["source", "search", "bag", "best_of"])["seconds"].transform("median")
     runs = frame["best_of"].map(lambda best: "" if best == 1 else f", best of {best:.0f}")
     names = frame["search"].map(TITLES) + ", " + frame["bag"] + " the bag" + runs + "\n"
@@ -533,7 +491,7 @@ def figure_ways(record: Record) -> Figure:
 def figure_stages(record: Record) -> Figure:
     """Draw Figure 2: the quality of bags and transcripts against the steps of training."""
     closed = record.rows(ReadInClosedForm)
-    matched = select(_transcripts(record), source="sentences", search="softmax", bag="with", best_of=1)
+    matched = select(record.rows(MatchOneUtterance), source="sentences", search="softmax", bag="with", best_of=1)
     curves = {
         "bag, F1": (closed, "f1"),
         "bag, exact": (closed, "bag_exact"),
@@ -553,37 +511,3 @@ def figure_stages(record: Record) -> Figure:
         ylim=(-0.05, 1.05),
         xmargin=0.1,
     )
-
-
-def leaks(record: Record) -> Leaks:
-    """Return this page's row in the book's first table."""
-    alone = line(table(record), ARTIFICIAL, "paper", "untrained")
-    return Leaks(
-        "the transcript of speech",
-        "one utterance; an untrained speech recogniser of the paper's size",
-        f"{alone['read exactly']} transcripts exact",
-        f"{alone['CPU time (s)']} s",
-        kind="text",
-        attack="transcript",
-    )
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = _transcripts(record)
-    matching = "transcript by matching, " + rows["search"] + " search, " + rows["bag"] + " the bag of words"
-    last = rows["part"] == ReadLastLayer.part
-    rows = rows.assign(
-        attack=matching.fillna("transcript, closed form").mask(last, "transcript, last layer"),
-        data=rows["source"].where(rows["speech"] == ARTIFICIAL, rows["speech"] + " speech"),
-        right=(rows["read"] / rows["of"]).where(rows["of"] > 1, rows["exact"].astype(float)),
-        cases=(rows["of"] > 1).map({True: "batches", False: "utterances"}),
-    )
-    return [
-        outcome
-        for cases, own in rows.groupby("cases")
-        for outcome in collected(
-            record, own, "text", share_of("right", "transcripts read exactly", str(cases)), attack=own["attack"],
-            network=own["size"].map(RECOGNISERS), training=stages(own["trained"]), data=own["data"], batch=own["of"],
-        )
-    ]  # fmt: skip

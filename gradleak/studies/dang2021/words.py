@@ -9,35 +9,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-import pandas as pd
 from matplotlib.figure import Figure
 from pydantic import PositiveInt
 from torch import Tensor
 
-from gradleak import claims, studies
-from gradleak.defenses import named
+from gradleak import claims, defenses, studies
+from gradleak.data import text
 from gradleak.labels.hard.rlg import rlg
 from gradleak.labels.hard.rlg_as_coded import rlg_as_coded
 from gradleak.sequences.words import outlying_words, rounded_rank
-from gradleak.show.aggregate import aggregate, cells, count, mean, median
 from gradleak.show.drawn import bars, drawn
 from gradleak.show.summary import Summary
 from gradleak.spans import classes_span
 from gradleak.studies import Columns, Experiment, Group, Record, setting
-from gradleak.studies.dang2021.columns import COLUMNS
+from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
 from gradleak.studies.dang2021.experiments import UNDEFENDED, PaperDefense, set_scores
 from gradleak.studies.shared.groups import listed, written
-from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
+from gradleak.studies.shared.outcomes import RECOGNISERS, collected, share_of, stages
 from gradleak.studies.shared.recognisers import (
     RATE,
     AttackedRecogniser,
     OnRecogniser,
     Source,
-    about_utterances,
     attacked_tokens,
     batch_of,
     stage_of,
-    with_stage,
 )
 from gradleak.studies.shared.transcript_errors import timed, unless_refused
 
@@ -93,7 +89,8 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        return about_utterances(self.rows, self.source)
+        most = max(row.utterances for row in self.rows)
+        return f"up to {most} utterances per recogniser, {text.TITLES[self.source]}"
 
 
 class RevealWords(OnRecogniser):
@@ -157,7 +154,7 @@ class BehindDefense(RevealWords):
     def run(self) -> Iterator[Columns]:
         """Find the words of each utterance, also by an attack that allows for defences, which RLG does not."""
         for number, tokens in enumerate(attacked_tokens(self.source, self.utterances)):
-            gradient = self.gradient([tokens], defense=named(self.defense, generator=None))
+            gradient = self.gradient([tokens], defense=defenses.named(self.defense, generator=None))
             attacks = {"ours": partial(ours, gradient)} if self.defense == UNDEFENDED else {}
             attacks |= {
                 "as coded": partial(rlg_as_coded, gradient, len(tokens)),
@@ -208,6 +205,14 @@ def summary(record: Record) -> Summary:
     known = claims.judgements(record)
     paper, ours = known["words-rlg-untrained-exact-matches"], known["words-ours-paper"]
     signs, directions = known["words-defense-sign-exact-matches"], known["words-ours-sign"]
+    rows = record.frame().fillna({"form": "1/1/1", "defense": UNDEFENDED})
+    batches = rows["form"].str.split("/", expand=True).astype(int)
+    outcomes = collected(
+        record, rows, "text", share_of("f1", "F1 of the bag of words", "utterances"),
+        attack="bag of words, " + rows["attack"], network=rows["size"].map(RECOGNISERS),
+        training=stages(rows["trained"]), data=rows["source"], batch=batches[0], defense=rows["defense"],
+        client=[f"{steps} local steps" if steps > 1 else "float32" for steps in batches[1]],
+    )  # fmt: skip
     return Summary(
         f"For {paper.cases} utterances, RLG recovers exactly which words were said, from one gradient of an untrained "
         f"speech recogniser; if only signs are sent (small recogniser), RLG recovers {signs.cases} bags of words, but "
@@ -217,39 +222,14 @@ def summary(record: Record) -> Summary:
         what="utterances whose bag of words is exactly right (untrained recogniser of the paper's size, RLG as coded)",
         figure=figure_defenses,
         of="utterances",
-        outcomes=outcomes(record),
-    )
-
-
-def table(record: Record) -> pd.DataFrame:
-    """Return Table 2: the bags of words of single utterances, a line for each recogniser, stage of training and attack.
-
-    Columns: the mean error of the number of tokens, precision, recall, F1, the share of exact bags, the number of
-    utterances, and the median CPU time (s).
-    """
-    return aggregate(
-        with_stage(record.rows(SingleUtterances)),
-        {"recogniser": "size", "stage": "stage", "attack": "attack"},
-        cells(COLUMNS, "length_error", "precision", "recall", "f1", "exact", by=mean)
-        | {"utterances": count()}
-        | cells(COLUMNS, "seconds", by=median),
-    )
-
-
-def batches(record: Record) -> str:
-    """Return the results of Table 3 in words: the exact bags of each attack, and its errors of the length."""
-    attacks = record.rows(Batches).groupby("attack", sort=False)
-    return "; ".join(
-        f"{attack}: {own['exact'].sum():.0f} of {len(own)} bags exact, with a mean length error of "
-        f"{own['length_error'].mean():.2g} tokens"
-        for attack, own in attacks
+        outcomes=outcomes,
     )
 
 
 def figure_defenses(record: Record) -> Figure:
     """Draw the share of exact bags behind each defence, a bar for each attack and a panel for each stage."""
     frame = record.rows(BehindDefense)
-    names = frame["defense"].map(lambda defense: PaperDefense.of(defense).title.replace("grad-drop ", "dropped\n"))
+    names = frame["defense"].map(defenses.shown).str.replace("grad-drop ", "dropped\n")
     return drawn(
         frame.assign(defence=names),
         bars("defence", "exact", by="attack"),
@@ -260,15 +240,3 @@ def figure_defenses(record: Record) -> Figure:
         xlabel="defence",
         ylabel="share of bags exactly right",
     )
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = record.frame().fillna({"form": "1/1/1", "defense": UNDEFENDED})
-    batches = rows["form"].str.split("/", expand=True).astype(int)
-    return collected(
-        record, rows, "text", share_of("f1", "F1 of the bag of words", "utterances"),
-        attack="bag of words, " + rows["attack"], network=rows["size"].map(RECOGNISERS),
-        training=stages(rows["trained"]), data=rows["source"], batch=batches[0], defense=rows["defense"],
-        client=[f"{steps} local steps" if steps > 1 else "float32" for steps in batches[1]],
-    )  # fmt: skip

@@ -11,7 +11,6 @@ from itertools import product
 from typing import Any, ClassVar
 
 import pandas as pd
-import seaborn as sns
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -27,7 +26,7 @@ from gradleak.leak import head_inputs
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
 from gradleak.show import figures
 from gradleak.show.aggregate import select
-from gradleak.show.drawn import Look, arranged, drawn, grouped, level, lines, only_rows, panel
+from gradleak.show.drawn import Look, arranged, drawn, grouped, level, lines, only_rows, panel, points
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.posterior2023.columns import COLUMNS as COLUMNS
@@ -39,9 +38,6 @@ PLACE = "Sections 3.1 and 3.2, Theorems 1 to 4, Table 1, Figure 2, Appendix C"
 # The exponents of the least and the largest scale of logits. Where p rounds to 1, autograd of (1 − p)^γ is not finite
 # for γ below 1.
 SCALES = (-2.0, 0.3)
-# Three readings of Theorem 1: the weight of the sample's class times p − y; the weights of all classes regardless of
-# the label; and each class's weight times its share of the label, which soft labels need.
-TABLE_1, AS_PRINTED, BY_LABEL = FORMS = "Table 1", "equation 2 as printed", "by the label"
 # The size of the batches that are counted, and of those on which networks are trained.
 BATCH, CLASSES = 64, 10
 CONFIDENCES = (0.15, 0.3, 0.5, 0.7, 0.9)
@@ -100,10 +96,7 @@ class Parameters(studies.Parameters):
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
         networks = ", ".join(f"{row.network} on {data.title(row.dataset)}" for row in self.rows)
-        return (
-            f"{self.cases:,} vectors of random logits for each loss and number of classes; {networks}, "
-            f"{self.samples:,} test samples"
-        )
+        return f"{self.cases:,} vectors of random logits for each loss and number of classes; {networks}"
 
 
 class Slope(Experiment):
@@ -130,9 +123,9 @@ class Slope(Experiment):
             "cross-entropy": CrossEntropy(self.temperature),
             "binary": BinaryCrossEntropy(),
         }
-        own, alpha = losses[self.loss], torch.ones(self.cases, 1, dtype=torch.float64)
-        if self.loss == "focal":  # allows a different weight α for each sample
-            alpha = 0.25 + torch.rand(self.cases, 1, **draws)
+        own = losses[self.loss]
+        # The focal loss allows a different weight α for each sample.
+        alpha = 0.25 + torch.rand(self.cases, 1, **draws) if self.loss == "focal" else logits.new_ones(self.cases, 1)
         alpha = alpha.to(self.device)
         (slope,) = torch.autograd.grad((alpha[:, 0] * own(logits, target)).sum(), [logits])
         p = own.probabilities(logits.detach())
@@ -195,13 +188,15 @@ def _labels(kind: str, cases: int, classes: int, generator: torch.Generator) -> 
 def _gradients(weight: Tensor, p: Tensor, target: Tensor, *, binary: bool) -> dict[str, Tensor]:
     """Return the gradient (N, K) by each reading of the theorem, from the weights Φ (N, K) of all classes."""
     if binary:
-        return {TABLE_1: weight * (p - target)}
+        return {"Table 1": weight * (p - target)}
     likeliest = weight.gather(1, target.argmax(dim=1, keepdim=True))
     shared = target * weight
+    # The weight of the sample's class times p − y; the weights of all classes regardless of the label; and each class's
+    # weight times its share of the label, which soft labels need.
     return {
-        TABLE_1: likeliest * (p - target),
-        AS_PRINTED: weight.sum(dim=1, keepdim=True) * p - weight,
-        BY_LABEL: shared.sum(dim=1, keepdim=True) * p - shared,
+        "Table 1": likeliest * (p - target),
+        "equation 2 as printed": weight.sum(dim=1, keepdim=True) * p - weight,
+        "by the label": shared.sum(dim=1, keepdim=True) * p - shared,
     }
 
 
@@ -280,17 +275,6 @@ def summary(record: Record) -> Summary:
     )
 
 
-def errors_of_formulas(record: Record) -> str:
-    """Return the largest relative error of each formula for the focal loss in a sentence, for each kind of label."""
-    focal = select(record.rows(Slope), loss="focal")
-    worst = focal.groupby(["labels", "form"], sort=False)["worst"].max().unstack("labels")
-    errors = (
-        f"“{form}” {own['one-hot']:.0e} for one-hot labels and {own['soft']:.0e} for soft ones"
-        for form, own in worst.iterrows()
-    )
-    return f"For random logits, the formulas for the focal loss have a relative error of at most: {'; '.join(errors)}."
-
-
 def figure_counts(record: Record) -> Figure:
     """Draw the share of samples counted under the right class (%) against the mean probability of the own class.
 
@@ -342,16 +326,13 @@ def figure_posteriors(record: Record) -> Figure:
             axis.vlines(place, own["q25"], own["q75"], color=colour, linewidth=5, label=name)
             axis.plot(place, own["q50"], color="white", linestyle="none", marker="_", markersize=5)
 
-    def swarm(axis: Axes, rows: pd.DataFrame) -> None:
-        # Points that do not fit side by side may overlap, without a warning.
-        sns.swarmplot(rows, x="step", y="error", color=figures.COLOURS[2], size=4, warn_thresh=1, ax=axis)
-
     half = level(0.5, "half a sample", color=figures.COLOURS[1])
+    each = points("step", "error", colour=figures.COLOURS[2], s=16, alpha=0.6)
     rows, errors, panels = _posteriors(record), _errors(record), []
     for (title, steps, accuracy), group in grouped(rows[rows["step"] == rows["steps"]], ["title", "steps", "accuracy"]):
         shown: dict[str, Any] = {"xlabel": "class", "ylabel": "probability of the class", "ylim": (-0.03, 1.03)}
         name = f"{title}, {steps} steps (accuracy {accuracy:.0f} %)"
         panels.append(panel(group, bars, title=name, xticks=sorted(group["label"].unique()), **shown))
         axes = {"xlabel": "steps of training", "ylabel": "SD of a count (samples)"}
-        panels.append(panel(select(errors, title=title), swarm, half, title="errors of counts", **axes))
+        panels.append(panel(select(errors, title=title), each, half, title="errors of counts", **axes))
     return arranged(panels, 2, height=2.7, legend=3, sharey=False, width_ratios=(3, 2))

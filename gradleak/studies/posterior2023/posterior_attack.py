@@ -23,8 +23,9 @@ from gradleak.leak import HeadLeaks, head_inputs, observe_heads
 from gradleak.losses import CrossEntropy, Focal, Loss
 from gradleak.models import training
 from gradleak.show.aggregate import aggregate, among, joined, only, select
-from gradleak.show.drawn import Look, Mark, arranged, bars, drawn, level, lines, panel, powers_of_two
-from gradleak.show.summary import Leaks, Summary, line
+from gradleak.show.drawn import Look, Mark, arranged, level, lines, panel, powers_of_two
+from gradleak.show.summary import Leaks, Summary
+from gradleak.show.tables import duration
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.posterior2023.columns import COLUMNS
 from gradleak.studies.shared.attacked_networks import OnPixels, built
@@ -44,8 +45,6 @@ ON_TRAINED = {name: ATTACKS[name] for name in ("posterior", "iLRG", "guess")}
 KEY = "posterior-vgg16-with-relu-cifar-10-posterior-instance-accuracy"
 # The largest total number of auxiliary samples, for datasets with many classes.
 MOST = 2000
-# The head of a column of Table 2.
-TIME = "posterior: elapsed time per batch"
 # The batch size of Figure 4 on a trained model.
 SIZE = 32
 OPTIMIZERS = {"adam": "Adam", "sgd": "SGD"}
@@ -67,12 +66,6 @@ class Attacked(Group):
     size: PositiveInt
 
 
-class Begun(Attacked):
-    """The same with the scheme of its random initial weights."""
-
-    init: Literal["torch", "kaiming", "uniform"]
-
-
 class Variant(Group):
     """A loss, its temperature, and the smoothing ε of its labels."""
 
@@ -81,25 +74,22 @@ class Variant(Group):
     epsilon: float = Field(ge=0, lt=1)
 
 
-ROWS = listed(
-    Attacked,
-    *(("mnist", "lenet5", activation, 32) for activation in ("sigmoid", "tanh")),
-    *(("tinyimagenet32", "resnet50-cifar", activation, 256) for activation in ("relu", "selu")),
-    *(("cifar10", "vgg16", activation, 32) for activation in ("elu", "relu")),
-)
-SMALLEST = listed(Attacked, ("photos", "lenet5", "sigmoid", 8))
-
-
 class Parameters(studies.Parameters):
     """Parameters of the page: networks and their training, losses, batches and auxiliary samples."""
 
-    rows: list[Attacked] = setting(paper=ROWS, smallest=SMALLEST)
-    init: str
-    told: list[Attacked] = setting(paper=ROWS[:2] + ROWS[4:], smallest=SMALLEST)
-    begun: list[Begun] = setting(
-        paper=[row | {"init": init} for row in ROWS[:2] for init in ("kaiming", "uniform")],
-        smallest=[SMALLEST[0] | {"init": "kaiming"}],
+    rows: list[Attacked] = setting(
+        paper=listed(
+            Attacked,
+            *(("mnist", "lenet5", activation, 32) for activation in ("sigmoid", "tanh")),
+            *(("tinyimagenet32", "resnet50-cifar", activation, 256) for activation in ("relu", "selu")),
+            *(("cifar10", "vgg16", activation, 32) for activation in ("elu", "relu")),
+        ),
+        smallest=listed(Attacked, ("photos", "lenet5", "sigmoid", 8)),
+        min_length=1,
     )
+    init: str
+    told: list[str] = setting(paper=["lenet5", "vgg16"])
+    inits: list[Literal["kaiming", "uniform"]] = setting(paper=["kaiming", "uniform"])
     networks: int = setting(paper=4, smallest=1, ge=1, le=1000)
     batches: int = setting(smallest=2, ge=1, le=10_000)
     auxiliary: int = setting(paper=100, smallest=2, ge=1, le=1000)
@@ -115,19 +105,15 @@ class Parameters(studies.Parameters):
         """Return the networks of all rows with their images, and the trained model with its training set."""
         last = self.rows[-1]
         return [
-            *(Sees(row.network, row.dataset, activation=row.activation) for row in self.every),
+            *(Sees(row.network, row.dataset, activation=row.activation) for row in self.rows),
             Sees(last.network, last.dataset, activation=last.activation, learns=self.learns),
         ]
-
-    @property
-    def every(self) -> list[Attacked]:
-        """The rows of all parts."""
-        return [*self.rows, *self.told, *self.begun]
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield the rows of Tables 2 and 3, the settings of the figures, rows with more knowledge or other weights, and
         the models that are trained on a whole training set.
         """
+        first = [row for row in self.rows if row.network == self.rows[0].network]
         plain = USUAL | {"share": 0.0, "epochs": 0}
         main = plain | dict(self.rows[-1])
         alone = {"networks": 1, "batches": self.networks * self.batches}
@@ -138,9 +124,9 @@ class Parameters(studies.Parameters):
             *((OfSize, trained | {"size": size}) for size in self.sizes),
             *((OfShare, trained | {"share": share}) for share in self.shares),
             *((OfScale, main | {"auxiliary": scale}) for scale in self.scales),
-            *((Told, plain | dict(row)) for row in self.told),
+            *((Told, plain | dict(row)) for row in self.rows if row.network in self.told),
             *((Told, main | dict(variant)) for variant in self.variants),
-            *((OfWeights, plain | dict(row)) for row in self.begun),
+            *((OfWeights, plain | dict(row) | {"init": init}) for row in first for init in self.inits),
         ]
         for kind, inputs in made:
             yield kind.of(self, **inputs)
@@ -152,7 +138,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return the number of networks and batches of a run in a few words."""
-        images = ", ".join(data.title(name) for name in dict.fromkeys(row.dataset for row in self.every))
+        images = ", ".join(data.title(name) for name in dict.fromkeys(row.dataset for row in self.rows))
         return f"{self.networks} networks a row with {self.batches} batches each; {images}"
 
 
@@ -226,7 +212,11 @@ class Counting(Attacking):
         focal = self.loss == "focal"
         loss: Loss = Focal(temperature=self.temperature) if focal else CrossEntropy(self.temperature)
         for number in range(self.networks):
-            model = self._model(private, self.seed + number)
+            seed = self.seed + number
+            if self.epochs:
+                model = self.trained(self.dataset, seed).model.to(self.device)
+            else:
+                model = built(self.network, private, seed, self.device, init=self.init, activation=self.activation)
             given, classes = others(public, max(1, min(self.auxiliary, MOST // public.classes)), generator)
             chosen = torch.cat([skewed(private, self.size, self.share, generator) for _ in range(self.batches)])
             labels = private.labels[chosen]
@@ -244,15 +234,10 @@ class Counting(Attacking):
                 tuple(inputs.shape[1:]),
                 loss=loss,
                 epsilon=self.epsilon,
-                seed=self.seed + number,
+                seed=seed,
             )
             counts = [one.bincount(minlength=private.classes) for one in labels.split(self.size)]
             yield heads, torch.stack(counts), known
-
-    def _model(self, private: data.Dataset, seed: int) -> nn.Module:
-        if self.epochs:
-            return self.trained(self.dataset, seed).model.to(self.device)
-        return built(self.network, private, seed, self.device, init=self.init, activation=self.activation)
 
 
 class OfRow(Counting):
@@ -352,7 +337,9 @@ def summary(record: Record) -> Summary:
     known = claims.judgements(record)
     names = "lenet5-with-tanh-mnist", "resnet50-with-relu-cifar-100"
     lenet, resnet = (known[f"posterior-{name}-posterior-instance-accuracy"] for name in names)
-    least = select(record.rows(OfRow), attack="posterior")["instances"].min()
+    rows = select(record.rows(OfRow), attack="posterior")
+    relu = select(rows, activation="relu").set_index("network").to_dict("index")
+    small, large = relu["vgg16"], relu["resnet50-cifar"]
     adam, sgd = known["trained-sizes"], known["trained-sizes-sgd"]
     even = select(record.rows(TrainedModel), series="settings", share=0.0)
     smallest = select(even, size=even["size"].min()).set_index(["optimizer", "attack"])["instances"]
@@ -362,7 +349,7 @@ def summary(record: Record) -> Summary:
         f"{lenet.text} on LeNet5 and VGG16, {resnet.text} on ResNet50), but after one epoch of training, on small "
         f"balanced batches, only {adam.text} (Adam) or {sgd.text} (gradient descent): no more than a guess of equal "
         f"counts ({guess:.3f}).",
-        true=bool(lenet.agrees and known[KEY].agrees and least > 0.97)
+        true=bool(lenet.agrees and known[KEY].agrees and rows["instances"].min() > 0.97)
         and adam.agrees is False
         and sgd.agrees is False
         and bool(smallest["adam", "posterior"] < guess and abs(smallest["sgd", "posterior"] - guess) < 0.005),
@@ -370,9 +357,47 @@ def summary(record: Record) -> Summary:
         what="instance accuracy of the posterior attack (untrained VGG16 with ReLU, CIFAR-10, batches of 32)",
         figure=figure_settings,
         of="batches",
-        leaks=leaks(record),
-        outcomes=outcomes(record),
+        leaks=Leaks(
+            "label counts, from posteriors",
+            f"batches of {small['size']} (VGG16) and {large['size']} (ResNet50), untrained; auxiliary data",
+            f"instance accuracy (Jaccard index) {known[KEY].text} and {resnet.text} "
+            f"({small['count']:.0f} batches each)",
+            f"{duration(small['seconds'])} and {duration(large['seconds'])} elapsed",
+            kind="labels",
+            attack="posterior",
+            batch=large["size"],
+        ),
+        outcomes=_outcomes(record),
     )
+
+
+def _outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    # A trained model has the usual loss and labels, and only its rows state a series and an optimizer.
+    rows = record.frame().fillna(USUAL | {"series": "", "optimizer": ""})
+    rows = rows.assign(chance=100 * guessed(rows, "instances", ["part", "series", "optimizer", *SETTING]))
+    rows = rows[rows["attack"] != "guess"]
+    found = average_of("instances", "instance accuracy", "batches", of=1.0, spread="spread")
+    return collected(
+        record, rows, "labels", found, chance=rows["chance"], attack=rows["attack"],
+        network=rows["network"] + ", " + rows["activation"], training=stages(rows["epochs"]), data=rows["dataset"],
+        batch=rows["size"], detail=[_setting(row) for _, row in rows.iterrows()],
+    )  # fmt: skip
+
+
+def _setting(row: Any) -> str:
+    """Return in words how a setting differs from cross-entropy on random batches."""
+    words = {
+        row["optimizer"]: row["part"] == "trained",
+        "attacker knows the loss and the features": row["part"] == "told",
+        f"{row['init']} initialisation": row["init"] != "torch",
+        f"{row['loss']} loss": row["loss"] != "ce",
+        f"temperature {row['temperature']:g}": row["temperature"] != 1,
+        f"labels smoothed by {row['epsilon']:g}": row["epsilon"] > 0,
+        f"{row['share']:.0%} of one class": row["share"] > 0,
+        f"{row['auxiliary']:g} auxiliary samples per class": "scale" in (row["part"], row["series"]),
+    }
+    return ", ".join(text for text, holds in words.items() if holds)
 
 
 def table(record: Record) -> pd.DataFrame:
@@ -390,31 +415,8 @@ def table(record: Record) -> pd.DataFrame:
         {
             **{name: among(both, attack=name) for name in ATTACKS},
             "batches": only("count", "{:.0f}"),
-            TIME: among(only("seconds", COLUMNS["seconds"].text), attack="posterior"),
+            "posterior: elapsed time per batch": among(only("seconds", COLUMNS["seconds"].text), attack="posterior"),
         },
-    )
-
-
-def figure_variants(record: Record) -> Figure:
-    """Draw Table 3: the instance accuracy of each attack by temperature and smoothing, a panel for each loss.
-
-    LLG and iLRG are also drawn with knowledge of the loss and the smoothing.
-    """
-    usual, told = record.rows(OfVariant), record.rows(Told)
-    told = told.merge(usual[SETTING].drop_duplicates(), on=SETTING)
-    told = told[told["attack"] != "guess"]
-    rows = pd.concat([usual, told.assign(attack=told["attack"] + ", informed")])
-    names = rows["temperature"].map("τ = {:g}\n".format) + rows["epsilon"].map("ε = {:g}".format)
-    attacks = pd.Categorical(rows["attack"], ["LLG", "LLG, informed", "iLRG", "iLRG, informed", "posterior", "guess"])
-    return drawn(
-        rows.assign(variant=names, attack=attacks),
-        bars("variant", "instances", by="attack"),
-        panels="loss",
-        title={"ce": "cross-entropy", "focal": "focal loss"}.__getitem__,
-        legend=3,
-        xlabel="",
-        ylabel="instance accuracy",
-        ylim=(0, 1.05),
     )
 
 
@@ -457,48 +459,3 @@ def _paper_series(optimizer: str) -> Mark:
         axis.plot(*zip(*series, strict=True), marker="*", label="the paper’s Figure 4", **PUBLISHED)
 
     return draw
-
-
-def leaks(record: Record) -> Leaks:
-    """Return this page's row in the book's first table."""
-    vgg = line(table(record), "CIFAR-10", "vgg16", "relu")
-    resnet = line(table(record), "Tiny ImageNet", "resnet50-cifar", "relu")
-    instances = [one["posterior"].partition(" / ")[2] for one in (vgg, resnet)]
-    return Leaks(
-        "label counts, from posteriors",
-        f"batches of {vgg['batch size']} (VGG16) and {resnet['batch size']} (ResNet50), untrained; auxiliary data",
-        f"instance accuracy (Jaccard index) {instances[0]} and {instances[1]} ({vgg['batches']} batches each)",
-        f"{vgg[TIME]} and {resnet[TIME]} elapsed",
-        kind="labels",
-        attack="posterior",
-        batch=int(resnet["batch size"]),
-    )
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    # A trained model has the usual loss and labels, and only its rows state a series and an optimizer.
-    rows = record.frame().fillna(USUAL | {"series": "", "optimizer": ""})
-    rows = rows.assign(chance=100 * guessed(rows, "instances", ["part", "series", "optimizer", *SETTING]))
-    rows = rows[rows["attack"] != "guess"]
-    found = average_of("instances", "instance accuracy", "batches", of=1.0, spread="spread")
-    return collected(
-        record, rows, "labels", found, chance=rows["chance"], attack=rows["attack"],
-        network=rows["network"] + ", " + rows["activation"], training=stages(rows["epochs"]), data=rows["dataset"],
-        batch=rows["size"], detail=[_setting(row) for _, row in rows.iterrows()],
-    )  # fmt: skip
-
-
-def _setting(row: Any) -> str:
-    """Return in words how a setting differs from cross-entropy on random batches."""
-    words = {
-        row["optimizer"]: row["part"] == "trained",
-        "attacker knows the loss and the features": row["part"] == "told",
-        f"{row['init']} initialisation": row["init"] != "torch",
-        f"{row['loss']} loss": row["loss"] != "ce",
-        f"temperature {row['temperature']:g}": row["temperature"] != 1,
-        f"labels smoothed by {row['epsilon']:g}": row["epsilon"] > 0,
-        f"{row['share']:.0%} of one class": row["share"] > 0,
-        f"{row['auxiliary']:g} auxiliary samples per class": "scale" in (row["part"], row["series"]),
-    }
-    return ", ".join(text for text, holds in words.items() if holds)

@@ -1,4 +1,4 @@
-"""The number of successes among trials as tables show it, and the confidence interval of the success probability."""
+"""The confidence interval of the probability of success."""
 
 from __future__ import annotations
 
@@ -7,13 +7,6 @@ from typing import Any
 
 import pandas as pd
 from scipy.stats import binomtest
-
-from gradleak.show.aggregate import Measure
-
-
-def successes(column: str) -> Measure:
-    """Measure in how many rows a column is true."""
-    return lambda rows: f"{rows[column].sum():.0f} of {len(rows)}"
 
 
 def wilson_interval(values: pd.Series[Any]) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import torch
@@ -31,15 +32,11 @@ def reading_of(read: Sentences, private: list[list[int]]) -> dict[str, Any]:
         rank: The rank of the gradient that spans the prefixes.
         misfit: The relative distance of the sentences' gradient from the observed one.
     """
-    left, right = sorted(private), 0
-    for sentence in read.all():
-        if sentence in left:
-            left.remove(sentence)
-            right += 1
+    both = Counter(map(tuple, private)) & Counter(map(tuple, read.all()))
     exact = read.all() == sorted(private)
     return {
         "exact": exact,
-        "right": right / len(private),
+        "right": both.total() / len(private),
         "status": read.status,
         "unique": read.status == "unique",
         "wrongly_sure": read.status == "unique" and not exact,

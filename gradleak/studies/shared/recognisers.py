@@ -6,7 +6,6 @@ import functools
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
-import pandas as pd
 from pydantic import NonNegativeInt, PositiveInt
 
 from gradleak.data import text
@@ -105,18 +104,6 @@ def tokens_of(source: str, said: Sequence[str]) -> list[list[int]]:
     return [[*words.encode(one), words.end] for one in said]
 
 
-def about_utterances(recognisers: Sequence[AttackedRecogniser], source: str) -> str:
-    """Return a short description of the utterances: their number for each recogniser, and their text."""
-    counts = sorted(one.utterances for one in recognisers)
-    many = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-    return f"{many} utterances per recogniser, {text.TITLES[source]}, made-up speech"
-
-
 def stage_of(trained: Any) -> str:
     """Return the number of training steps in words, for tables and figures."""
     return f"after {trained:.0f} steps" if trained else "untrained"
-
-
-def with_stage(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with the stage of training of their recogniser."""
-    return rows.assign(stage=rows["trained"].map(stage_of))

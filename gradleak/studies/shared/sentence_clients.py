@@ -10,23 +10,13 @@ from torch import nn
 
 from gradleak import data, defenses
 from gradleak.defenses import Each
-from gradleak.errors import InputError
 from gradleak.leak import Defense
 from gradleak.models.language_training import LanguageRecipe, train_language_model
 from gradleak.runs.forms import Form
 from gradleak.studies import Columns, Experiment, Group
 
-# The names of the kinds of model, and of the defences with their level, in tables and figures.
+# The names of the kinds of model in tables and figures.
 SHOWN = {"lstm": "LSTM", "gru": "GRU", "transformer": "transformer"}
-DEFENSES = {
-    "none": "no defence",
-    "noise": "noise, {:g} × root mean square",
-    "half": "float16 numbers",
-    "bfloat16": "bfloat16 numbers",
-    "quantize": "{:.0f} bits",
-    "grad-drop": "smallest {:.0%} dropped",
-    "sign": "sign",
-}
 
 
 class Cell(Group):
@@ -50,11 +40,6 @@ class ClientDefense(Form):
         """Raise an error if there is no such defence."""
         client_defense(self.defense, self.level, torch.Generator())
 
-    @property
-    def title(self) -> str:
-        """The defence as tables and figures show it."""
-        return DEFENSES[self.defense].format(self.level)
-
 
 def client_defense(defense: str, level: float, generator: torch.Generator) -> Defense:
     """Return a defence by its name; the level of noise is a share of each tensor's root mean square."""
@@ -64,8 +49,6 @@ def client_defense(defense: str, level: float, generator: torch.Generator) -> De
         )
     if defense == "bfloat16":
         return Each(lambda value: value.bfloat16())
-    if defense not in DEFENSES:
-        raise InputError(f"unknown defence '{defense}': choose one of {', '.join(DEFENSES)}")
     return defenses.named(f"{defense}/{level}", generator=generator)
 
 

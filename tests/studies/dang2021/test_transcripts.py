@@ -14,7 +14,7 @@ STUDY = "transcripts"
 CHOSEN = {
     "rows": listed(AttackedRecogniser, ("small", 0, 6), ("small-2", 0, 2)),
     "batches": listed(study.Counted, (2, 3)),
-    "voices": listed(study.Voice, ("en-us", 175, 50), ("en-gb", 140, 35)),
+    "voices": ["en-us/175/50", "en-gb/140/35"],
     "utterances": 4,
     "stages": [0, 2],
     "searches": listed(study.SearchedTexts, ("sentences", "printed", 0, 2, 1), ("sentences", "softmax", 0, 1, 2)),
