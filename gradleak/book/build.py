@@ -19,7 +19,7 @@ from gradleak import paths, studies
 from gradleak.book import generated, pages
 from gradleak.book.pages import PageRun
 from gradleak.errors import GradleakError
-from gradleak.runs import code, progress, records, runner
+from gradleak.runs import code, gpus, progress, records, runner
 from gradleak.studies import Study
 
 # What the HTML is made from: the book's files and pages, and files of measurements, which may be absent.
