@@ -367,16 +367,15 @@ def stages(trained: pd.Series[Any]) -> list[str]:
     return ["trained" if one else "untrained" for one in trained]
 
 
-def restored_images(record: Record, rows: pd.DataFrame, *, network: Axis, batch: Axis) -> list[Outcome]:
+def restored_images(record: Record, rows: pd.DataFrame, *, network: Axis) -> list[Outcome]:
     """Return the outcomes of attacks on batches of images of trained networks, as yin2021's pages record them.
 
     Args:
         record: The record.
         rows: Rows of several kinds, of which those of restored images are used.
         network: The network, or that of each row.
-        batch: The batch size, or that of each row.
     """
-    rows = rows.assign(own_network=network, own_batch=batch)
+    rows = rows.assign(own_network=network, own_batch=rows["batch_size"].fillna(rows["size"]).fillna(1).astype(int))
     baseline = rows["run"].isin(BASELINES) | rows["run"].str.endswith(", of another batch")
     rows = rows[(rows["what"] == "image") & ~baseline]
     found: list[Outcome] = []
