@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, PlainSerializer
 from torch import Tensor, nn
 
-from gradleak import data, models
+from gradleak import models
 from gradleak.data.base import Dataset
 from gradleak.errors import InputError
 from gradleak.models import training
@@ -83,19 +84,20 @@ def built(network: str, private: Dataset, seed: int, device: str, **options: Any
     return models.build(network, seed=seed, **(fitting | options)).to(device)
 
 
-class OnPixels(nn.Module):
-    """A network whose first step is to normalise its inputs, so that it takes pixels in [0, 1].
+class Adapted(nn.Module):
+    """A network whose inputs are changed first.
 
-    An attacker's made-up inputs are then treated as pixels as well.
+    With `data.normalise` as the change, the network takes pixels in [0, 1], and an attacker's made-up inputs are then
+    treated as pixels as well.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, change: Callable[[Tensor], Tensor], body: nn.Module) -> None:
         super().__init__()
-        self.model = model
+        self.change, self.body = change, body
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (B, C)."""
-        out: Tensor = self.model(data.normalise(x))
+        out: Tensor = self.body(self.change(x))
         return out
 
 

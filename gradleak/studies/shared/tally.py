@@ -13,17 +13,15 @@ from torch import Tensor, nn
 
 from gradleak import augment, data, metrics
 from gradleak.defenses import Each
-from gradleak.errors import InputError, unknown
+from gradleak.errors import InputError
 from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import Defense, observe, observe_heads
-from gradleak.runs.plain import Columns as Cells
 from gradleak.show import drawn as show
 from gradleak.show import figures
+from gradleak.show.aggregate import select
 
-BALANCES = ("unbalanced", "balanced")
+Balance = Literal["unbalanced", "balanced"]
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128]
-
-
 GUESS = "guess"
 # The guess of wainakh2021's code draws every label independently.
 DRAWN = "guess, drawn"
@@ -58,17 +56,15 @@ def load(name: str, split: Literal["train", "test"]) -> data.Dataset:
     return data.load(name, split, size=SMALLER.get(name))
 
 
-def batch_of(labels: Tensor, size: int, balance: str, generator: torch.Generator) -> Tensor:
+def batch_of(labels: Tensor, size: int, balance: Balance, generator: torch.Generator) -> Tensor:
     """Return the indices (B,) of a batch as wainakh2021 draws it.
 
     A balanced batch is drawn from all samples alike. In an unbalanced one half of the samples are of one class and a
     quarter of another.
     """
-    if balance == "unbalanced":
-        return augment.unbalanced(labels, size, generator=generator)
     if balance == "balanced":
         return torch.randperm(len(labels), generator=generator)[:size]
-    raise unknown("way to draw a batch", balance, BALANCES)
+    return augment.unbalanced(labels, size, generator=generator)
 
 
 def others(dataset: data.Dataset, each: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -80,91 +76,77 @@ def others(dataset: data.Dataset, each: int, generator: torch.Generator) -> tupl
 class Tally:
     """The results of attacks: the shares of labels and classes found (%), and the time (s), of every batch."""
 
-    def __init__(self) -> None:
-        self.found: list[tuple[str, int, float, float, float]] = []
+    def __init__(self, private: data.Dataset, generator: torch.Generator) -> None:
+        """Take the private samples, from which batches are drawn, and the source of randomness."""
+        self.private, self.generator = private, generator
+        self.found: list[dict[str, Any]] = []
 
-    def add(self, attack: str, size: int, counts: Tensor, truth: Tensor, seconds: float) -> None:
+    def add(self, attack: str, counts: Tensor, truth: Tensor, seconds: float) -> None:
         """Add an attack's counts (1, C) of one batch; zeros if the attack refused."""
-        share, classes = (
-            100 * float(measure(counts.cpu(), truth)[0]) for measure in (metrics.count_overlap, metrics.class_jaccard)
-        )
-        self.found.append((attack, size, share, classes, seconds))
+        measures = {"success": metrics.count_overlap, "classes": metrics.class_jaccard}
+        shares = {name: 100 * float(measure(counts.cpu(), truth)[0]) for name, measure in measures.items()}
+        self.found.append({"attack": attack, "size": int(truth.sum()), **shares, "seconds": seconds})
 
-    def rows(self) -> list[Cells]:
+    def rows(self) -> list[dict[str, Any]]:
         """Return a row for each attack and batch size: its mean success (%), and how far it exceeds any guess."""
-        found = pd.DataFrame(self.found, columns=["attack", "size", "success", "classes", "seconds"])
-        guesses = found[found["attack"] == GUESS].groupby("size")["success"].mean()
-        rows: list[Cells] = []
-        groups: Any = found.groupby(["attack", "size"], sort=False)
-        for (attack, size), own in groups:
-            row: Cells = {
-                "attack": attack,
-                "size": int(size),
-                "success": float(own["success"].mean()),
-                "spread": float(own["success"].std()) if len(own) > 1 else 0.0,
-                "count": len(own),
-                "classes": float(own["classes"].mean()),
-                "seconds": float(own["seconds"].sum()),
-            }
-            if size in guesses:
-                row["over_guess"] = float(own["success"].mean() - guesses[size])
-            rows.append(row)
-        return rows
+        groups: Any = pd.DataFrame(self.found).groupby(["attack", "size"], sort=False)
+        means = groups.agg(
+            success=("success", "mean"), spread=("success", "std"), count=("success", "size"),
+            classes=("classes", "mean"), seconds=("seconds", "sum"),
+        )  # fmt: skip
+        rows = means.fillna({"spread": 0.0}).reset_index()
+        if (guesses := select(rows, attack=GUESS).set_index("size")["success"]).size:
+            rows["over_guess"] = rows["success"] - rows["size"].map(guesses)
+        return rows.to_dict("records")
 
+    def attack(
+        self,
+        model: nn.Module,
+        auxiliary: tuple[Tensor, Tensor],
+        sizes: Sequence[int],
+        attacks: Sequence[str] = ATTACKS,
+        *,
+        balance: Balance = "unbalanced",
+        defense: Defense | None = None,
+        chunk: int = 250,
+    ) -> None:
+        """Count the labels of one batch of every size by every attack, and add the results.
 
-def attack(
-    tally: Tally,
-    model: nn.Module,
-    private: data.Dataset,
-    auxiliary: tuple[Tensor, Tensor],
-    *,
-    sizes: Sequence[int],
-    generator: torch.Generator,
-    balance: str = "unbalanced",
-    attacks: Sequence[str] = ATTACKS,
-    defense: Defense | None = None,
-    chunk: int = 250,
-) -> None:
-    """Count the labels of one batch of every size by every attack, and add the results to the tally.
-
-    Args:
-        tally: Where the results are added.
-        model: The client's network.
-        private: The private samples.
-        auxiliary: The attacker's inputs and their classes.
-        sizes: The batch sizes.
-        generator: The source of randomness.
-        balance: How batches are drawn, "unbalanced" or "balanced".
-        attacks: The names of the attacks.
-        defense: The client's defence.
-        chunk: The number of auxiliary samples in each forward pass.
-    """
-    device = next(model.parameters()).device
-    shape = tuple(private.images.shape[1:])
-    given = auxiliary[0].to(device), auxiliary[1].to(device)
-    seed = int(torch.randint(2**31, (1,), generator=generator))
-    # A `Knowledge` caches its forward passes, so attacks with the same made-up inputs share them.
-    methods = {name: VARIANTS.get(name, (name.lower(), "random")) for name in attacks}
-    known = {
-        dummy: Knowledge(model, given, shape, dummy=dummy, defense=defense, seed=seed, chunk=chunk)
-        for dummy in {dummy for _, dummy in methods.values()}
-    }
-    for size in sizes:
-        chosen = batch_of(private.labels, size, balance, generator)
-        inputs, labels = private.images[chosen].to(device), private.labels[chosen].to(device)
-        if defense is None or isinstance(defense, Each):
-            heads = observe_heads(model, inputs, labels, batch_size=size)
-            heads = heads if defense is None else heads.defended(defense)
-        else:
-            heads = observe(model, inputs, labels, defense=defense).heads
-        truth = torch.bincount(private.labels[chosen], minlength=private.classes).unsqueeze(0)
-        for name, (method, dummy) in methods.items():
-            started = time.perf_counter()
-            try:
-                counts = count_heads(heads, method, known[dummy], whatever_holds=True)
-            except InputError:
-                counts = torch.zeros_like(truth)
-            tally.add(name, size, counts, truth, time.perf_counter() - started)
+        Args:
+            model: The client's network.
+            auxiliary: The attacker's inputs and their classes.
+            sizes: The batch sizes.
+            attacks: The names of the attacks.
+            balance: How batches are drawn.
+            defense: The client's defence.
+            chunk: The number of auxiliary samples in each forward pass.
+        """
+        private, device = self.private, next(model.parameters()).device
+        given = auxiliary[0].to(device), auxiliary[1].to(device)
+        seed = int(torch.randint(2**31, (1,), generator=self.generator))
+        # A `Knowledge` caches its forward passes, so attacks with the same made-up inputs share them.
+        methods = {name: VARIANTS.get(name, (name.lower(), "random")) for name in attacks}
+        options: dict[str, Any] = {"defense": defense, "seed": seed, "chunk": chunk}
+        known = {
+            dummy: Knowledge(model, given, tuple(private.images.shape[1:]), dummy=dummy, **options)
+            for dummy in {dummy for _, dummy in methods.values()}
+        }
+        for size in sizes:
+            chosen = batch_of(private.labels, size, balance, self.generator)
+            inputs, labels = private.images[chosen].to(device), private.labels[chosen].to(device)
+            if defense is None or isinstance(defense, Each):
+                heads = observe_heads(model, inputs, labels, batch_size=size)
+                heads = heads if defense is None else heads.defended(defense)
+            else:
+                heads = observe(model, inputs, labels, defense=defense).heads
+            truth = torch.bincount(private.labels[chosen], minlength=private.classes).unsqueeze(0)
+            for name, (method, dummy) in methods.items():
+                started = time.perf_counter()
+                try:
+                    counts = count_heads(heads, method, known[dummy], whatever_holds=True)
+                except InputError:
+                    counts = torch.zeros_like(truth)
+                self.add(name, counts, truth, time.perf_counter() - started)
 
 
 def with_errors(rows: pd.DataFrame) -> pd.DataFrame:

@@ -32,7 +32,7 @@ from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared import tally
 from gradleak.studies.shared.attacked_networks import built
-from gradleak.studies.shared.outcomes import FOUND, Outcome, collected
+from gradleak.studies.shared.outcomes import FOUND, collected
 from gradleak.studies.wainakh2021.columns import COLUMNS
 
 __all__ = ["COLUMNS"]
@@ -52,7 +52,7 @@ CLASSES = {"tinyimagenet32": 100, "flowers17": 5}
 SIDE, PRIVATE = 197, 64
 # On other architectures LLG+ gets several batches of each class, each as large as the attacked batch. For slow networks
 # the number of samples per class is limited to this.
-MOST = {"llg-resnet20": 32, "llg-resnet20-batch": 32}
+MOST, SLOW = 32, "llg-resnet20"
 # Networks whose batch norm uses the statistics of each batch. Their auxiliary batches are run one by one.
 BY_BATCH = ("llg-resnet20-batch",)
 # The attacks on other architectures: that of the paper's figure, three others, and two that also use the bias's
@@ -75,11 +75,10 @@ class Parameters(studies.Parameters):
     auxiliary: int = setting(ge=1, le=1000)
     property_repeats: int = setting(paper=1000, smallest=3, ge=1, le=100_000)
     property_sizes: list[PositiveInt] = setting(smallest=[2, 8])
-    property_balance: str
     repeats: int = setting(paper=100, smallest=2, ge=1, le=10_000)
     sizes: list[PositiveInt] = setting(paper=tally.SIZES, smallest=[1, 8])
-    balances: list[str] = setting(smallest=["unbalanced"])
-    dlg_repeats: int = setting(paper=5, ge=0, le=1000)
+    balances: list[tally.Balance] = setting(smallest=["unbalanced"])
+    dlg_repeats: int = setting(paper=5, ge=1, le=1000)
     dlg_sizes: list[PositiveInt] = setting(paper=[1, 2, 4, 8, 16], smallest=[1])
     dlg_steps: int = setting(paper=100, smallest=1, ge=1, le=10_000)
     networks: list[str] = setting(paper=list(TITLES), smallest=[CNN])
@@ -97,11 +96,11 @@ class Parameters(studies.Parameters):
             fewer = {"classes": CLASSES[dataset]} if dataset in CLASSES else {}
             yield CountedLabels.of(self, dataset=dataset, balance=balance, **fewer)
         for dataset in self.datasets[:1]:
-            compared = {"balance": self.property_balance, "repeats": self.property_repeats}
             for size in self.property_sizes:
-                yield RowsOfClasses.of(self, dataset=dataset, size=size, **compared)
+                repeats = self.property_repeats
+                yield RowsOfClasses.of(self, dataset=dataset, size=size, balance="balanced", repeats=repeats)
             common = {"dataset": dataset, "balance": "unbalanced"}
-            for size in self.dlg_sizes if self.dlg_repeats else ():
+            for size in self.dlg_sizes:
                 yield CountedByDLG.of(self, **common, size=size, repeats=self.dlg_repeats, steps=self.dlg_steps)
             yield TimedGradients.of(self, **common)
             for network in self.networks:
@@ -118,7 +117,7 @@ class OnNetworks(Experiment):
     """Batches of a dataset, on `repeats` untrained networks."""
 
     dataset: str
-    balance: str
+    balance: tally.Balance
     repeats: int
 
     def models(self, private: data.Dataset, network: str = CNN) -> Iterator[nn.Module]:
@@ -225,10 +224,9 @@ class CountedLabels(OnNetworks):
         """Count the labels of a batch of every size on every network."""
         private, public = (images(self.dataset, split, self.classes) for split in ("train", "test"))
         generator = torch.Generator().manual_seed(self.seed)
-        counted = tally.Tally()
+        counted = tally.Tally(private, generator)
         for model in self.models(private):
-            given = tally.others(public, self.auxiliary, generator)
-            tally.attack(counted, model, private, given, sizes=self.sizes, generator=generator, balance=self.balance)
+            counted.attack(model, tally.others(public, self.auxiliary, generator), self.sizes, balance=self.balance)
         return counted.rows()
 
 
@@ -243,17 +241,18 @@ class CountedByDLG(OnNetworks):
         """Restore a batch on every network, and count its labels."""
         private = tally.load(self.dataset, "train")
         generator = torch.Generator().manual_seed(self.seed + self.size)
-        counted = tally.Tally()
+        counted = tally.Tally(private, generator)
         for seed, model in enumerate(self.models(private), start=self.seed):
             inputs, labels = self.batch(private, self.size, generator)
             leak = observe(model, inputs, labels)
             started = time.perf_counter()
             found = match(leak, "dlg", optimizer=LBFGS(steps=self.steps, search=False), seed=seed)
+            seconds = time.perf_counter() - started
             counts, truth = (
                 torch.bincount(own, minlength=private.classes).unsqueeze(0).cpu()
                 for own in (found.labels.argmax(dim=1), labels)
             )
-            counted.add(DLG, self.size, counts, truth, time.perf_counter() - started)
+            counted.add(DLG, counts, truth, seconds)
         return counted.rows()
 
 
@@ -291,15 +290,13 @@ class AttackedArchitecture(OnNetworks):
         """Count the labels of all batches by every attack."""
         private, public = tally.load(self.dataset, "train"), tally.load(self.dataset, "test")
         generator = torch.Generator().manual_seed(self.seed)
-        counted = tally.Tally()
+        counted = tally.Tally(private, generator)
         for model in self.models(private, self.network):
             for size in self.sizes:
-                rounds = min(self.rounds, max(1, MOST.get(self.network, self.rounds * size) // size))
-                tally.attack(
-                    counted, model, private, tally.others(public, rounds * size, generator),
-                    sizes=[size], generator=generator, attacks=ON_ARCHITECTURES,
-                    chunk=size if self.network in BY_BATCH else 250,
-                )  # fmt: skip
+                rounds = min(self.rounds, max(1, MOST // size)) if self.network.startswith(SLOW) else self.rounds
+                given = tally.others(public, rounds * size, generator)
+                chunk = size if self.network in BY_BATCH else 250
+                counted.attack(model, given, [size], ON_ARCHITECTURES, chunk=chunk)
         return counted.rows()
 
 
@@ -321,7 +318,10 @@ def summary(record: Record) -> Summary:
     """Return the finding: labels that the gradient reveals alone, with labelled samples, and on the LeNet."""
     known = claims.judgements(record)
     alone, knowing, lenet = known["llg-mnist-llg"], known["llg-mnist-llg+"], known["architectures-llg-lenet"]
-    largest, auxiliary = record.rows(CountedLabels)["size"].max(), record.parameters["auxiliary"]
+    largest, auxiliary = max(record.parameters["sizes"]), record.parameters["auxiliary"]
+    rows = record.frame()
+    rows = rows[rows["attack"].notna() & ~rows["attack"].isin([tally.GUESS, GRADIENTS])]
+    others = rows["part"].map({AttackedArchitecture.part: ", auxiliary batches of the same size"}).fillna("")
     return Summary(
         f"From the gradient of an unbalanced batch of up to {largest} MNIST images, a server finds on average at least "
         f"{alone.text} of the labels, {knowing.text} with {auxiliary} labelled samples per class (untrained CNN), but "
@@ -331,9 +331,22 @@ def summary(record: Record) -> Summary:
         what="labels that LLG+ finds at its worst batch size (untrained CNN, unbalanced batches of MNIST)",
         figure=figure_success,
         of="batches",
-        leaks=leaks(record),
-        outcomes=outcomes(record),
-    )
+        leaks=Leaks(
+            "label counts (LLG+)",
+            f"batches of up to {largest} MNIST images; untrained CNN, {auxiliary} samples per class",
+            f"{knowing.text} of labels at the worst batch size, {alone.text} without the samples (LLG); "
+            f"{knowing.count:,} batches",
+            f"{milliseconds(record)['LLG+']} ms elapsed",
+            kind="labels",
+            attack="LLG+",
+            batch=largest,
+        ),
+        outcomes=collected(
+            record, rows, "labels", FOUND, chance=(rows["success"] - rows["over_guess"]).fillna(0),
+            attack=rows["attack"], network=rows["network"].fillna(CNN), data=rows["dataset"], batch=rows["size"],
+            detail=rows["balance"] + " classes" + others,
+        ),
+    )  # fmt: skip
 
 
 def figure_properties(record: Record) -> Figure:
@@ -401,32 +414,3 @@ def figure_architectures(record: Record) -> Figure:
     rows = record.rows(AttackedArchitecture)
     rows = rows.assign(network=rows["network"].replace(TITLES))
     return tally.draw_success(rows, ON_ARCHITECTURES, "network", across=3, height=2.7, legend=len(ON_ARCHITECTURES))
-
-
-def leaks(record: Record) -> Leaks:
-    """Return this page's row in the book's first table."""
-    known = claims.judgements(record)
-    alone, knowing = known["llg-mnist-llg"], known["llg-mnist-llg+"]
-    largest = record.rows(CountedLabels)["size"].max()
-    return Leaks(
-        "label counts (LLG+)",
-        f"batches of up to {largest} MNIST images; untrained CNN, {record.parameters['auxiliary']} samples per class",
-        f"{knowing.text} of labels at the worst batch size, {alone.text} without the samples (LLG); "
-        f"{knowing.count:,} batches",
-        f"{milliseconds(record)['LLG+']} ms elapsed",
-        kind="labels",
-        attack="LLG+",
-        batch=int(largest),
-    )
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = record.frame()
-    rows = rows[rows["attack"].notna() & ~rows["attack"].isin([tally.GUESS, GRADIENTS])]
-    known = rows["part"].map({AttackedArchitecture.part: ", auxiliary batches of the same size"}).fillna("")
-    return collected(
-        record, rows, "labels", FOUND, chance=(rows["success"] - rows["over_guess"]).fillna(0), attack=rows["attack"],
-        network=rows["network"].fillna(CNN), data=rows["dataset"], batch=rows["size"],
-        detail=rows["balance"] + " classes" + known,
-    )  # fmt: skip

@@ -7,7 +7,7 @@ Single images and batches of four are matched in many steps, and single images a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar, Self
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from pydantic import model_validator
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from gradleak import claims, data, models
@@ -24,6 +24,7 @@ from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.show.summary import Summary
 from gradleak.studies import Experiment, Record, Sees, setting
 from gradleak.studies.shared import peeled, restored_batches
+from gradleak.studies.shared.attacked_networks import Adapted
 from gradleak.studies.shared.deep_networks import SMALL, made
 from gradleak.studies.shared.last_layers import MEAN, STD
 from gradleak.studies.shared.outcomes import restored_images
@@ -251,19 +252,6 @@ def _peeled(case: Case, front: int) -> tuple[Rows, Tensor]:
         own = [result, *peeled.layer_rows(case.model, found, image[None].double())]
         rows += [row | {"run": PEELED, "image": number} for row in own]
     return rows, torch.cat(nearest)
-
-
-class Adapted(nn.Module):
-    """A network whose inputs are changed first."""
-
-    def __init__(self, change: Callable[[Tensor], Tensor], body: nn.Module) -> None:
-        super().__init__()
-        self.change, self.body = change, body
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, C)."""
-        out: Tensor = self.body(self.change(x))
-        return out
 
 
 def as_imagenet(x: Tensor) -> Tensor:

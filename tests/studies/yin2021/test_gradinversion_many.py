@@ -11,6 +11,7 @@ from gradleak.data import Dataset
 from gradleak.models import build
 from gradleak.runs.records import Record
 from gradleak.studies.shared import restored_batches
+from gradleak.studies.shared.attacked_networks import Adapted
 from gradleak.studies.shared.last_layers import MEAN, STD
 from gradleak.studies.shared.shown_batches import rows_of
 from gradleak.studies.yin2021 import gradinversion_many as study
@@ -36,7 +37,7 @@ def test_large_pictures_are_changed_as_each_network_expects_them() -> None:
     inputs = data.normalise(images)
     halved = data.normalise(torch.nn.functional.avg_pool2d(images, 2))
     with torch.no_grad():
-        torch.testing.assert_close(study.Adapted(study.reduced, small)(inputs), small(halved), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(Adapted(study.reduced, small)(inputs), small(halved), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(study.as_imagenet(inputs) * STD + MEAN, images, rtol=1e-5, atol=1e-5)
 
 
