@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
+from typing import Any
 
 import pandas as pd
 import seaborn as sns
@@ -86,6 +87,7 @@ def draw_sizes(record: Record, part: str, titles: Mapping[str, str]) -> Figure:
     floors["psnr"] = select(images, run="mean colour", kind=KINDS[0])["psnr"].mean()
     images = images[~images["run"].isin(FLOORS)]
     sizes = sorted(images["batch_size"].unique())
+    seed: Any = record.parameters["seed"]
 
     def against_size(column: str) -> Mark:
         def draw(axis: Axes, rows: pd.DataFrame) -> None:
@@ -93,9 +95,10 @@ def draw_sizes(record: Record, part: str, titles: Mapping[str, str]) -> Figure:
                 rows, x="batch_size", y=column, hue="line", ax=axis, native_scale=True, log_scale=(2, None), dodge=0.1,
                 palette=figures.COLOURS[: rows["line"].nunique()], markers=list(MARKERS), linestyles=[*figures.DASHES],
                 markersize=6, capsize=0.05, linewidth=1.6, err_kws={"linewidth": 1.2},
-                errorbar=lambda values: interval_of(values.to_numpy(), int(sizes[-1]), record.parameters["seed"]),
+                errorbar=lambda values: interval_of(values.to_numpy(), int(sizes[-1]), seed),
             )  # fmt: skip
-            axis.get_legend().remove()  # the figure has one for all panels
+            if legend := axis.get_legend():
+                legend.remove()  # the figure has one for all panels
             axis.set_xticks(sizes, [f"{size:.0f}" for size in sizes])
             axis.minorticks_off()
 

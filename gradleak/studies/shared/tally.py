@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, Self
 
 import pandas as pd
 import torch
@@ -20,6 +20,8 @@ from gradleak.show import drawn as show
 from gradleak.show import figures
 from gradleak.show.aggregate import select
 
+# What an attack found in one batch, or on average: shares of labels and classes (%), and the time (s).
+Found = dict[str, Any]
 Balance = Literal["unbalanced", "balanced"]
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128]
 GUESS = "guess"
@@ -73,33 +75,34 @@ def others(dataset: data.Dataset, each: int, generator: torch.Generator) -> tupl
     return dataset.images[chosen], dataset.labels[chosen]
 
 
-class Tally:
-    """The results of attacks: the shares of labels and classes found (%), and the time (s), of every batch."""
+class Batches:
+    """Batches of a dataset that are drawn for attacks.
 
-    def __init__(self, private: data.Dataset, generator: torch.Generator) -> None:
-        """Take the private samples, from which batches are drawn, and the source of randomness."""
-        self.private, self.generator = private, generator
-        self.found: list[dict[str, Any]] = []
+    Attributes:
+        private: The samples from which batches are drawn.
+        public: The samples from which an attacker's auxiliary samples are drawn.
+        generator: The source of randomness.
+    """
 
-    def add(self, attack: str, counts: Tensor, truth: Tensor, seconds: float) -> None:
-        """Add an attack's counts (1, C) of one batch; zeros if the attack refused."""
-        measures = {"success": metrics.count_overlap, "classes": metrics.class_jaccard}
-        shares = {name: 100 * float(measure(counts.cpu(), truth)[0]) for name, measure in measures.items()}
-        self.found.append({"attack": attack, "size": int(truth.sum()), **shares, "seconds": seconds})
+    def __init__(self, private: data.Dataset, public: data.Dataset, seed: int) -> None:
+        self.private, self.public = private, public
+        self.generator = torch.Generator().manual_seed(seed)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a row for each attack and batch size: its mean success (%), and how far it exceeds any guess."""
-        groups: Any = pd.DataFrame(self.found).groupby(["attack", "size"], sort=False)
-        means = groups.agg(
-            success=("success", "mean"), spread=("success", "std"), count=("success", "size"),
-            classes=("classes", "mean"), seconds=("seconds", "sum"),
-        )  # fmt: skip
-        rows = means.fillna({"spread": 0.0}).reset_index()
-        if (guesses := select(rows, attack=GUESS).set_index("size")["success"]).size:
-            rows["over_guess"] = rows["success"] - rows["size"].map(guesses)
-        return rows.to_dict("records")
+    @classmethod
+    def of(cls, name: str, seed: int) -> Self:
+        """Return batches of a dataset's training split, with auxiliary samples of the test split."""
+        return cls(load(name, "train"), load(name, "test"), seed)
 
-    def attack(
+    def others(self, each: int) -> tuple[Tensor, Tensor]:
+        """Draw the inputs and classes of auxiliary samples, `each` of every class."""
+        return others(self.public, each, self.generator)
+
+    def batch(self, size: int, balance: Balance, device: str | torch.device) -> tuple[Tensor, Tensor]:
+        """Draw the images and labels of a private batch."""
+        chosen = batch_of(self.private.labels, size, balance, self.generator)
+        return self.private.images[chosen].to(device), self.private.labels[chosen].to(device)
+
+    def attacked(
         self,
         model: nn.Module,
         auxiliary: tuple[Tensor, Tensor],
@@ -109,8 +112,8 @@ class Tally:
         balance: Balance = "unbalanced",
         defense: Defense | None = None,
         chunk: int = 250,
-    ) -> None:
-        """Count the labels of one batch of every size by every attack, and add the results.
+    ) -> list[Found]:
+        """Count the labels of one batch of every size by every attack.
 
         Args:
             model: The client's network.
@@ -121,32 +124,53 @@ class Tally:
             defense: The client's defence.
             chunk: The number of auxiliary samples in each forward pass.
         """
-        private, device = self.private, next(model.parameters()).device
+        device = next(model.parameters()).device
         given = auxiliary[0].to(device), auxiliary[1].to(device)
         seed = int(torch.randint(2**31, (1,), generator=self.generator))
         # A `Knowledge` caches its forward passes, so attacks with the same made-up inputs share them.
         methods = {name: VARIANTS.get(name, (name.lower(), "random")) for name in attacks}
         options: dict[str, Any] = {"defense": defense, "seed": seed, "chunk": chunk}
         known = {
-            dummy: Knowledge(model, given, tuple(private.images.shape[1:]), dummy=dummy, **options)
+            dummy: Knowledge(model, given, tuple(self.private.images.shape[1:]), dummy=dummy, **options)
             for dummy in {dummy for _, dummy in methods.values()}
         }
+        results: list[Found] = []
         for size in sizes:
-            chosen = batch_of(private.labels, size, balance, self.generator)
-            inputs, labels = private.images[chosen].to(device), private.labels[chosen].to(device)
+            inputs, labels = self.batch(size, balance, device)
             if defense is None or isinstance(defense, Each):
                 heads = observe_heads(model, inputs, labels, batch_size=size)
                 heads = heads if defense is None else heads.defended(defense)
             else:
                 heads = observe(model, inputs, labels, defense=defense).heads
-            truth = torch.bincount(private.labels[chosen], minlength=private.classes).unsqueeze(0)
+            truth = torch.bincount(labels, minlength=self.private.classes).unsqueeze(0).cpu()
             for name, (method, dummy) in methods.items():
                 started = time.perf_counter()
                 try:
                     counts = count_heads(heads, method, known[dummy], whatever_holds=True)
                 except InputError:
                     counts = torch.zeros_like(truth)
-                self.add(name, counts, truth, time.perf_counter() - started)
+                results.append(found(name, counts, truth, time.perf_counter() - started))
+        return results
+
+
+def found(attack: str, counts: Tensor, truth: Tensor, seconds: float) -> Found:
+    """Return the shares of labels and classes (%) that an attack's counts (1, C) find; they are 0 if it refused."""
+    measures = {"success": metrics.count_overlap, "classes": metrics.class_jaccard}
+    shares = {name: 100 * float(measure(counts.cpu(), truth)[0]) for name, measure in measures.items()}
+    return {"attack": attack, "size": int(truth.sum()), **shares, "seconds": seconds}
+
+
+def averaged(results: Iterable[Found]) -> list[Found]:
+    """Return a row for each attack and batch size: its mean success (%), and how far it exceeds any guess."""
+    groups: Any = pd.DataFrame(results).groupby(["attack", "size"], sort=False)
+    means: Any = groups.agg(
+        success=("success", "mean"), spread=("success", "std"), count=("success", "size"),
+        classes=("classes", "mean"), seconds=("seconds", "sum"),
+    )  # fmt: skip
+    rows = means.fillna({"spread": 0.0}).reset_index()
+    if (guesses := select(rows, attack=GUESS).set_index("size")["success"]).size:
+        rows["over_guess"] = rows["success"] - rows["size"].map(guesses)
+    return [*rows.to_dict("records")]
 
 
 def with_errors(rows: pd.DataFrame) -> pd.DataFrame:

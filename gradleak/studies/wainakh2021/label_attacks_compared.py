@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pandas as pd
 import seaborn as sns
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
@@ -28,7 +27,7 @@ from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import Adapted, built
 from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.outcomes import FOUND, WORDS, collected, stages, written
-from gradleak.studies.shared.tally import Tally, load, others
+from gradleak.studies.shared.tally import Batches, averaged, load
 from gradleak.studies.wainakh2021.columns import COLUMNS
 
 __all__ = ["COLUMNS"]
@@ -122,17 +121,18 @@ class ComparedAttacks(Experiment):
             model = Adapted(data.normalise, model)
         else:
             private, public = _normalised(private), _normalised(public)
-        generator = torch.Generator().manual_seed(self.seed)
-        tally = Tally(private, generator)
+        drawn, found = Batches(private, public, self.seed), []
         for _ in range(self.batches):
-            given = others(public, self.auxiliary, generator)
+            given = drawn.others(self.auxiliary)
             clear = self.defense == "none"
-            defence = None if clear else named(Defence.words, self.defense, self.level, generator)
-            tally.attack(model, given, self.sizes, BESIDE_TOLD if self.in_range else ATTACKS, defense=defence)
-        rows: list[Columns] = [{"test_accuracy": accuracy} | row for row in tally.rows()]
+            defence = None if clear else named(Defence.words, self.defense, self.level, drawn.generator)
+            found += drawn.attacked(
+                model, given, self.sizes, BESIDE_TOLD if self.in_range else ATTACKS, defense=defence
+            )
+        rows: list[dict[str, Any]] = [{"test_accuracy": accuracy} | row for row in averaged(found)]
         if not self.in_range:
             return rows
-        llg = {row["size"]: row["success"] for row in tally.rows() if row["attack"] == "LLG"}
+        llg = {row["size"]: row["success"] for row in rows if row["attack"] == "LLG"}
         return [
             row | {"attack": IN_RANGE, "over_llg": row["success"] - llg[row["size"]]}
             for row in rows

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from pydantic import PositiveInt
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gradleak import claims, data, studies
 from gradleak.images import LBFGS, match
@@ -125,11 +126,6 @@ class OnNetworks(Experiment):
         for number in range(self.repeats):
             yield built(network, private, self.seed + number, self.device)
 
-    def batch(self, private: data.Dataset, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw the images and labels of a batch."""
-        chosen = tally.batch_of(private.labels, size, self.balance, generator)
-        return private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
-
 
 class RowsOfClasses(OnNetworks):
     """Compare the row sums of the gradients of batches of one size with the counts of the classes."""
@@ -140,11 +136,9 @@ class RowsOfClasses(OnNetworks):
 
     def run(self) -> Iterator[Columns]:
         """Compare row sums with counts: for many networks with one batch each, and for many batches of one network."""
-        private, public = tally.load(self.dataset, "train"), tally.load(self.dataset, "test")
-        generator = torch.Generator().manual_seed(self.seed)
-        networks = [self._batches(model, 1, private, public, generator) for model in self.models(private)]
-        first = next(self.models(private))
-        counts_of_one, rows_of_one, _ = self._batches(first, self.repeats, private, public, generator)
+        drawn = tally.Batches.of(self.dataset, self.seed)
+        networks = [self._batches(model, 1, drawn) for model in self.models(drawn.private)]
+        counts_of_one, rows_of_one, _ = self._batches(next(self.models(drawn.private)), self.repeats, drawn)
         counts = torch.cat([counts for counts, _, _ in networks])
         rows = torch.cat([rows for _, rows, _ in networks], dim=1)
         present, negative = counts > 0, rows[0] < 0
@@ -188,18 +182,16 @@ class RowsOfClasses(OnNetworks):
                 named = dict(zip(QUANTILES, quantiles, strict=True))
                 yield {"what": "spread", "kind": kind, "occurs": occurs, "row_sums": len(own)} | named
 
-    def _batches(
-        self, model: nn.Module, count: int, private: data.Dataset, public: data.Dataset, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor, float]:
+    def _batches(self, model: nn.Module, count: int, drawn: tally.Batches) -> tuple[Tensor, Tensor, float]:
         """Return the classes' counts (N, C) in N batches, the row sums of both KINDS (2, N, C), and LLG's impact."""
-        given, classes = tally.others(public, self.auxiliary, generator)
-        chosen = torch.cat([tally.batch_of(private.labels, self.size, self.balance, generator) for _ in range(count)])
-        inputs, labels = private.images[chosen], private.labels[chosen]
-        heads = observe_heads(model, inputs.to(self.device), labels.to(self.device), batch_size=self.size)
+        given, classes = drawn.others(self.auxiliary)
+        batches = [drawn.batch(self.size, self.balance, self.device) for _ in range(count)]
+        inputs, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        heads = observe_heads(model, inputs, labels, batch_size=self.size)
         features, scores = head_inputs(model, given.to(self.device))
         estimate = llg_estimate(scores, features, classes.to(self.device), self.size)
         sums = heads.weight_gradients.double().sum(dim=2).cpu()
-        counts = torch.stack([own.bincount(minlength=private.classes) for own in labels.split(self.size)])
+        counts = F.one_hot(labels.cpu(), drawn.private.classes).unflatten(0, (count, self.size)).sum(dim=1)
         return counts, torch.stack([sums, sums - estimate.offset.cpu()]), estimate.impact
 
 
@@ -223,11 +215,10 @@ class CountedLabels(OnNetworks):
     def run(self) -> list[Columns]:
         """Count the labels of a batch of every size on every network."""
         private, public = (images(self.dataset, split, self.classes) for split in ("train", "test"))
-        generator = torch.Generator().manual_seed(self.seed)
-        counted = tally.Tally(private, generator)
+        drawn, found = tally.Batches(private, public, self.seed), []
         for model in self.models(private):
-            counted.attack(model, tally.others(public, self.auxiliary, generator), self.sizes, balance=self.balance)
-        return counted.rows()
+            found += drawn.attacked(model, drawn.others(self.auxiliary), self.sizes, balance=self.balance)
+        return tally.averaged(found)
 
 
 class CountedByDLG(OnNetworks):
@@ -239,21 +230,19 @@ class CountedByDLG(OnNetworks):
 
     def run(self) -> list[Columns]:
         """Restore a batch on every network, and count its labels."""
-        private = tally.load(self.dataset, "train")
-        generator = torch.Generator().manual_seed(self.seed + self.size)
-        counted = tally.Tally(private, generator)
-        for seed, model in enumerate(self.models(private), start=self.seed):
-            inputs, labels = self.batch(private, self.size, generator)
+        drawn, found = tally.Batches.of(self.dataset, self.seed + self.size), []
+        for seed, model in enumerate(self.models(drawn.private), start=self.seed):
+            inputs, labels = drawn.batch(self.size, self.balance, self.device)
             leak = observe(model, inputs, labels)
             started = time.perf_counter()
-            found = match(leak, "dlg", optimizer=LBFGS(steps=self.steps, search=False), seed=seed)
+            restored = match(leak, "dlg", optimizer=LBFGS(steps=self.steps, search=False), seed=seed)
             seconds = time.perf_counter() - started
             counts, truth = (
-                torch.bincount(own, minlength=private.classes).unsqueeze(0).cpu()
-                for own in (found.labels.argmax(dim=1), labels)
+                torch.bincount(own, minlength=drawn.private.classes).unsqueeze(0).cpu()
+                for own in (restored.labels.argmax(dim=1), labels)
             )
-            counted.add(DLG, counts, truth, seconds)
-        return counted.rows()
+            found.append(tally.found(DLG, counts, truth, seconds))
+        return tally.averaged(found)
 
 
 class TimedGradients(OnNetworks):
@@ -264,12 +253,11 @@ class TimedGradients(OnNetworks):
 
     def run(self) -> list[Columns]:
         """Time the gradient of a batch of every size on every network."""
-        private = tally.load(self.dataset, "train")
-        generator = torch.Generator().manual_seed(self.seed)
+        drawn = tally.Batches.of(self.dataset, self.seed)
         seconds = dict.fromkeys(self.sizes, 0.0)
-        for model in self.models(private):
+        for model in self.models(drawn.private):
             for size in self.sizes:
-                inputs, labels = self.batch(private, size, generator)
+                inputs, labels = drawn.batch(size, self.balance, self.device)
                 started = time.perf_counter()
                 observe(model, inputs, labels)
                 seconds[size] += time.perf_counter() - started
@@ -288,16 +276,13 @@ class AttackedArchitecture(OnNetworks):
 
     def run(self) -> list[Columns]:
         """Count the labels of all batches by every attack."""
-        private, public = tally.load(self.dataset, "train"), tally.load(self.dataset, "test")
-        generator = torch.Generator().manual_seed(self.seed)
-        counted = tally.Tally(private, generator)
-        for model in self.models(private, self.network):
+        drawn, found = tally.Batches.of(self.dataset, self.seed), []
+        for model in self.models(drawn.private, self.network):
             for size in self.sizes:
                 rounds = min(self.rounds, max(1, MOST // size)) if self.network.startswith(SLOW) else self.rounds
-                given = tally.others(public, rounds * size, generator)
                 chunk = size if self.network in BY_BATCH else 250
-                counted.attack(model, given, [size], ON_ARCHITECTURES, chunk=chunk)
-        return counted.rows()
+                found += drawn.attacked(model, drawn.others(rounds * size), [size], ON_ARCHITECTURES, chunk=chunk)
+        return tally.averaged(found)
 
 
 def images(name: str, split: Literal["train", "test"], classes: int | None = None) -> data.Dataset:
@@ -318,7 +303,8 @@ def summary(record: Record) -> Summary:
     """Return the finding: labels that the gradient reveals alone, with labelled samples, and on the LeNet."""
     known = claims.judgements(record)
     alone, knowing, lenet = known["llg-mnist-llg"], known["llg-mnist-llg+"], known["architectures-llg-lenet"]
-    largest, auxiliary = max(record.parameters["sizes"]), record.parameters["auxiliary"]
+    stated = record.stated(Parameters)
+    largest, auxiliary = max(stated.sizes), stated.auxiliary
     rows = record.frame()
     rows = rows[rows["attack"].notna() & ~rows["attack"].isin([tally.GUESS, GRADIENTS])]
     others = rows["part"].map({AttackedArchitecture.part: ", auxiliary batches of the same size"}).fillna("")

@@ -25,7 +25,7 @@ from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.outcomes import FOUND, WORDS, collected, stages, written
-from gradleak.studies.shared.tally import DRAWN, GUESS, LOOKS, SIZES, Tally, batch_of, load, others, with_errors
+from gradleak.studies.shared.tally import DRAWN, GUESS, LOOKS, SIZES, Batches, averaged, with_errors
 from gradleak.studies.wainakh2021.columns import COLUMNS
 
 PLACE = "Sections 6.4 and 6.5, Figures 4 and 5"
@@ -112,30 +112,29 @@ class AttackedTraining(Experiment):
 
     def run(self) -> Iterator[Columns]:
         """Train, and attack some batches before the first step and after every `every` steps."""
-        private, public = load(self.dataset, "train"), load(self.dataset, "test")
-        generator = torch.Generator().manual_seed(self.seed + self.number)
+        drawn = Batches.of(self.dataset, self.seed + self.number)
+        private, public, generator = drawn.private, drawn.public, drawn.generator
         model = built("llg-cnn", private, self.seed + self.number, self.device)
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
         before: dict[str, float] = {}
         pair = torch.randperm(private.classes, generator=generator)[:2]
         for step in range(self.iterations + 1):
             if step % self.every == 0:
-                tally = Tally(private, generator)
-                given = others(public, self.auxiliary, generator)
+                given, found = drawn.others(self.auxiliary), []
                 for _ in range(self.batches):
-                    tally.attack(model, given, [self.training_size], ATTACKS)
-                own = self._batch(private, TESTED // self.training_size * self.training_size, pair, generator)
+                    found += drawn.attacked(model, given, [self.training_size], ATTACKS)
+                trained = self._batch(private, TESTED // self.training_size * self.training_size, pair, generator)
                 stop: Columns = {
                     "step": step,
                     "accuracy": _accuracy(model, public.images[:TESTED], public.labels[:TESTED], self.device),
-                    "own_accuracy": _accuracy(model, private.images[own], private.labels[own], self.device),
+                    "own_accuracy": _accuracy(model, private.images[trained], private.labels[trained], self.device),
                 }
-                rows = tally.rows()
+                rows = averaged(found)
                 success = {row["attack"]: row["success"] for row in rows}
                 before = before or success
                 for row in rows:
-                    found = row["success"]
-                    yield {**stop, **row, "lost": before[row["attack"]] - found, "over_llg": found - success["LLG"]}
+                    own = row["success"]
+                    yield {**stop, **row, "lost": before[row["attack"]] - own, "over_llg": own - success["LLG"]}
             if step % BLOCK == 0:
                 pair = torch.randperm(private.classes, generator=generator)[:2]
             chosen = self._batch(private, self.training_size, pair, generator)
@@ -176,22 +175,18 @@ class AttackedBehind(Experiment):
 
     def run(self) -> Iterator[Columns]:
         """Count the labels of all batches, and measure how much the defence changes the gradient."""
-        private, public = load(self.dataset, "train"), load(self.dataset, "test")
-        generator = torch.Generator().manual_seed(self.seed)
-        behind, without = (Tally(private, generator) for _ in range(2))
+        drawn, behind, without = Batches.of(self.dataset, self.seed), [], []
         changes: list[tuple[float, float]] = []
         for number in range(self.repeats):
-            model = built("llg-cnn", private, self.seed + number, self.device)
-            defence = named(Defence.words, self.defense, self.level, generator)
-            given = others(public, self.auxiliary, generator)
-            behind.attack(model, given, self.sizes, BEHIND, defense=defence)
-            without.attack(model, given, self.sizes, BEHIND)
-            chosen = batch_of(private.labels, 8, "unbalanced", generator)
-            inputs, labels = private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
-            clean = observe(model, inputs, labels).gradients
+            model = built("llg-cnn", drawn.private, self.seed + number, self.device)
+            defence = named(Defence.words, self.defense, self.level, drawn.generator)
+            given = drawn.others(self.auxiliary)
+            behind += drawn.attacked(model, given, self.sizes, BEHIND, defense=defence)
+            without += drawn.attacked(model, given, self.sizes, BEHIND)
+            clean = observe(model, *drawn.batch(8, "unbalanced", self.device)).gradients
             changes.append((defenses.utility(clean, defence(clean)), _clipped(self.defense, self.level, clean)))
         utility, clipped = (sum(values) / self.repeats for values in zip(*changes, strict=True))
-        for row, other in zip(behind.rows(), without.rows(), strict=True):
+        for row, other in zip(averaged(behind), averaged(without), strict=True):
             yield {"utility": utility, "clipped": clipped, **row, "lost": other["success"] - row["success"]}
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Self
+from typing import Any, Self
 
 import pandas as pd
 import torch
@@ -121,7 +121,7 @@ def summary(record: Record) -> Summary:
     least, sums = known["restoration-96-gradinversion"], known["restoration-96-row-sums"]
     rows = restored(record)
     large = select(rows, network=TRAINED, size=96).set_index("rule")
-    distinct = large.loc["GradInversion"]
+    distinct: Any = large.loc["GradInversion"]
     repeated = select(rows, network="efficientnet-b0", rule="GradInversion", size=96, repeats=True)["share"].item()
     return Summary(
         f"In batches of {least.claim.measure.where['size']} images of different classes the least entry of each row "

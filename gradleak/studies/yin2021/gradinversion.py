@@ -24,6 +24,7 @@ from gradleak import claims, data, metrics
 from gradleak.images import GradInversion, Reconstruction, project_batches, restore_denoised
 from gradleak.images.gradinversion.learned import PROJECTION
 from gradleak.images.gradinversion.settings import SETTINGS
+from gradleak.models import training
 from gradleak.models.picture_training import PictureRecipe, learned, trained_generator
 from gradleak.show.aggregate import select
 from gradleak.show.summary import Summary
@@ -317,10 +318,7 @@ class FromNetworks(Experiment):
         for name in self.networks:
             same = self.model_dump(include={"judge", "dataset", "batches", "seed", "device"})
             case = OnBatches(network=name, first=0, **same).drawn(self.size)
-            private = case.scene.private
-            with torch.no_grad():
-                predicted = case.model(data.normalise(private.images).to(case.device)).argmax(dim=1).cpu()
-            accuracy = 100 * float((predicted == private.labels).double().mean())
+            accuracy = 100 * training.accuracy(case.model, case.scene.private, case.device)
             found = case.judged(name, case.attacked(scaled(PYRAMID, self.steps)))
             baselines = [] if rows else case.private()
             rows += [row | {"test_accuracy": accuracy} for row in baselines + found]
@@ -414,7 +412,7 @@ def summary(record: Record) -> Summary:
     images = rows_of(record, "image", "rows").astype({"psnr": float})
     psnr = images.groupby("run")["psnr"].mean()
     others = [known[name].value or 0 for name in ("gi-gradient", "gi-running", "gi-exact")]
-    most = max(record.parameters["sizes"])
+    most = max(record.stated(Parameters).sizes)
     seen = rows_of(record, "image", "sizes").groupby("run")["identified"]
     alone, shared = (seen.get_group(named("random", size)) for size in (1, most))
     frame = record.frame()

@@ -249,7 +249,7 @@ def _peeled(case: Case, front: int) -> tuple[Rows, Tensor]:
         layers = sum(not layer.reason for layer in found.layers)
         status = {"status": found.status, "reason": found.reason, "layers": layers, "matched": found.matched}
         result = {"what": "peeled", **status, "opened": layers > 0, "cpu_seconds": seconds}
-        own = [result, *peeled.layer_rows(case.model, found, image[None].double())]
+        own: Rows = [result, *peeled.layer_rows(case.model, found, image[None].double())]
         rows += [row | {"run": PEELED, "image": number} for row in own]
     return rows, torch.cat(nearest)
 
