@@ -26,6 +26,7 @@ from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import Adapted, built
 from gradleak.studies.shared.defended import Defended, named
+from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.outcomes import FOUND, WORDS, collected, stages, written
 from gradleak.studies.shared.tally import Batches, averaged, load
 from gradleak.studies.wainakh2021.columns import COLUMNS
@@ -39,6 +40,7 @@ BESIDE_TOLD = ("guess", "LLG", "LLG*")
 IN_RANGE = "LLG*, normalised"
 # The network with batch norm, on which LLG* is run without this knowledge only.
 BATCH_NORM = "resnet20"
+LENETS = [("lenet5", "relu"), ("lenet5", "tanh")]
 
 
 class Network(Group):
@@ -58,14 +60,8 @@ class Parameters(studies.Parameters):
     """Parameters of the page: networks, stages of training, defences, batch sizes and data."""
 
     networks: list[Network] = setting(
-        paper=[
-            {"network": "llg-cnn"},
-            {"network": "lenet5", "activation": "relu"},
-            {"network": "lenet5", "activation": "tanh"},
-            {"network": "llg-lenet"},
-            {"network": BATCH_NORM},
-        ],
-        smallest=[{"network": "lenet5", "activation": "tanh"}],
+        paper=listed(Network, ("llg-cnn", ""), *LENETS, ("llg-lenet", ""), (BATCH_NORM, "")),
+        smallest=listed(Network, LENETS[1]),
     )
     epochs: list[int] = setting(paper=[0, 1, 5], smallest=[0])
     defenses: list[Defence] = setting(

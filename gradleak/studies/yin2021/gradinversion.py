@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import pandas as pd
 import torch
@@ -362,15 +362,14 @@ class PureNoise(Experiment):
         images = images[torch.linspace(0, len(images) - 1, self.pictures).round().long()]
         generator = torch.Generator().manual_seed(self.seed)
         parts = [definitions(own, torch.randn(own.shape, generator=generator)) for own in images.split(20)]
-        found: Any = pd.concat([pd.DataFrame({key: own.double() for key, own in part.items()}) for part in parts])
-        for measure, definition in found:
-            values = found[measure, definition]
+        for measure, definition in parts[0]:
+            values = torch.cat([part[measure, definition] for part in parts]).double()
             yield {
                 "what": "noise",
                 "measure": measure,
                 "definition": definition,
                 "value": float(values.mean()),
-                "error": float(values.sem()),
+                "error": float(values.std()) / math.sqrt(len(values)),
                 "of_eight": float(values.std()) / math.sqrt(8),
                 "published": NOISE[measure],
                 "count": len(values),

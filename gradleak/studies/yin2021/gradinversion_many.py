@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from pydantic import model_validator
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import claims, data, models
@@ -26,7 +26,7 @@ from gradleak.studies import Experiment, Record, Sees, setting
 from gradleak.studies.shared import peeled, restored_batches
 from gradleak.studies.shared.attacked_networks import Adapted
 from gradleak.studies.shared.deep_networks import SMALL, made
-from gradleak.studies.shared.last_layers import MEAN, STD
+from gradleak.studies.shared.last_layers import MEAN, STD, TRAINED
 from gradleak.studies.shared.outcomes import restored_images
 from gradleak.studies.shared.restored_batches import (
     KINDS,
@@ -53,10 +53,8 @@ ATTACKS: dict[str, GradInversion] = {
 }
 ALONE, FEATURES = ATTACKS
 MATCHED, PEELED, EITHER = "matched", "peeled", "peeled, else matched"
-# The network that reveals ImageNet pictures, and their dataset.
-IMAGENET, PICTURES = "efficientnet-lite0", "imagenet-sample"
-# The network that identifies ImageNet pictures is trained on these small pictures.
-SHRUNK = "tinyimagenet32"
+# The pictures of ImageNet, and the small pictures on which the network that identifies them is trained.
+PICTURES, SHRUNK = "imagenet-sample", "tinyimagenet32"
 
 
 class Parameters(restored_batches.Parameters):
@@ -181,7 +179,7 @@ class ImageNetPictures(Experiment):
         private = replace(whole, images=F.interpolate(whole.images, size=(self.side, self.side), mode="area"))
         # A small network identifies the pictures at a reduced size.
         model = Adapted(as_imagenet, models.plain_lite0()).eval()
-        judge = Adapted(reduced, made(SMALL, SHRUNK, self.seed)).eval()
+        judge = nn.Sequential(nn.AdaptiveAvgPool2d(32), made(SMALL, SHRUNK, self.seed)).eval()
         scene = Scene(private, model, judge, self.seed, self.device)
         attacks = {name: scaled(settings, self.steps) for name, settings in ATTACKS.items()}
         rows = in_batches(scene, KINDS[0], 1, self.pictures, self.sizes, attacks)
@@ -259,11 +257,6 @@ def as_imagenet(x: Tensor) -> Tensor:
     return (data.denormalise(x) - MEAN) / STD
 
 
-def reduced(x: Tensor) -> Tensor:
-    """Reduce images to 32 pixels a side."""
-    return F.interpolate(x, size=(32, 32), mode="area")
-
-
 def featured_pairs(sizes: list[int], other: str) -> list[tuple[str, str]]:
     """Return the pairs that compare the attack with features on random images with another attack or a baseline."""
     return [
@@ -280,7 +273,7 @@ def summary(record: Record) -> Summary:
     images = rows_of(record, "image", "batches")
     identified = images[images["run"] == named("random", size, FEATURES)]["identified"]
     rows = record.frame().fillna({"dataset": PICTURES})
-    built = rows["part"].map({SmallImages.part: SMALL, ImageNetPictures.part: IMAGENET})
+    built = rows["part"].map({SmallImages.part: SMALL, ImageNetPictures.part: TRAINED})
     return Summary(
         f"Batches of {size} do not protect: with the features of the last layer's gradient, {identified.sum():.0f} of "
         f"{len(identified)} random images are identified, without them {plain.cases}; from a trained ResNet, linear "
