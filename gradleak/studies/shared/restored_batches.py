@@ -114,22 +114,17 @@ class Case:
         self.statistics = [observe_statistics(self.model, part) for part, _ in parts]
         self.known: Known = known_of(self.leaks, "recovered")
         hot = augment.one_hot(labels, private.classes)
-        self.order = torch.cat(
-            [
-                n * self.size + metrics.match_batch(own.cpu(), theirs)
-                for n, (own, theirs) in enumerate(zip(self.known.labels, hot.split(self.size), strict=True))
-            ]
-        )
+        batches = hot.unflatten(0, (-1, self.size))
+        matches = map(metrics.match_batch, self.known.labels.cpu(), batches)
+        self.order = torch.cat([n * self.size + match for n, match in enumerate(matches)])
         self.right = (self.known.labels.flatten(0, 1).cpu()[self.order] * hot).sum(dim=1) > 0.5
         counted = known_of(self.leaks, "counted").labels.sum(dim=1).cpu()
-        sent = torch.stack([part.sum(dim=0) for part in hot.split(self.size)])
-        self.counted = metrics.count_overlap(counted, sent)
+        self.counted = metrics.count_overlap(counted, batches.sum(dim=1))
         with torch.no_grad():
             self.loud = (self.model(inputs).softmax(dim=1).cpu() - hot).norm(dim=1)
+        noise = torch.randn(self.truth.shape, generator=torch.Generator().manual_seed(self.seed))
         self.floors = {
-            "noise": data.denormalise(
-                torch.randn(self.truth.shape, generator=torch.Generator().manual_seed(self.seed))
-            ),
+            "noise": data.denormalise(noise),
             "unrelated": private.images[unrelated(private, self.places, first * self.size, self.seed)],
             "mean colour": self.truth.mean(dim=(2, 3), keepdim=True).expand_as(self.truth),
             GREY: data.denormalise(torch.zeros_like(self.truth)),
@@ -155,11 +150,9 @@ class Case:
         }
         for name, (judge, gallery) in self.judges.items():
             columns[name] = metrics.identified(pooled(judge, shown), gallery, self.places)
-        rows = [
-            {"what": "image", "run": run, "image": number}
-            | {name: None if values is None else values[n].item() for name, values in columns.items()}
-            for n, number in enumerate(self.numbers)
-        ]
+        rows: Rows = [{"what": "image", "run": run, "image": number} for number in self.numbers]
+        for n, row in enumerate(rows):
+            row.update({name: None if values is None else values[n].item() for name, values in columns.items()})
         return [*rows, _strip(run, shown)]
 
     def attacked(self, settings: GradInversion, *, exact: bool = True, seeds: int = 1) -> Reconstruction:
