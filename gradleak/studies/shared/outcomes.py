@@ -1,9 +1,9 @@
 """What each attack of a page reached, in one shape for all pages: the rows of the book's explorer.
 
-A study states in a function `outcomes(record)` which rows of its record are outcomes of an attack:
+A study's summary states which rows of its record are outcomes of an attack:
 
     rows = record.frame()
-    return collected(record, rows, "images", PSNR, attack="closed form", network="lenet", batch=rows["size"])
+    collected(record, rows, "images", PSNR, attack="closed form", network="lenet", batch=rows["size"])
 
 `collected` groups the rows by these axes, and summarises each group by a measure with its 95 % interval.
 """
