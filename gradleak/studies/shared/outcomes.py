@@ -74,9 +74,6 @@ SHOWN = {
     "bfloat16": "bfloat16 numbers",
     "withheld": "without the gradient of: {}",
 }
-# Runs of yin2021's pages that restore nothing, and those that are published attacks under a name of their own.
-BASELINES = ("noise", "unrelated", "mean colour", "grey")
-PUBLISHED = ("DLG", "DeepInversion", "inverting gradients")
 # Significant bits that a rounded gradient keeps; `quantize` states its bits itself.
 BITS = {"half": 11.0, "bfloat16": 8.0, "float16": 11.0}
 # How much an attack recovers: from this share of what guessing leaves open; of images, from the PSNRs of `SCALE`.
@@ -347,25 +344,3 @@ def written(defense: pd.Series[str], level: pd.Series[float], words: Mapping[str
 def stages(trained: pd.Series[Any]) -> list[str]:
     """Return "trained" for rows whose number of epochs or steps is not 0."""
     return ["trained" if one else "untrained" for one in trained]
-
-
-def restored_images(record: Record, rows: pd.DataFrame, *, network: Axis) -> list[Outcome]:
-    """Return the outcomes of attacks on batches of images of trained networks, as yin2021's pages record them.
-
-    Args:
-        record: The record.
-        rows: Rows of several kinds, of which those of restored images are used.
-        network: The network, or that of each row.
-    """
-    rows = rows.assign(own_network=network, own_batch=rows["batch_size"].fillna(rows["size"]).fillna(1).astype(int))
-    baseline = rows["run"].isin(BASELINES) | rows["run"].str.endswith(", of another batch")
-    rows = rows[(rows["what"] == "image") & ~baseline]
-    found: list[Outcome] = []
-    for measure in (share_of("identified", "images identified in a gallery", "images"), PSNR):
-        found += collected(
-            record, rows, "images", measure,
-            attack=["GradInversion" if run not in PUBLISHED else run for run in rows["run"]],
-            network=rows["own_network"], training="trained", data=rows["dataset"], batch=rows["own_batch"],
-            detail=["" if run in PUBLISHED else run for run in rows["run"]],
-        )  # fmt: skip
-    return found

@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from pydantic import model_validator
 from torch import Tensor, nn
@@ -21,9 +22,10 @@ from gradleak.images import GradInversion, Reconstruction, observe_statistics, r
 from gradleak.images.gradinversion.attack import Known, known_of
 from gradleak.images.presets import preset
 from gradleak.leak import observe
-from gradleak.studies import Experiment, Sees, setting
+from gradleak.studies import Experiment, Record, Sees, setting
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made, pooled
 from gradleak.studies.shared.mosaics import packed
+from gradleak.studies.shared.outcomes import PSNR, Axis, Outcome, collected, share_of
 
 # The rows of an experiment. A row has the columns that its kind, `what`, needs.
 Rows = list[dict[str, Any]]
@@ -32,6 +34,8 @@ KINDS = ("random", "vulnerable")
 FLOORS = ("noise", "unrelated", "mean colour")
 # A grey image, which is every attack's start.
 GREY = "grey"
+# Runs of published attacks under a name of their own.
+PUBLISHED = DLG, DEEP, INVERTING = "DLG", "DeepInversion", "inverting gradients"
 # Suffixes of runs: the mean image of several seeds, and a control, whose images were restored for another batch.
 AVERAGED, OF_ANOTHER = ", averaged", ", of another batch"
 # An attack that searches for latent vectors of a generator.
@@ -177,8 +181,8 @@ class Case:
 
     def matched(self, name: str, steps: int) -> Reconstruction:
         """Return the images that DLG or inverting gradients finds, with the same recovered labels as other attacks."""
-        own = preset("dlg" if name == "DLG" else "inverting-gradients")
-        own_steps = max(1, steps // own["optimizer"].inner) if name == "DLG" else steps
+        own = preset("dlg" if name == DLG else "inverting-gradients")
+        own_steps = max(1, steps // own["optimizer"].inner) if name == DLG else steps
         optimizer = replace(own["optimizer"], steps=own_steps)
         labels = self.known.labels.flatten(0, 1)
         return own.run(self.leaks, labels, optimizer=optimizer, seed=self.seed)
@@ -367,3 +371,25 @@ def interval_of(values: np.ndarray, size: int, seed: int) -> tuple[float, float]
     means = many[batches, generator.integers(size, size=(DRAWS, len(many), size))].mean(axis=(1, 2))
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)
+
+
+def restored_images(record: Record, rows: pd.DataFrame, *, network: Axis) -> list[Outcome]:
+    """Return the outcomes of attacks on batches of images of trained networks.
+
+    Args:
+        record: The record.
+        rows: Rows of several kinds, of which those of restored images are used.
+        network: The network, or that of each row.
+    """
+    rows = rows.assign(own_network=network, own_batch=rows["batch_size"].fillna(rows["size"]).fillna(1).astype(int))
+    baseline = rows["run"].isin((*FLOORS, GREY)) | rows["run"].str.endswith(OF_ANOTHER)
+    rows = rows[(rows["what"] == "image") & ~baseline]
+    found: list[Outcome] = []
+    for measure in (share_of("identified", "images identified in a gallery", "images"), PSNR):
+        found += collected(
+            record, rows, "images", measure,
+            attack=["GradInversion" if run not in PUBLISHED else run for run in rows["run"]],
+            network=rows["own_network"], training="trained", data=rows["dataset"], batch=rows["own_batch"],
+            detail=["" if run in PUBLISHED else run for run in rows["run"]],
+        )  # fmt: skip
+    return found

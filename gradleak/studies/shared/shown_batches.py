@@ -13,11 +13,10 @@ from matplotlib.figure import Figure
 
 from gradleak.show import figures
 from gradleak.show.aggregate import select
-from gradleak.show.drawn import MARKERS, Mark, arranged, dots, level, only_rows, panel
+from gradleak.show.drawn import MARKERS, Mark, arranged, level, panel
 from gradleak.studies import Record
 from gradleak.studies.shared.mosaics import show
-from gradleak.studies.shared.outcomes import BASELINES, PUBLISHED
-from gradleak.studies.shared.restored_batches import FLOORS, KINDS, LATENT, OF_ANOTHER, PSNRS, interval_of
+from gradleak.studies.shared.restored_batches import FLOORS, KINDS, PSNRS, interval_of
 
 
 def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
@@ -40,30 +39,6 @@ def strips(record: Record, part: str, **where: Hashable) -> Figure:
     figure.set_layout_engine("compressed")
     show(axes[0][0], list(own), list(own.index))
     return figure
-
-
-def draw_runs(images: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
-    """Draw measures of every image for each run, with means; dashed: the mean of the mean colour.
-
-    Runs of ours are blue, other attacks red; baselines and controls, which show nothing of the image, are grey.
-
-    Args:
-        images: The rows of all images.
-        titles: The label of each measure.
-    """
-
-    def colour(run: str) -> str:
-        if run in BASELINES or run.endswith(OF_ANOTHER):
-            return "0.6"
-        return figures.COLOURS[1 if run in (*PUBLISHED, LATENT) else 0]
-
-    images = images.astype(dict.fromkeys(titles, float))
-    images = images.assign(psnr=images["psnr"].clip(*PSNRS))
-    panels = []
-    for column, title in titles.items():
-        dashed = only_rows(level(column, "mean colour", upright=True), run="mean colour")
-        panels.append(panel(images, dots(column, "run", colour), dashed, xlabel=title))
-    return arranged(panels, len(panels), height=0.3 * images["run"].nunique() + 0.9, legend=2)
 
 
 def draw_sizes(record: Record, part: str, titles: Mapping[str, str]) -> Figure:

@@ -26,29 +26,35 @@ from gradleak.images.gradinversion.learned import PROJECTION
 from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.models import training
 from gradleak.models.picture_training import PictureRecipe, learned, trained_generator
+from gradleak.show import figures
 from gradleak.show.aggregate import select
+from gradleak.show.drawn import arranged, dots, level, only_rows, panel
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Record, setting
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.deep_networks import SMALL
-from gradleak.studies.shared.outcomes import PUBLISHED as EARLIER
-from gradleak.studies.shared.outcomes import restored_images
 from gradleak.studies.shared.restored_batches import (
     AVERAGED,
+    DEEP,
+    DLG,
     FLOORS,
     GREY,
+    INVERTING,
     KINDS,
     LATENT,
     OF_ANOTHER,
+    PSNRS,
+    PUBLISHED,
     Case,
     OnBatches,
     Rows,
     gained,
     in_batches,
     named,
+    restored_images,
     scaled,
 )
-from gradleak.studies.shared.shown_batches import draw_runs, draw_sizes, rows_of
+from gradleak.studies.shared.shown_batches import draw_sizes, rows_of
 from gradleak.studies.yin2021.columns import COLUMNS
 
 __all__ = ["COLUMNS"]
@@ -62,7 +68,6 @@ RUNNING, EXACT, TRAINING = "+ BN, running", "+ BN, exact", "+ BN, exact, train m
 FEATURED, BOTH = "+ features", "+ features, pyramid"
 COARSE, DENOISED = "+ BN, exact, pyramid", "+ BN, exact, denoiser"
 SEEDED, LAZY, REGISTERED = "independent seeds", "lazy group", "registered group"
-DLG, DEEP, INVERTING = EARLIER
 # The settings of each attack, and whether the attacker has the batch norm statistics of the batch itself.
 ATTACKS: dict[str, tuple[GradInversion, bool]] = {
     "gradient": (PLAIN, False),
@@ -433,8 +438,23 @@ def summary(record: Record) -> Summary:
 
 
 def figure_quality(record: Record, part: str = "rows") -> Figure:
-    """Draw the PSNR (dB) and LPIPS of every image for each attack or network, with means; dashed: the mean colour."""
-    return draw_runs(rows_of(record, "image", part), {"psnr": "PSNR (dB)", "lpips": "LPIPS"})
+    """Draw the PSNR (dB) and LPIPS of every image for each attack or network, with means; dashed: the mean colour.
+
+    Runs of ours are blue, other attacks red; baselines and controls, which show nothing of the image, are grey.
+    """
+
+    def colour(run: str) -> str:
+        if run in (*FLOORS, GREY) or run.endswith(OF_ANOTHER):
+            return "0.6"
+        return figures.COLOURS[1 if run in (*PUBLISHED, LATENT) else 0]
+
+    images = rows_of(record, "image", part).astype({"psnr": float, "lpips": float})
+    images = images.assign(psnr=images["psnr"].clip(*PSNRS))
+    panels = []
+    for column, title in {"psnr": "PSNR (dB)", "lpips": "LPIPS"}.items():
+        dashed = only_rows(level(column, "mean colour", upright=True), run="mean colour")
+        panels.append(panel(images, dots(column, "run", colour), dashed, xlabel=title))
+    return arranged(panels, 2, height=0.3 * images["run"].nunique() + 0.9, legend=2)
 
 
 def figure_sizes(record: Record) -> Figure:

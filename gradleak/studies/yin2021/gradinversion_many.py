@@ -27,7 +27,6 @@ from gradleak.studies.shared import peeled, restored_batches
 from gradleak.studies.shared.attacked_networks import Adapted
 from gradleak.studies.shared.deep_networks import SMALL, made
 from gradleak.studies.shared.last_layers import MEAN, STD, TRAINED
-from gradleak.studies.shared.outcomes import restored_images
 from gradleak.studies.shared.restored_batches import (
     KINDS,
     Case,
@@ -38,6 +37,7 @@ from gradleak.studies.shared.restored_batches import (
     gained,
     in_batches,
     named,
+    restored_images,
     scaled,
 )
 from gradleak.studies.shared.shown_batches import draw_sizes, rows_of, strips
