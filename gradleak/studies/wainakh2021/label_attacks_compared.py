@@ -36,7 +36,7 @@ __all__ = ["COLUMNS"]
 PLACE = "Beyond section 6"
 ATTACKS = ("guess", "GradInversion", "row sums", "RLG", "LLG", "LLG*", "iLRG", "LLG+", "posterior", "shadow")
 # The attacks that are run when LLG* knows how inputs are normalised, and the name of LLG* in this case.
-BESIDE_TOLD = ("guess", "LLG", "LLG*")
+WITH_NORMALISATION = ("guess", "LLG", "LLG*")
 IN_RANGE = "LLG*, normalised"
 # The network with batch norm, on which LLG* is run without this knowledge only.
 BATCH_NORM = "resnet20"
@@ -123,7 +123,7 @@ class ComparedAttacks(Experiment):
             clear = self.defense == "none"
             defence = None if clear else named(Defence.words, self.defense, self.level, drawn.generator)
             found += drawn.attacked(
-                model, given, self.sizes, BESIDE_TOLD if self.in_range else ATTACKS, defense=defence
+                model, given, self.sizes, WITH_NORMALISATION if self.in_range else ATTACKS, defense=defence
             )
         rows: list[dict[str, Any]] = [{"test_accuracy": accuracy} | row for row in averaged(found)]
         if not self.in_range:

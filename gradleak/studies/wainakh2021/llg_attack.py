@@ -380,5 +380,5 @@ def figure_success(record: Record, balance: str = "unbalanced") -> Figure:
 
 def figure_architectures(record: Record) -> Figure:
     """Draw the share of labels found (%) against the batch size, a panel per network and a line per attack."""
-    rows, title = record.rows(AttackedArchitecture), network_in_words
-    return tally.draw_success(rows, ON_ARCHITECTURES, "network", title=title, across=3, height=2.7, legend=6)
+    rows = record.rows(AttackedArchitecture)
+    return tally.draw_success(rows, ON_ARCHITECTURES, "network", title=network_in_words, across=3, height=2.7, legend=6)
