@@ -100,9 +100,9 @@ def train(recipe: Recipe, *, device: str = "cpu") -> Trained:
 
     def fit() -> dict[str, Any]:
         losses = _fit(model.to(device), learning, recipe, device)
-        accuracy = _accuracy(model, testing, device)
+        right = accuracy(model, testing, device)
         model.cpu()
-        return {"accuracy": accuracy, "losses": losses}
+        return {"accuracy": right, "losses": losses}
 
     content, cached = kept(recipe.key(identity), model, fit, threads=None if accelerated(device) else 1)
     return Trained(model, content["accuracy"], tuple(content["losses"]), recipe, content["seconds"], cached)
@@ -251,7 +251,8 @@ def _flip_and_crop(images: Tensor, generator: torch.Generator) -> Tensor:
 
 
 @torch.no_grad()
-def _accuracy(model: nn.Module, dataset: data.Dataset, device: str) -> float:
+def accuracy(model: nn.Module, dataset: data.Dataset, device: str) -> float:
+    """Return the share of a dataset's images that a network classifies correctly; it is left in eval mode."""
     model.eval()
     right = 0
     for images, labels in zip(dataset.images.split(500), dataset.labels.split(500), strict=True):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 
-import pandas as pd
 import pytest
 
 from gradleak import metrics, paths
 from gradleak.book import constants
 from gradleak.runs import records
-from gradleak.studies.shared.restored import graded
 
 PAGES = [*paths.notebooks().rglob("*.ipynb"), *paths.book().glob("*.md")]
 
@@ -31,12 +29,6 @@ def test_a_flat_image_is_not_recognisable(page: str) -> None:
     rows = record.frame()
     flat = rows[(rows["what"] == "image") & (rows["run"] == "mean colour")]
     assert metrics.grade(flat["psnr"].astype(float).mean()) == "not recognisable"
-
-
-def test_rows_are_graded_with_their_number() -> None:
-    rows = pd.DataFrame({"psnr": [9.8, 20.0, 45.0, float("-inf")], "least": [0.0, 60.0, 61.0, 59.9]})
-    assert graded("recognisable")(rows) == "2 of 4"
-    assert graded("exact", "least")(rows) == "2 of 4"
 
 
 def test_no_page_types_a_limit_of_its_own() -> None:

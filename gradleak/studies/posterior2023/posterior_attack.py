@@ -28,7 +28,7 @@ from gradleak.show.summary import Leaks, Summary
 from gradleak.show.tables import duration
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.posterior2023.columns import COLUMNS
-from gradleak.studies.shared.attacked_networks import OnPixels, built
+from gradleak.studies.shared.attacked_networks import Adapted, built
 from gradleak.studies.shared.counted_batches import accuracy, skewed
 from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected, guessed, stages
@@ -223,7 +223,7 @@ class Counting(Attacking):
             targets = augment.smooth(labels, private.classes, self.epsilon, convention="posterior2023")
             inputs = private.images[chosen]
             if told:
-                model = OnPixels(model)
+                model = Adapted(data.normalise, model)
             else:
                 inputs, given = data.normalise(inputs), data.normalise(given)
             inputs = inputs.to(self.device)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, PlainSerializer
 from torch import Tensor, nn
 
-from gradleak import data, models
+from gradleak import models
 from gradleak.data.base import Dataset
 from gradleak.errors import InputError
 from gradleak.models import training
@@ -18,26 +19,18 @@ Stage = Literal["untrained", "trained"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
-def _recipe(network: str, dataset: str, **options: Any) -> training.Recipe:
-    return training.Recipe(network=network, dataset=dataset, bias=False, **options)
-
-
-# Training recipes by (dataset of the private images, network). The training set may be another form of the private
-# images, such as JPEG files. The papers' recipes are unpublished.
-RECIPES = {
-    ("photos", "lenet"): _recipe("lenet", "photos", epochs=12, learning_rate=3e-3, batch_size=64, init="torch"),
-    ("photos", "small-cnn"): _recipe("small-cnn", "photos", epochs=12, learning_rate=5e-3, batch_size=64),
-    ("digits", "lenet"): _recipe("lenet", "digits", epochs=12, learning_rate=3e-3, batch_size=64, init="torch"),
-    ("digits", "small-cnn"): _recipe("small-cnn", "digits", epochs=12, learning_rate=5e-3, batch_size=64),
-    ("cifar10", "lenet"): _recipe("lenet", "cifar10-jpeg", epochs=20, learning_rate=3e-3, init="torch"),
-    ("cifar10", "resnet18"): _recipe("resnet18", "cifar10-jpeg", epochs=12, learning_rate=2e-3),
-    ("cifar10", "resnet20"): _recipe(
-        "resnet20", "cifar10", epochs=6, learning_rate=1e-3, pretrained="cifar10_resnet20.pt"
-    ),
-    ("flowers17", "alexnet"): _recipe(
-        "alexnet", "flowers17", epochs=15, learning_rate=3e-4, batch_size=32, init="torch"
-    ),
-    ("flowers17", "resnet18"): _recipe("resnet18", "flowers17", epochs=4, learning_rate=1e-3, batch_size=32),
+# Training recipes by (dataset of the private images, network). A recipe states its training set if that is another form
+# of the private images, such as JPEG files. The papers' recipes are unpublished.
+RECIPES: dict[tuple[str, str], dict[str, Any]] = {
+    ("photos", "lenet"): {"epochs": 12, "learning_rate": 3e-3, "batch_size": 64, "init": "torch"},
+    ("photos", "small-cnn"): {"epochs": 12, "learning_rate": 5e-3, "batch_size": 64},
+    ("digits", "lenet"): {"epochs": 12, "learning_rate": 3e-3, "batch_size": 64, "init": "torch"},
+    ("digits", "small-cnn"): {"epochs": 12, "learning_rate": 5e-3, "batch_size": 64},
+    ("cifar10", "lenet"): {"dataset": "cifar10-jpeg", "epochs": 20, "learning_rate": 3e-3, "init": "torch"},
+    ("cifar10", "resnet18"): {"dataset": "cifar10-jpeg", "epochs": 12, "learning_rate": 2e-3},
+    ("cifar10", "resnet20"): {"epochs": 6, "learning_rate": 1e-3, "pretrained": "cifar10_resnet20.pt"},
+    ("flowers17", "alexnet"): {"epochs": 15, "learning_rate": 3e-4, "batch_size": 32, "init": "torch"},
+    ("flowers17", "resnet18"): {"epochs": 4, "learning_rate": 1e-3, "batch_size": 32},
 }
 
 
@@ -64,8 +57,7 @@ class AttackedNetwork(Group):
     @property
     def training(self) -> str:
         """The dataset that the network is trained on."""
-        recipe = RECIPES.get((self.dataset, self.network))
-        return recipe.dataset if recipe else self.dataset
+        return str(RECIPES.get((self.dataset, self.network), {}).get("dataset", self.dataset))
 
 
 def _read(value: Any) -> Any:
@@ -83,19 +75,20 @@ def built(network: str, private: Dataset, seed: int, device: str, **options: Any
     return models.build(network, seed=seed, **(fitting | options)).to(device)
 
 
-class OnPixels(nn.Module):
-    """A network whose first step is to normalise its inputs, so that it takes pixels in [0, 1].
+class Adapted(nn.Module):
+    """A network whose inputs are changed first.
 
-    An attacker's made-up inputs are then treated as pixels as well.
+    With `data.normalise` as the change, the network takes pixels in [0, 1], and an attacker's made-up inputs are then
+    treated as pixels as well.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, change: Callable[[Tensor], Tensor], body: nn.Module) -> None:
         super().__init__()
-        self.model = model
+        self.change, self.body = change, body
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits (B, C)."""
-        out: Tensor = self.model(data.normalise(x))
+        out: Tensor = self.body(self.change(x))
         return out
 
 
@@ -108,7 +101,7 @@ def network(
     """
     if attacked.stage == "untrained":
         return built(attacked.network, private, seed, "cpu", bias=False), None
-    changes = {"labels": "mixup" if labels == "mixup" else "smoothing", "seed": seed}
-    recipe = RECIPES[attacked.dataset, attacked.network].model_copy(update=changes)
-    trained = training.train(recipe, device=device)
+    options = {"network": attacked.network, "dataset": attacked.dataset} | RECIPES[attacked.dataset, attacked.network]
+    kind = "mixup" if labels == "mixup" else "smoothing"
+    trained = training.train(training.Recipe(**options, bias=False, labels=kind, seed=seed), device=device)
     return trained.model, trained.accuracy

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -11,9 +13,9 @@ from gradleak.leak import head_inputs
 from gradleak.models import training
 from gradleak.models.ready import READY
 
-# The small network that is trained here: epochs, batch size and learning rate.
+# The small network that is trained here.
 SMALL = "small-cnn"
-EPOCHS, BATCH, RATE = 2, 64, 5e-3
+TRAINING: dict[str, Any] = {"epochs": 2, "batch_size": 64, "learning_rate": 5e-3}
 # Fine-tuning of the last layer: number of training images, label smoothing ε, and iterations of L-BFGS.
 TUNED, SMOOTHING, ITERATIONS = 2000, 0.1, 200
 NAMES = (SMALL, *READY, *(f"{name}+head" for name in READY))
@@ -27,10 +29,7 @@ def made(name: str, dataset: str, seed: int) -> nn.Module:
     if name not in NAMES:
         raise unknown("network", name, NAMES)
     if name == SMALL:
-        recipe = training.Recipe(
-            network=name, dataset=dataset, epochs=EPOCHS, batch_size=BATCH, learning_rate=RATE, seed=seed
-        )
-        return training.train(recipe).model
+        return training.train(training.Recipe(network=name, dataset=dataset, seed=seed, **TRAINING)).model
     model = models.pretrained(name.removesuffix("+head"))
     return with_new_head(model, data.load(dataset, "train")) if name.endswith("+head") else model
 

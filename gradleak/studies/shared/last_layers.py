@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import data, models
@@ -53,18 +53,10 @@ class Seen:
         return errors.T @ self.features[chosen] / len(chosen)
 
 
-def seen(dataset: str, network: str, activation: str, classes: int, seed: int, device: str) -> Seen:
-    """Run a network over all test images of a dataset."""
-    private = data.load(dataset, "test")
-    if network == TRAINED:
-        inputs, model = (private.images - MEAN) / STD, models.efficientnet_lite0()
-    else:
-        inputs = data.normalise(private.images)
-        options = {"classes": classes, "init": "torch", "activation": activation or None}
-        model = built(network, private, seed, device, **options)
+def seen(model: nn.Module, inputs: Tensor, device: str, labels: Tensor | None = None) -> Seen:
+    """Run a network over inputs (N, C, H, W)."""
     features, scores = head_inputs(model.to(device), inputs.to(device), chunk=50)
-    labels = private.labels.to(device) if network == TRAINED else None
-    return Seen(features, scores.softmax(dim=1), labels)
+    return Seen(features, scores.softmax(dim=1), None if labels is None else labels.to(device))
 
 
 class OnLastLayer(Experiment):
@@ -76,5 +68,10 @@ class OnLastLayer(Experiment):
     classes: int
 
     def seen(self) -> Seen:
-        """Run the network over all images."""
-        return seen(self.dataset, self.network, self.activation, self.classes, self.seed, self.device)
+        """Run the network over all test images of the dataset."""
+        private = data.load(self.dataset, "test")
+        if self.network == TRAINED:
+            return seen(models.efficientnet_lite0(), (private.images - MEAN) / STD, self.device, private.labels)
+        options = {"classes": self.classes, "init": "torch", "activation": self.activation or None}
+        model = built(self.network, private, self.seed, self.device, **options)
+        return seen(model, data.normalise(private.images), self.device)

@@ -1,16 +1,15 @@
 """What each attack of a page reached, in one shape for all pages: the rows of the book's explorer.
 
-A study states in a function `outcomes(record)` which rows of its record are outcomes of an attack:
+A study's summary states which rows of its record are outcomes of an attack:
 
     rows = record.frame()
-    return collected(record, rows, "images", PSNR, attack="closed form", network="lenet", batch=rows["size"])
+    collected(record, rows, "images", PSNR, attack="closed form", network="lenet", batch=rows["size"])
 
 `collected` groups the rows by these axes, and summarises each group by a measure with its 95 % interval.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,9 +74,6 @@ SHOWN = {
     "bfloat16": "bfloat16 numbers",
     "withheld": "without the gradient of: {}",
 }
-# Runs of yin2021's pages that restore nothing, and those that are published attacks under a name of their own.
-BASELINES = ("noise", "unrelated", "mean colour", "grey")
-PUBLISHED = ("DLG", "DeepInversion", "inverting gradients")
 # Significant bits that a rounded gradient keeps; `quantize` states its bits itself.
 BITS = {"half": 11.0, "bfloat16": 8.0, "float16": 11.0}
 # How much an attack recovers: from this share of what guessing leaves open; of images, from the PSNRs of `SCALE`.
@@ -265,16 +261,11 @@ def _of_share(mean: float, spread: float, count: int) -> Value:
     """Return a share (%): with Student's interval of a mean; where all cases agree or are coins, with Wilson's."""
     coin = count == 1 or math.isclose(spread**2 * (count - 1), count * mean * (1 - mean), rel_tol=1e-6)
     if spread > 0 and not coin:
-        half = _student(count) * spread / math.sqrt(count)
+        half = float(t.ppf(0.975, count - 1)) * spread / math.sqrt(count)
         low, high = max(0.0, mean - half), min(1.0, mean + half)
     else:
         low, high = wilson(round(mean * count), count)
     return Value(100 * mean, 100 * min(low, mean), 100 * max(high, mean), count)
-
-
-@functools.cache
-def _student(count: int) -> float:
-    return float(t.ppf(0.975, count - 1))
 
 
 PSNR = median_of("psnr", "PSNR", "images")
@@ -312,37 +303,25 @@ def collected(
     found = []
     groups: dict[Any, Any] = keys.groupby(list(AXES), sort=False).indices
     for values, places in groups.items():
-        key = dict(zip(AXES, values, strict=True))
-        family(str(key["defense"]))  # an unknown defence is an error where it is declared
-        attack, variant = _split(key["attack"])
-        client, setting = _split(key["client"])
+        own: dict[str, Any] = dict(zip(AXES, map(str, values), strict=True))
+        family(own["defense"])  # an unknown defence is an error where it is declared
+        attack, _, variant = own["attack"].partition(", ")
+        client, _, setting = own["client"].partition(", ")
+        own |= {
+            "attack": attack,
+            "network": network_in_words(own["network"]),
+            "data": data.title(own["data"]) if own["data"] in data.names() else own["data"],
+            "batch": int(own["batch"]),
+            "defense": "none" if own["defense"] == "none/0" else own["defense"],
+            "client": client,
+            "detail": ", ".join(filter(None, (variant, setting, own["detail"]))),
+            "chance": float(chances[places].mean()),
+            "cosine": float(np.median(cosines[places])),
+        }
         summary = measure.summarise(*(column[places] for column in columns))
-        found.append(
-            Outcome(
-                leak=leak,
-                attack=attack,
-                network=network_in_words(str(key["network"])),
-                training=str(key["training"]),
-                data=data.title(str(key["data"])) if key["data"] in data.names() else str(key["data"]),
-                batch=int(str(key["batch"])),
-                defense="none" if key["defense"] == "none/0" else str(key["defense"]),
-                client=client,
-                detail=", ".join(filter(None, (variant, setting, str(key["detail"])))),
-                measure=measure.name,
-                unit=measure.unit,
-                **vars(summary),
-                cases=measure.cases,
-                chance=float(chances[places].mean()),
-                cosine=float(np.median(cosines[places])),
-                page=record.study,
-            )
-        )
+        own |= {"measure": measure.name, "unit": measure.unit, "cases": measure.cases}
+        found.append(Outcome(leak=leak, page=record.study, **own, **vars(summary)))
     return found
-
-
-def _split(name: object) -> tuple[str, str]:
-    first, _, rest = str(name).partition(", ")
-    return first, rest
 
 
 def network_in_words(network: str) -> str:
@@ -365,26 +344,3 @@ def written(defense: pd.Series[str], level: pd.Series[float], words: Mapping[str
 def stages(trained: pd.Series[Any]) -> list[str]:
     """Return "trained" for rows whose number of epochs or steps is not 0."""
     return ["trained" if one else "untrained" for one in trained]
-
-
-def restored_images(record: Record, rows: pd.DataFrame, *, network: Axis, batch: Axis) -> list[Outcome]:
-    """Return the outcomes of attacks on batches of images of trained networks, as yin2021's pages record them.
-
-    Args:
-        record: The record.
-        rows: Rows of several kinds, of which those of restored images are used.
-        network: The network, or that of each row.
-        batch: The batch size, or that of each row.
-    """
-    rows = rows.assign(own_network=network, own_batch=batch)
-    baseline = rows["run"].isin(BASELINES) | rows["run"].str.endswith(", of another batch")
-    rows = rows[(rows["what"] == "image") & ~baseline]
-    found: list[Outcome] = []
-    for measure in (share_of("identified", "images identified in a gallery", "images"), PSNR):
-        found += collected(
-            record, rows, "images", measure,
-            attack=["GradInversion" if run not in PUBLISHED else run for run in rows["run"]],
-            network=rows["own_network"], training="trained", data=rows["dataset"], batch=rows["own_batch"],
-            detail=["" if run in PUBLISHED else run for run in rows["run"]],
-        )  # fmt: skip
-    return found

@@ -6,11 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import pandas as pd
 from torch import Tensor
 
 from gradleak import metrics
-from gradleak.show.aggregate import Measure
 
 
 def quality(images: Tensor, truth: Tensor) -> list[dict[str, Any]]:
@@ -27,20 +25,6 @@ def quality(images: Tensor, truth: Tensor) -> list[dict[str, Any]]:
         {"psnr": psnr, "eight_bit": eight_bit, "ssim": ssim, "lpips": distance}
         for psnr, eight_bit, ssim, distance in zip(*columns, lpips, strict=True)
     ]
-
-
-def graded(word: str, column: str = "psnr") -> Measure:
-    """Measure in how many of the rows the PSNR (dB) in `column` is enough for a word of the book's scale.
-
-    Args:
-        word: The word, from `metrics.SCALE`.
-        column: The column; if it holds the lowest PSNR of a batch, whole batches are counted.
-    """
-
-    def count(rows: pd.DataFrame) -> str:
-        return f"{(rows[column].astype(float) >= metrics.SCALE[word]).sum()} of {len(rows)}"
-
-    return count
 
 
 def clock(device: str) -> Callable[[], float]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import pandas as pd
 import torch
 from pydantic import model_validator
 from torch import Tensor, nn
@@ -21,15 +22,20 @@ from gradleak.images import GradInversion, Reconstruction, observe_statistics, r
 from gradleak.images.gradinversion.attack import Known, known_of
 from gradleak.images.presets import preset
 from gradleak.leak import observe
-from gradleak.studies import Experiment, Sees, setting
+from gradleak.studies import Experiment, Record, Sees, setting
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made, pooled
 from gradleak.studies.shared.mosaics import packed
+from gradleak.studies.shared.outcomes import PSNR, Axis, Outcome, collected, share_of
 
 # The rows of an experiment. A row has the columns that its kind, `what`, needs.
 Rows = list[dict[str, Any]]
 # Images in random order, or those with the largest gradients of each class.
 KINDS = ("random", "vulnerable")
 FLOORS = ("noise", "unrelated", "mean colour")
+# A grey image, which is every attack's start.
+GREY = "grey"
+# Runs of published attacks under a name of their own.
+PUBLISHED = DLG, DEEP, INVERTING = "DLG", "DeepInversion", "inverting gradients"
 # Suffixes of runs: the mean image of several seeds, and a control, whose images were restored for another batch.
 AVERAGED, OF_ANOTHER = ", averaged", ", of another batch"
 # An attack that searches for latent vectors of a generator.
@@ -95,11 +101,6 @@ class Scene:
         self.model = model.to(device)
 
 
-def scene_of(network: str, judge: str, dataset: str, seed: int, device: str) -> Scene:
-    """Return the scene of a dataset's test images and networks with these names."""
-    return Scene(data.load(dataset, "test"), made(network, dataset, seed), made(judge, dataset, seed), seed, device)
-
-
 class Case:
     """Private batches of a scene, with the clients' leaks and the images of the baselines."""
 
@@ -117,20 +118,21 @@ class Case:
         self.statistics = [observe_statistics(self.model, part) for part, _ in parts]
         self.known: Known = known_of(self.leaks, "recovered")
         hot = augment.one_hot(labels, private.classes)
-        self.order = torch.cat(
-            [
-                n * self.size + metrics.match_batch(own.cpu(), theirs)
-                for n, (own, theirs) in enumerate(zip(self.known.labels, hot.split(self.size), strict=True))
-            ]
-        )
+        batches = hot.unflatten(0, (-1, self.size))
+        matches = map(metrics.match_batch, self.known.labels.cpu(), batches)
+        self.order = torch.cat([n * self.size + match for n, match in enumerate(matches)])
         self.right = (self.known.labels.flatten(0, 1).cpu()[self.order] * hot).sum(dim=1) > 0.5
         counted = known_of(self.leaks, "counted").labels.sum(dim=1).cpu()
-        sent = torch.stack([part.sum(dim=0) for part in hot.split(self.size)])
-        self.counted = metrics.count_overlap(counted, sent)
+        self.counted = metrics.count_overlap(counted, batches.sum(dim=1))
         with torch.no_grad():
             self.loud = (self.model(inputs).softmax(dim=1).cpu() - hot).norm(dim=1)
-        self.colours = self.truth.mean(dim=(2, 3), keepdim=True).expand_as(self.truth)
-        self.others = private.images[unrelated(private, self.places, first * self.size, self.seed)]
+        noise = torch.randn(self.truth.shape, generator=torch.Generator().manual_seed(self.seed))
+        self.floors = {
+            "noise": data.denormalise(noise),
+            "unrelated": private.images[unrelated(private, self.places, first * self.size, self.seed)],
+            "mean colour": self.truth.mean(dim=(2, 3), keepdim=True).expand_as(self.truth),
+            GREY: data.denormalise(torch.zeros_like(self.truth)),
+        }
 
     def measured(self, run: str, images: Tensor, losses: Tensor | None = None) -> Rows:
         """Return a row for each image (N·B, C, H, W), in the order of the batches, and a strip of the first images."""
@@ -152,29 +154,17 @@ class Case:
         }
         for name, (judge, gallery) in self.judges.items():
             columns[name] = metrics.identified(pooled(judge, shown), gallery, self.places)
-        rows = [
-            {"what": "image", "run": run, "image": number}
-            | {name: None if values is None else values[n].item() for name, values in columns.items()}
-            for n, number in enumerate(self.numbers)
-        ]
+        rows: Rows = [{"what": "image", "run": run, "image": number} for number in self.numbers]
+        for n, row in enumerate(rows):
+            row.update({name: None if values is None else values[n].item() for name, values in columns.items()})
         return [*rows, _strip(run, shown)]
 
-    def floors(self) -> Rows:
-        """Return the rows of the baselines: noise, an unrelated image, and the image's mean colour."""
-        noise = torch.randn(self.truth.shape, generator=torch.Generator().manual_seed(self.seed))
-        images = (data.denormalise(noise), self.others, self.colours)
-        return [row for name, own in zip(FLOORS, images, strict=True) for row in self.measured(name, own)]
-
-    def attacked(self, settings: GradInversion, *, exact: bool, seeds: int = 1) -> Reconstruction:
+    def attacked(self, settings: GradInversion, *, exact: bool = True, seeds: int = 1) -> Reconstruction:
         """Return the images that GradInversion finds, with the batches' own batch-norm statistics if `exact`."""
         statistics = self.statistics if exact else None
         return restore_batches(
             self.leaks, "recovered", settings=settings, statistics=statistics, seeds=seeds, seed=self.seed
         )
-
-    def restored(self, name: str, settings: GradInversion, *, exact: bool) -> Rows:
-        """Return the rows of GradInversion with one seed."""
-        return self.judged(name, self.attacked(settings, exact=exact))
 
     def of_another(self, name: str, found: Reconstruction) -> Rows:
         """Return the rows of a control: the images found for each batch are compared with those of the next batch."""
@@ -191,16 +181,20 @@ class Case:
 
     def matched(self, name: str, steps: int) -> Reconstruction:
         """Return the images that DLG or inverting gradients finds, with the same recovered labels as other attacks."""
-        own = preset("dlg" if name == "DLG" else "inverting-gradients")
-        own_steps = max(1, steps // own["optimizer"].inner) if name == "DLG" else steps
+        own = preset("dlg" if name == DLG else "inverting-gradients")
+        own_steps = max(1, steps // own["optimizer"].inner) if name == DLG else steps
         optimizer = replace(own["optimizer"], steps=own_steps)
         labels = self.known.labels.flatten(0, 1)
         return own.run(self.leaks, labels, optimizer=optimizer, seed=self.seed)
 
-    def private(self) -> Rows:
-        """Return the strip of the private images, and the labels that the paper's rule and the solver find (%)."""
+    def private(self, floors: Iterable[str] = FLOORS) -> Rows:
+        """Return the rows of the private batches, and those of baselines.
+
+        The rows of the batches are the strip of the images and the labels that the paper's rule and the solver find
+        (%).
+        """
         gallery = len(self.judges["identified"][1])
-        found = {
+        labels = {
             "what": "batches",
             "chance": 100 / gallery,
             "gallery": gallery,
@@ -208,17 +202,13 @@ class Case:
             "counted": 100 * float(self.counted.mean()),
             "recovered": 100 * float(self.right.double().mean()),
         }
-        return [_strip("private", self.truth), found]
+        baselines = [row for name in floors for row in self.measured(name, self.floors[name])]
+        return [_strip("private", self.truth), labels, *baselines]
 
 
 def _strip(run: str, images: Tensor) -> dict[str, Any]:
     """Return a row with the first images of a run as one picture, for display."""
     return {"what": "picture", "run": run, "picture": packed(images[:SHOWN], min(SHOWN, len(images)))}
-
-
-def marked(rows: Iterable[Mapping[str, Any]], **columns: Any) -> Rows:
-    """Return rows with additional columns."""
-    return [{**row, **columns} for row in rows]
 
 
 def chosen(private: data.Dataset, size: int, count: int, seed: int, first: Tensor | None = None) -> Tensor:
@@ -250,35 +240,30 @@ def named(kind: str, size: int, attack: str = "") -> str:
 
 
 def in_batches(
-    scene: Scene, kind: str, places: Tensor, sizes: list[int], attacks: Mapping[str, GradInversion], first: int = 0
+    scene: Scene, kind: str, groups: int, most: int, sizes: list[int], attacks: Mapping[str, GradInversion]
 ) -> Rows:
     """Restore the same images in batches of every size by every attack; the baselines are measured only once.
 
     Args:
         scene: The private images and the network.
-        kind: The kind of the images.
-        places: The indices (N, B) of groups of the images.
-        sizes: The batch sizes, which divide B.
+        kind: The kind of the images, from `KINDS`.
+        groups: The number of groups of images.
+        most: The number of images in a group.
+        sizes: The batch sizes, which divide `most`.
         attacks: The attacks, by name. If no feature is recovered, all of them are equal to the first.
-        first: The number of the first group.
     """
+    norms = gradient_norms(scene.model, scene.private) if kind == "vulnerable" else None
+    places = chosen(scene.private, most, groups, scene.seed, norms)
     rows: Rows = []
     for size in sizes:
-        case = Case(scene, places.reshape(-1, size), first * places.shape[1] // size)
-        found = [] if rows else [*case.private(), *case.floors()]
+        case = Case(scene, places.reshape(-1, size))
+        found = [] if rows else case.private()
         for number, (attack, settings) in enumerate(attacks.items()):
             if number == 0 or case.known.there.any():
-                own = case.restored("", settings, exact=True)
-            found += marked(own, run=named(kind, size, attack))
-        rows += marked(found, kind=kind, batch_size=size, labels=float(case.counted.mean()))
+                own = case.judged("", case.attacked(settings))
+            found += [row | {"run": named(kind, size, attack)} for row in own]
+        rows += [row | {"kind": kind, "batch_size": size, "labels": float(case.counted.mean())} for row in found]
     return rows
-
-
-def of_both_kinds(scene: Scene, size: int, count: int, first: int = 0) -> Iterator[tuple[str, Tensor]]:
-    """Yield each kind of image and the indices (count, size) of groups of that kind, numbered from `first`."""
-    for kind in KINDS:
-        norms = gradient_norms(scene.model, scene.private) if kind == "vulnerable" else None
-        yield kind, chosen(scene.private, size, first + count, scene.seed, norms)[first:]
 
 
 class OnBatches(Experiment):
@@ -298,15 +283,15 @@ class OnBatches(Experiment):
     first: int
     batches: int
 
+    def scene(self) -> Scene:
+        """Return the dataset's test images and the networks."""
+        model, judge = (made(name, self.dataset, self.seed) for name in (self.network, self.judge))
+        return Scene(data.load(self.dataset, "test"), model, judge, self.seed, self.device)
+
     def drawn(self, size: int) -> Case:
         """Return the batches of `size` images and their leaks."""
-        return drawn(self.network, self.judge, self.dataset, size, self.first, self.batches, self.seed, self.device)
-
-
-def drawn(network: str, judge: str, dataset: str, size: int, first: int, batches: int, seed: int, device: str) -> Case:
-    """Return `batches` batches of `size` images, numbered from `first`, with the leaks of a network."""
-    scene = scene_of(network, judge, dataset, seed, device)
-    return Case(scene, chosen(scene.private, size, first + batches, seed)[first:], first)
+        scene = self.scene()
+        return Case(scene, chosen(scene.private, size, self.first + self.batches, self.seed)[self.first :], self.first)
 
 
 def unrelated(private: data.Dataset, places: Tensor, first: int, seed: int) -> Tensor:
@@ -386,3 +371,25 @@ def interval_of(values: np.ndarray, size: int, seed: int) -> tuple[float, float]
     means = many[batches, generator.integers(size, size=(DRAWS, len(many), size))].mean(axis=(1, 2))
     low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)
+
+
+def restored_images(record: Record, rows: pd.DataFrame, *, network: Axis) -> list[Outcome]:
+    """Return the outcomes of attacks on batches of images of trained networks.
+
+    Args:
+        record: The record.
+        rows: Rows of several kinds, of which those of restored images are used.
+        network: The network, or that of each row.
+    """
+    rows = rows.assign(own_network=network, own_batch=rows["batch_size"].fillna(rows["size"]).fillna(1).astype(int))
+    baseline = rows["run"].isin((*FLOORS, GREY)) | rows["run"].str.endswith(OF_ANOTHER)
+    rows = rows[(rows["what"] == "image") & ~baseline]
+    found: list[Outcome] = []
+    for measure in (share_of("identified", "images identified in a gallery", "images"), PSNR):
+        found += collected(
+            record, rows, "images", measure,
+            attack=["GradInversion" if run not in PUBLISHED else run for run in rows["run"]],
+            network=rows["own_network"], training="trained", data=rows["dataset"], batch=rows["own_batch"],
+            detail=["" if run in PUBLISHED else run for run in rows["run"]],
+        )  # fmt: skip
+    return found

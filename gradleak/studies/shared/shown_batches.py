@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping
+from typing import Any
 
-import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradleak.show import figures
 from gradleak.show.aggregate import select
-from gradleak.show.drawn import Mark, arranged, dots, level, look_of, only_rows, panel
+from gradleak.show.drawn import MARKERS, Mark, arranged, level, panel
 from gradleak.studies import Record
 from gradleak.studies.shared.mosaics import show
-from gradleak.studies.shared.outcomes import BASELINES, PUBLISHED
-from gradleak.studies.shared.restored_batches import FLOORS, KINDS, LATENT, OF_ANOTHER, PSNRS, interval_of
+from gradleak.studies.shared.restored_batches import FLOORS, KINDS, PSNRS, interval_of
 
 
 def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
@@ -41,47 +41,7 @@ def strips(record: Record, part: str, **where: Hashable) -> Figure:
     return figure
 
 
-def draw_runs(images: pd.DataFrame, titles: Mapping[str, str]) -> Figure:
-    """Draw measures of every image for each run, with means; dashed: the mean of the mean colour.
-
-    Runs of ours are blue, other attacks red; baselines and controls, which show nothing of the image, are grey.
-
-    Args:
-        images: The rows of all images. A column such as "psnr_published" holds the mean that a paper states for the run
-            of the row, which is drawn as a diamond.
-        titles: The label of each measure.
-    """
-
-    def colour(run: str) -> str:
-        if run in BASELINES or run.endswith(OF_ANOTHER):
-            return "0.6"
-        return figures.COLOURS[1 if run in (*PUBLISHED, LATENT) else 0]
-
-    def published(column: str) -> Mark:
-        def draw(axis: Axes, rows: pd.DataFrame) -> None:
-            if column in rows:
-                means = rows.groupby("run", sort=False)[column].first()
-                axis.scatter(means, range(len(means)), marker="D", s=26, c="none", edgecolors="0.1", label="paper")
-
-        return draw
-
-    images = images.astype(dict.fromkeys(titles, float))
-    images = images.assign(psnr=images["psnr"].clip(*PSNRS))
-    dashed = {column: level(column, "mean colour", upright=True) for column in titles}
-    panels = [
-        panel(
-            images,
-            dots(column, "run", colour),
-            only_rows(dashed[column], run="mean colour"),
-            published(f"{column}_published"),
-            xlabel=title,
-        )
-        for column, title in titles.items()
-    ]
-    return arranged(panels, len(panels), height=0.3 * images["run"].nunique() + 0.9, legend=2)
-
-
-def draw_sizes(record: Record, part: str, titles: Mapping[str, str], seed: int) -> Figure:
+def draw_sizes(record: Record, part: str, titles: Mapping[str, str]) -> Figure:
     """Draw the means of measures against the batch size, a line for each kind of image and attack.
 
     Bars are 95 % bootstrap intervals over groups of images, each as large as the largest batch. Dashed: the share of
@@ -91,32 +51,30 @@ def draw_sizes(record: Record, part: str, titles: Mapping[str, str], seed: int) 
         record: The record.
         part: The part with the images.
         titles: The title of each measure's panel: PSNR in dB, others in percent.
-        seed: Seed of the bootstrap.
     """
-    images = rows_of(record, "image", part)
+    images = rows_of(record, "image", part).astype(dict.fromkeys([*titles, "batch_size"], float))
     images = images.assign(
-        psnr=images["psnr"].astype(float).clip(*PSNRS),
+        psnr=images["psnr"].clip(*PSNRS),
         line=images["run"].str.replace(r", B = \d+", "", regex=True),
-        **{name: 100 * images[name].astype(float) for name in titles if name != "psnr"},
+        **{name: 100 * images[name] for name in titles if name != "psnr"},
     ).sort_values("image", kind="stable")
     floors = dict.fromkeys(titles, rows_of(record, "batches", part)["chance"].astype(float).iloc[0])
     floors["psnr"] = select(images, run="mean colour", kind=KINDS[0])["psnr"].mean()
     images = images[~images["run"].isin(FLOORS)]
-    sizes = sorted(images["batch_size"].astype(int).unique())
-    lines = images["line"].unique()
+    sizes = sorted(images["batch_size"].unique())
+    seed: Any = record.parameters["seed"]
 
     def against_size(column: str) -> Mark:
         def draw(axis: Axes, rows: pd.DataFrame) -> None:
-            for number, line in enumerate(lines):
-                values = select(rows, line=line).groupby("batch_size")[column]
-                means = values.mean()
-                ends = [interval_of(own.to_numpy(), sizes[-1], seed) for _, own in values]
-                # Shift the lines sideways, so that no interval hides another.
-                where = means.index * (1 + 0.12 * ((number + 0.5) / len(lines) - 0.5))
-                look = look_of(number) | {"markersize": 6, "capsize": 3}
-                axis.errorbar(where, means, abs(np.transpose(ends) - means.to_numpy()), label=line, **look)
-            axis.set_xscale("log", base=2)
-            axis.set_xticks(sizes, [str(size) for size in sizes])
+            sns.pointplot(
+                rows, x="batch_size", y=column, hue="line", ax=axis, native_scale=True, log_scale=(2, None), dodge=0.1,
+                palette=figures.COLOURS[: rows["line"].nunique()], markers=list(MARKERS), linestyles=[*figures.DASHES],
+                markersize=6, capsize=0.05, linewidth=1.6, err_kws={"linewidth": 1.2},
+                errorbar=lambda values: interval_of(values.to_numpy(), int(sizes[-1]), seed),
+            )  # fmt: skip
+            if legend := axis.get_legend():
+                legend.remove()  # the figure has one for all panels
+            axis.set_xticks(sizes, [f"{size:.0f}" for size in sizes])
             axis.minorticks_off()
 
         return draw

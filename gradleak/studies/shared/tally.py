@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, Self
 
 import pandas as pd
 import torch
@@ -13,17 +13,17 @@ from torch import Tensor, nn
 
 from gradleak import augment, data, metrics
 from gradleak.defenses import Each
-from gradleak.errors import InputError, unknown
+from gradleak.errors import InputError
 from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import Defense, observe, observe_heads
-from gradleak.runs.plain import Columns as Cells
 from gradleak.show import drawn as show
 from gradleak.show import figures
+from gradleak.show.aggregate import select
 
-BALANCES = ("unbalanced", "balanced")
+# What an attack found in one batch, or on average: shares of labels and classes (%), and the time (s).
+Found = dict[str, Any]
+Balance = Literal["unbalanced", "balanced"]
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128]
-
-
 GUESS = "guess"
 # The guess of wainakh2021's code draws every label independently.
 DRAWN = "guess, drawn"
@@ -58,17 +58,15 @@ def load(name: str, split: Literal["train", "test"]) -> data.Dataset:
     return data.load(name, split, size=SMALLER.get(name))
 
 
-def batch_of(labels: Tensor, size: int, balance: str, generator: torch.Generator) -> Tensor:
+def batch_of(labels: Tensor, size: int, balance: Balance, generator: torch.Generator) -> Tensor:
     """Return the indices (B,) of a batch as wainakh2021 draws it.
 
     A balanced batch is drawn from all samples alike. In an unbalanced one half of the samples are of one class and a
     quarter of another.
     """
-    if balance == "unbalanced":
-        return augment.unbalanced(labels, size, generator=generator)
     if balance == "balanced":
         return torch.randperm(len(labels), generator=generator)[:size]
-    raise unknown("way to draw a batch", balance, BALANCES)
+    return augment.unbalanced(labels, size, generator=generator)
 
 
 def others(dataset: data.Dataset, each: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -77,94 +75,102 @@ def others(dataset: data.Dataset, each: int, generator: torch.Generator) -> tupl
     return dataset.images[chosen], dataset.labels[chosen]
 
 
-class Tally:
-    """The results of attacks: the shares of labels and classes found (%), and the time (s), of every batch."""
+class Batches:
+    """Batches of a dataset that are drawn for attacks.
 
-    def __init__(self) -> None:
-        self.found: list[tuple[str, int, float, float, float]] = []
-
-    def add(self, attack: str, size: int, counts: Tensor, truth: Tensor, seconds: float) -> None:
-        """Add an attack's counts (1, C) of one batch; zeros if the attack refused."""
-        share, classes = (
-            100 * float(measure(counts.cpu(), truth)[0]) for measure in (metrics.count_overlap, metrics.class_jaccard)
-        )
-        self.found.append((attack, size, share, classes, seconds))
-
-    def rows(self) -> list[Cells]:
-        """Return a row for each attack and batch size: its mean success (%), and how far it exceeds any guess."""
-        found = pd.DataFrame(self.found, columns=["attack", "size", "success", "classes", "seconds"])
-        guesses = found[found["attack"] == GUESS].groupby("size")["success"].mean()
-        rows: list[Cells] = []
-        groups: Any = found.groupby(["attack", "size"], sort=False)
-        for (attack, size), own in groups:
-            row: Cells = {
-                "attack": attack,
-                "size": int(size),
-                "success": float(own["success"].mean()),
-                "spread": float(own["success"].std()) if len(own) > 1 else 0.0,
-                "count": len(own),
-                "classes": float(own["classes"].mean()),
-                "seconds": float(own["seconds"].sum()),
-            }
-            if size in guesses:
-                row["over_guess"] = float(own["success"].mean() - guesses[size])
-            rows.append(row)
-        return rows
-
-
-def attack(
-    tally: Tally,
-    model: nn.Module,
-    private: data.Dataset,
-    auxiliary: tuple[Tensor, Tensor],
-    *,
-    sizes: Sequence[int],
-    generator: torch.Generator,
-    balance: str = "unbalanced",
-    attacks: Sequence[str] = ATTACKS,
-    defense: Defense | None = None,
-    chunk: int = 250,
-) -> None:
-    """Count the labels of one batch of every size by every attack, and add the results to the tally.
-
-    Args:
-        tally: Where the results are added.
-        model: The client's network.
-        private: The private samples.
-        auxiliary: The attacker's inputs and their classes.
-        sizes: The batch sizes.
+    Attributes:
+        private: The samples from which batches are drawn.
+        public: The samples from which an attacker's auxiliary samples are drawn.
         generator: The source of randomness.
-        balance: How batches are drawn, "unbalanced" or "balanced".
-        attacks: The names of the attacks.
-        defense: The client's defence.
-        chunk: The number of auxiliary samples in each forward pass.
     """
-    device = next(model.parameters()).device
-    shape = tuple(private.images.shape[1:])
-    given = auxiliary[0].to(device), auxiliary[1].to(device)
-    seed = int(torch.randint(2**31, (1,), generator=generator))
-    # A `Knowledge` caches its forward passes, so attacks with the same made-up inputs share them.
-    methods = {name: VARIANTS.get(name, (name.lower(), "random")) for name in attacks}
-    known = {
-        dummy: Knowledge(model, given, shape, dummy=dummy, defense=defense, seed=seed, chunk=chunk)
-        for dummy in {dummy for _, dummy in methods.values()}
-    }
-    for size in sizes:
-        chosen = batch_of(private.labels, size, balance, generator)
-        inputs, labels = private.images[chosen].to(device), private.labels[chosen].to(device)
-        if defense is None or isinstance(defense, Each):
-            heads = observe_heads(model, inputs, labels, batch_size=size)
-            heads = heads if defense is None else heads.defended(defense)
-        else:
-            heads = observe(model, inputs, labels, defense=defense).heads
-        truth = torch.bincount(private.labels[chosen], minlength=private.classes).unsqueeze(0)
-        for name, (method, dummy) in methods.items():
-            started = time.perf_counter()
-            try:
-                counts = count_heads(heads, method, known[dummy], whatever_holds=True)
-            except InputError:
-                counts = torch.zeros_like(truth)
-            tally.add(name, size, counts, truth, time.perf_counter() - started)
+
+    def __init__(self, private: data.Dataset, public: data.Dataset, seed: int) -> None:
+        self.private, self.public = private, public
+        self.generator = torch.Generator().manual_seed(seed)
+
+    @classmethod
+    def of(cls, name: str, seed: int) -> Self:
+        """Return batches of a dataset's training split, with auxiliary samples of the test split."""
+        return cls(load(name, "train"), load(name, "test"), seed)
+
+    def others(self, each: int) -> tuple[Tensor, Tensor]:
+        """Draw the inputs and classes of auxiliary samples, `each` of every class."""
+        return others(self.public, each, self.generator)
+
+    def batch(self, size: int, balance: Balance, device: str | torch.device) -> tuple[Tensor, Tensor]:
+        """Draw the images and labels of a private batch."""
+        chosen = batch_of(self.private.labels, size, balance, self.generator)
+        return self.private.images[chosen].to(device), self.private.labels[chosen].to(device)
+
+    def attacked(
+        self,
+        model: nn.Module,
+        auxiliary: tuple[Tensor, Tensor],
+        sizes: Sequence[int],
+        attacks: Sequence[str] = ATTACKS,
+        *,
+        balance: Balance = "unbalanced",
+        defense: Defense | None = None,
+        chunk: int = 250,
+    ) -> list[Found]:
+        """Count the labels of one batch of every size by every attack.
+
+        Args:
+            model: The client's network.
+            auxiliary: The attacker's inputs and their classes.
+            sizes: The batch sizes.
+            attacks: The names of the attacks.
+            balance: How batches are drawn.
+            defense: The client's defence.
+            chunk: The number of auxiliary samples in each forward pass.
+        """
+        device = next(model.parameters()).device
+        given = auxiliary[0].to(device), auxiliary[1].to(device)
+        seed = int(torch.randint(2**31, (1,), generator=self.generator))
+        # A `Knowledge` caches its forward passes, so attacks with the same made-up inputs share them.
+        methods = {name: VARIANTS.get(name, (name.lower(), "random")) for name in attacks}
+        options: dict[str, Any] = {"defense": defense, "seed": seed, "chunk": chunk}
+        known = {
+            dummy: Knowledge(model, given, tuple(self.private.images.shape[1:]), dummy=dummy, **options)
+            for dummy in {dummy for _, dummy in methods.values()}
+        }
+        results: list[Found] = []
+        for size in sizes:
+            inputs, labels = self.batch(size, balance, device)
+            if defense is None or isinstance(defense, Each):
+                heads = observe_heads(model, inputs, labels, batch_size=size)
+                heads = heads if defense is None else heads.defended(defense)
+            else:
+                heads = observe(model, inputs, labels, defense=defense).heads
+            truth = torch.bincount(labels, minlength=self.private.classes).unsqueeze(0).cpu()
+            for name, (method, dummy) in methods.items():
+                started = time.perf_counter()
+                try:
+                    counts = count_heads(heads, method, known[dummy], whatever_holds=True)
+                except InputError:
+                    counts = torch.zeros_like(truth)
+                results.append(found(name, counts, truth, time.perf_counter() - started))
+        return results
+
+
+def found(attack: str, counts: Tensor, truth: Tensor, seconds: float) -> Found:
+    """Return the shares of labels and classes (%) that an attack's counts (1, C) find; they are 0 if it refused."""
+    measures = {"success": metrics.count_overlap, "classes": metrics.class_jaccard}
+    shares = {name: 100 * float(measure(counts.cpu(), truth)[0]) for name, measure in measures.items()}
+    return {"attack": attack, "size": int(truth.sum()), **shares, "seconds": seconds}
+
+
+def averaged(results: Iterable[Found]) -> list[Found]:
+    """Return a row for each attack and batch size: its mean success (%), and how far it exceeds any guess."""
+    groups: Any = pd.DataFrame(results).groupby(["attack", "size"], sort=False)
+    means: Any = groups.agg(
+        success=("success", "mean"), spread=("success", "std"), count=("success", "size"),
+        classes=("classes", "mean"), seconds=("seconds", "sum"),
+    )  # fmt: skip
+    rows = means.fillna({"spread": 0.0}).reset_index()
+    if (guesses := select(rows, attack=GUESS).set_index("size")["success"]).size:
+        rows["over_guess"] = rows["success"] - rows["size"].map(guesses)
+    return [*rows.to_dict("records")]
 
 
 def with_errors(rows: pd.DataFrame) -> pd.DataFrame:

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 import pandas as pd
 import seaborn as sns
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
@@ -25,10 +24,11 @@ from gradleak.show.aggregate import select
 from gradleak.show.drawn import drawn
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
-from gradleak.studies.shared.attacked_networks import OnPixels, built
+from gradleak.studies.shared.attacked_networks import Adapted, built
 from gradleak.studies.shared.defended import Defended, named
-from gradleak.studies.shared.outcomes import FOUND, WORDS, Outcome, collected, stages, written
-from gradleak.studies.shared.tally import Tally, attack, load, others
+from gradleak.studies.shared.groups import listed
+from gradleak.studies.shared.outcomes import FOUND, WORDS, collected, stages, written
+from gradleak.studies.shared.tally import Batches, averaged, load
 from gradleak.studies.wainakh2021.columns import COLUMNS
 
 __all__ = ["COLUMNS"]
@@ -36,8 +36,11 @@ __all__ = ["COLUMNS"]
 PLACE = "Beyond section 6"
 ATTACKS = ("guess", "GradInversion", "row sums", "RLG", "LLG", "LLG*", "iLRG", "LLG+", "posterior", "shadow")
 # The attacks that are run when LLG* knows how inputs are normalised, and the name of LLG* in this case.
-BESIDE_TOLD = ("guess", "LLG", "LLG*")
+WITH_NORMALISATION = ("guess", "LLG", "LLG*")
 IN_RANGE = "LLG*, normalised"
+# The network with batch norm, on which LLG* is run without this knowledge only.
+BATCH_NORM = "resnet20"
+LENETS = [("lenet5", "relu"), ("lenet5", "tanh")]
 
 
 class Network(Group):
@@ -53,21 +56,13 @@ class Defence(Defended):
     words: ClassVar = {"none": "none", "noise": "gaussian", "clip": "clip", "grad-drop": "grad-drop"}
 
 
-WITHOUT_BATCH_NORM = [
-    {"network": "llg-cnn"},
-    {"network": "lenet5", "activation": "relu"},
-    {"network": "lenet5", "activation": "tanh"},
-    {"network": "llg-lenet"},
-]
-
-
 class Parameters(studies.Parameters):
     """Parameters of the page: networks, stages of training, defences, batch sizes and data."""
 
     networks: list[Network] = setting(
-        paper=[*WITHOUT_BATCH_NORM, {"network": "resnet20"}], smallest=[{"network": "lenet5", "activation": "tanh"}]
+        paper=listed(Network, ("llg-cnn", ""), *LENETS, ("llg-lenet", ""), (BATCH_NORM, "")),
+        smallest=listed(Network, LENETS[1]),
     )
-    told: list[Network] = setting(paper=WITHOUT_BATCH_NORM, smallest=[])
     epochs: list[int] = setting(paper=[0, 1, 5], smallest=[0])
     defenses: list[Defence] = setting(
         paper=["none/0", "noise/0.001", "noise/0.01", "grad-drop/0.9"], smallest=["none/0"]
@@ -79,14 +74,15 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks with their images."""
-        return [Sees(one.network, self.dataset, activation=one.activation) for one in (*self.networks, *self.told)]
+        return [Sees(one.network, self.dataset, activation=one.activation) for one in self.networks]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield each network, stage of training and defence, then networks on which LLG* knows the normalisation."""
+        """Yield each network, stage of training and defence, then LLG* with the normalisation, without a defence."""
         for network, epochs, defence in product(self.networks, self.epochs, self.defenses):
             yield ComparedAttacks.of(self, **dict(network), epochs=epochs, **dict(defence))
-        for network, epochs in product(self.told, self.epochs):
-            yield ComparedAttacks.of(self, **dict(network), epochs=epochs, defense="none", level=0.0, told=True)
+        for network, epochs in product(self.networks, self.epochs):
+            if network.network != BATCH_NORM:
+                yield ComparedAttacks.of(self, **dict(network), epochs=epochs, defense="none", level=0.0, told=True)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
@@ -118,20 +114,18 @@ class ComparedAttacks(Experiment):
         private, public = load(self.dataset, "train"), load(self.dataset, "test")
         model, accuracy = self._model(private)
         if self.in_range:
-            model = OnPixels(model)
+            model = Adapted(data.normalise, model)
         else:
             private, public = _normalised(private), _normalised(public)
-        generator = torch.Generator().manual_seed(self.seed)
-        tally = Tally()
+        drawn, found = Batches(private, public, self.seed), []
         for _ in range(self.batches):
-            given = others(public, self.auxiliary, generator)
-            defended = self.defense != "none"
-            attack(
-                tally, model, private, given,
-                sizes=self.sizes, generator=generator, attacks=BESIDE_TOLD if self.in_range else ATTACKS,
-                defense=named(Defence.words, self.defense, self.level, generator) if defended else None,
-            )  # fmt: skip
-        rows: list[dict[str, Any]] = [{"test_accuracy": accuracy} | row for row in tally.rows()]
+            given = drawn.others(self.auxiliary)
+            clear = self.defense == "none"
+            defence = None if clear else named(Defence.words, self.defense, self.level, drawn.generator)
+            found += drawn.attacked(
+                model, given, self.sizes, WITH_NORMALISATION if self.in_range else ATTACKS, defense=defence
+            )
+        rows: list[dict[str, Any]] = [{"test_accuracy": accuracy} | row for row in averaged(found)]
         if not self.in_range:
             return rows
         llg = {row["size"]: row["success"] for row in rows if row["attack"] == "LLG"}
@@ -168,9 +162,11 @@ def summary(record: Record) -> Summary:
     """Return the finding: two attacks that read the bias and have samples of their own find the most labels."""
     known = claims.judgements(record)
     posterior, shadow = known["compared-posterior"], known["compared-shadow"]
-    rows = select(_named(record), defense="none")
+    frame = _named(record)
+    rows = select(frame, defense="none")
     means = rows.groupby("attack")["success"].mean()
     best = set(means.nlargest(2).index) == {"posterior", "shadow"}
+    own = frame[frame["attack"] != "guess"]
     return Summary(
         f"Over five networks, untrained and trained, without a defence, the posterior attack finds {posterior.text} "
         f"of the labels and the shadow attack {shadow.text}; both read the bias’s gradient and need labelled samples, "
@@ -180,8 +176,14 @@ def summary(record: Record) -> Summary:
         what="labels that the posterior attack finds, mean over networks, stages, batch sizes (CIFAR-10, no defence)",
         figure=figure_labels,
         of="batches",
-        outcomes=outcomes(record),
-    )
+        outcomes=collected(
+            record, own, "labels", FOUND, chance=own["success"] - own["over_guess"],
+            attack=own["attack"].replace("GradInversion", "GradInversion's rule"),
+            network=(own["network"] + ", " + own["activation"]).str.rstrip(", "), training=stages(own["epochs"]),
+            data=own["dataset"], batch=own["size"], defense=written(own["defense"], own["level"], WORDS),
+            detail=[f"after {epochs} epochs" if epochs else "" for epochs in own["epochs"]],
+        ),
+    )  # fmt: skip
 
 
 def figure_labels(record: Record) -> Figure:
@@ -216,27 +218,7 @@ def _heat(frame: pd.DataFrame, panel: str, across: str, label: str) -> Figure:
     return drawn(frame, heat, panels=panel, across=frame[panel].nunique(), height=3.9, xlabel=label)
 
 
-def worst(record: Record) -> pd.Series[float]:
-    """Return the share of labels (%) that each attack finds in the setting in which it finds the fewest, in order."""
-    rows = _named(record)
-    fewest = rows[rows["attack"] != IN_RANGE].groupby("attack")["success"].min()
-    return fewest.sort_values(ascending=False)
-
-
 def threat_table() -> pd.DataFrame:
     """Return the threat model and the assumptions of each attack; one row for each attack."""
     lines = [(name, METHODS[name.lower()].threat, METHODS[name.lower()].assumes) for name in ATTACKS]
     return pd.DataFrame(lines, columns=["attack", "needs beside the gradient", "assumes"])
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = record.frame()
-    rows = rows[rows["attack"] != "guess"]
-    return collected(
-        record, rows, "labels", FOUND, chance=rows["success"] - rows["over_guess"],
-        attack=rows["attack"].replace("GradInversion", "GradInversion's rule"),
-        network=(rows["network"] + ", " + rows["activation"]).str.rstrip(", "), training=stages(rows["epochs"]),
-        data=rows["dataset"], batch=rows["size"], defense=written(rows["defense"], rows["level"], WORDS),
-        detail=[f"after {epochs} epochs" if epochs else "" for epochs in rows["epochs"]],
-    )  # fmt: skip

@@ -5,7 +5,6 @@ wainakh2021, sections 4, 6.2 and 6.3: Figures 1, 2, 3 and 6.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from pydantic import PositiveInt
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gradleak import claims, data, studies
 from gradleak.images import LBFGS, match
@@ -32,13 +32,13 @@ from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared import tally
 from gradleak.studies.shared.attacked_networks import built
-from gradleak.studies.shared.outcomes import FOUND, Outcome, collected
+from gradleak.studies.shared.outcomes import FOUND, collected, network_in_words
 from gradleak.studies.wainakh2021.columns import COLUMNS
 
 __all__ = ["COLUMNS"]
 
 PLACE = "Sections 4, 6.2 and 6.3, Figures 1, 2, 3 and 6"
-CNN = "llg-cnn"
+CNN, LENET = "llg-cnn", "llg-lenet"
 DLG = "DLG"
 GRADIENTS = "gradients"
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
@@ -52,20 +52,12 @@ CLASSES = {"tinyimagenet32": 100, "flowers17": 5}
 SIDE, PRIVATE = 197, 64
 # On other architectures LLG+ gets several batches of each class, each as large as the attacked batch. For slow networks
 # the number of samples per class is limited to this.
-MOST = {"llg-resnet20": 32, "llg-resnet20-batch": 32}
+MOST, SLOW = 32, "llg-resnet20"
 # Networks whose batch norm uses the statistics of each batch. Their auxiliary batches are run one by one.
 BY_BATCH = ("llg-resnet20-batch",)
 # The attacks on other architectures: that of the paper's figure, three others, and two that also use the bias's
 # gradient.
 ON_ARCHITECTURES = ("LLG+", "LLG*", "LLG", tally.GUESS, "iLRG", "posterior")
-# The networks by their names in figures.
-TITLES = {
-    CNN: "CNN",
-    "llg-lenet": "LeNet, kernel as coded",
-    "llg-lenet-3x3": "LeNet, kernel 3×3",
-    "llg-resnet20": "ResNet20, eval mode",
-    "llg-resnet20-batch": "ResNet20, train mode",
-}
 
 
 class Parameters(studies.Parameters):
@@ -75,14 +67,13 @@ class Parameters(studies.Parameters):
     auxiliary: int = setting(ge=1, le=1000)
     property_repeats: int = setting(paper=1000, smallest=3, ge=1, le=100_000)
     property_sizes: list[PositiveInt] = setting(smallest=[2, 8])
-    property_balance: str
     repeats: int = setting(paper=100, smallest=2, ge=1, le=10_000)
     sizes: list[PositiveInt] = setting(paper=tally.SIZES, smallest=[1, 8])
-    balances: list[str] = setting(smallest=["unbalanced"])
-    dlg_repeats: int = setting(paper=5, ge=0, le=1000)
+    balances: list[tally.Balance] = setting(smallest=["unbalanced"])
+    dlg_repeats: int = setting(paper=5, ge=1, le=1000)
     dlg_sizes: list[PositiveInt] = setting(paper=[1, 2, 4, 8, 16], smallest=[1])
     dlg_steps: int = setting(paper=100, smallest=1, ge=1, le=10_000)
-    networks: list[str] = setting(paper=list(TITLES), smallest=[CNN])
+    networks: list[str] = setting(paper=[CNN, LENET, f"{LENET}-3x3", SLOW, *BY_BATCH], smallest=[CNN])
     repeats_by_batch: int = setting(paper=50, ge=1, le=10_000)
     rounds: int = setting(paper=10, ge=1, le=1000)
 
@@ -97,11 +88,11 @@ class Parameters(studies.Parameters):
             fewer = {"classes": CLASSES[dataset]} if dataset in CLASSES else {}
             yield CountedLabels.of(self, dataset=dataset, balance=balance, **fewer)
         for dataset in self.datasets[:1]:
-            compared = {"balance": self.property_balance, "repeats": self.property_repeats}
             for size in self.property_sizes:
-                yield RowsOfClasses.of(self, dataset=dataset, size=size, **compared)
+                repeats = self.property_repeats
+                yield RowsOfClasses.of(self, dataset=dataset, size=size, balance="balanced", repeats=repeats)
             common = {"dataset": dataset, "balance": "unbalanced"}
-            for size in self.dlg_sizes if self.dlg_repeats else ():
+            for size in self.dlg_sizes:
                 yield CountedByDLG.of(self, **common, size=size, repeats=self.dlg_repeats, steps=self.dlg_steps)
             yield TimedGradients.of(self, **common)
             for network in self.networks:
@@ -118,18 +109,13 @@ class OnNetworks(Experiment):
     """Batches of a dataset, on `repeats` untrained networks."""
 
     dataset: str
-    balance: str
+    balance: tally.Balance
     repeats: int
 
     def models(self, private: data.Dataset, network: str = CNN) -> Iterator[nn.Module]:
         """Yield the networks, which have different random weights."""
         for number in range(self.repeats):
             yield built(network, private, self.seed + number, self.device)
-
-    def batch(self, private: data.Dataset, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Draw the images and labels of a batch."""
-        chosen = tally.batch_of(private.labels, size, self.balance, generator)
-        return private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
 
 
 class RowsOfClasses(OnNetworks):
@@ -141,11 +127,9 @@ class RowsOfClasses(OnNetworks):
 
     def run(self) -> Iterator[Columns]:
         """Compare row sums with counts: for many networks with one batch each, and for many batches of one network."""
-        private, public = tally.load(self.dataset, "train"), tally.load(self.dataset, "test")
-        generator = torch.Generator().manual_seed(self.seed)
-        networks = [self._batches(model, 1, private, public, generator) for model in self.models(private)]
-        first = next(self.models(private))
-        counts_of_one, rows_of_one, _ = self._batches(first, self.repeats, private, public, generator)
+        drawn = tally.Batches.of(self.dataset, self.seed)
+        networks = [self._batches(model, 1, drawn) for model in self.models(drawn.private)]
+        counts_of_one, rows_of_one, _ = self._batches(next(self.models(drawn.private)), self.repeats, drawn)
         counts = torch.cat([counts for counts, _, _ in networks])
         rows = torch.cat([rows for _, rows, _ in networks], dim=1)
         present, negative = counts > 0, rows[0] < 0
@@ -189,18 +173,16 @@ class RowsOfClasses(OnNetworks):
                 named = dict(zip(QUANTILES, quantiles, strict=True))
                 yield {"what": "spread", "kind": kind, "occurs": occurs, "row_sums": len(own)} | named
 
-    def _batches(
-        self, model: nn.Module, count: int, private: data.Dataset, public: data.Dataset, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor, float]:
+    def _batches(self, model: nn.Module, count: int, drawn: tally.Batches) -> tuple[Tensor, Tensor, float]:
         """Return the classes' counts (N, C) in N batches, the row sums of both KINDS (2, N, C), and LLG's impact."""
-        given, classes = tally.others(public, self.auxiliary, generator)
-        chosen = torch.cat([tally.batch_of(private.labels, self.size, self.balance, generator) for _ in range(count)])
-        inputs, labels = private.images[chosen], private.labels[chosen]
-        heads = observe_heads(model, inputs.to(self.device), labels.to(self.device), batch_size=self.size)
+        given, classes = drawn.others(self.auxiliary)
+        batches = [drawn.batch(self.size, self.balance, self.device) for _ in range(count)]
+        inputs, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        heads = observe_heads(model, inputs, labels, batch_size=self.size)
         features, scores = head_inputs(model, given.to(self.device))
         estimate = llg_estimate(scores, features, classes.to(self.device), self.size)
         sums = heads.weight_gradients.double().sum(dim=2).cpu()
-        counts = torch.stack([own.bincount(minlength=private.classes) for own in labels.split(self.size)])
+        counts = F.one_hot(labels.cpu(), drawn.private.classes).unflatten(0, (count, self.size)).sum(dim=1)
         return counts, torch.stack([sums, sums - estimate.offset.cpu()]), estimate.impact
 
 
@@ -224,12 +206,10 @@ class CountedLabels(OnNetworks):
     def run(self) -> list[Columns]:
         """Count the labels of a batch of every size on every network."""
         private, public = (images(self.dataset, split, self.classes) for split in ("train", "test"))
-        generator = torch.Generator().manual_seed(self.seed)
-        counted = tally.Tally()
+        drawn, found = tally.Batches(private, public, self.seed), []
         for model in self.models(private):
-            given = tally.others(public, self.auxiliary, generator)
-            tally.attack(counted, model, private, given, sizes=self.sizes, generator=generator, balance=self.balance)
-        return counted.rows()
+            found += drawn.attacked(model, drawn.others(self.auxiliary), self.sizes, balance=self.balance)
+        return tally.averaged(found)
 
 
 class CountedByDLG(OnNetworks):
@@ -241,20 +221,19 @@ class CountedByDLG(OnNetworks):
 
     def run(self) -> list[Columns]:
         """Restore a batch on every network, and count its labels."""
-        private = tally.load(self.dataset, "train")
-        generator = torch.Generator().manual_seed(self.seed + self.size)
-        counted = tally.Tally()
-        for seed, model in enumerate(self.models(private), start=self.seed):
-            inputs, labels = self.batch(private, self.size, generator)
+        drawn, found = tally.Batches.of(self.dataset, self.seed + self.size), []
+        for seed, model in enumerate(self.models(drawn.private), start=self.seed):
+            inputs, labels = drawn.batch(self.size, self.balance, self.device)
             leak = observe(model, inputs, labels)
             started = time.perf_counter()
-            found = match(leak, "dlg", optimizer=LBFGS(steps=self.steps, search=False), seed=seed)
+            restored = match(leak, "dlg", optimizer=LBFGS(steps=self.steps, search=False), seed=seed)
+            seconds = time.perf_counter() - started
             counts, truth = (
-                torch.bincount(own, minlength=private.classes).unsqueeze(0).cpu()
-                for own in (found.labels.argmax(dim=1), labels)
+                torch.bincount(own, minlength=drawn.private.classes).unsqueeze(0).cpu()
+                for own in (restored.labels.argmax(dim=1), labels)
             )
-            counted.add(DLG, self.size, counts, truth, time.perf_counter() - started)
-        return counted.rows()
+            found.append(tally.found(DLG, counts, truth, seconds))
+        return tally.averaged(found)
 
 
 class TimedGradients(OnNetworks):
@@ -265,12 +244,11 @@ class TimedGradients(OnNetworks):
 
     def run(self) -> list[Columns]:
         """Time the gradient of a batch of every size on every network."""
-        private = tally.load(self.dataset, "train")
-        generator = torch.Generator().manual_seed(self.seed)
+        drawn = tally.Batches.of(self.dataset, self.seed)
         seconds = dict.fromkeys(self.sizes, 0.0)
-        for model in self.models(private):
+        for model in self.models(drawn.private):
             for size in self.sizes:
-                inputs, labels = self.batch(private, size, generator)
+                inputs, labels = drawn.batch(size, self.balance, self.device)
                 started = time.perf_counter()
                 observe(model, inputs, labels)
                 seconds[size] += time.perf_counter() - started
@@ -289,18 +267,13 @@ class AttackedArchitecture(OnNetworks):
 
     def run(self) -> list[Columns]:
         """Count the labels of all batches by every attack."""
-        private, public = tally.load(self.dataset, "train"), tally.load(self.dataset, "test")
-        generator = torch.Generator().manual_seed(self.seed)
-        counted = tally.Tally()
-        for model in self.models(private, self.network):
+        drawn, found = tally.Batches.of(self.dataset, self.seed), []
+        for model in self.models(drawn.private, self.network):
             for size in self.sizes:
-                rounds = min(self.rounds, max(1, MOST.get(self.network, self.rounds * size) // size))
-                tally.attack(
-                    counted, model, private, tally.others(public, rounds * size, generator),
-                    sizes=[size], generator=generator, attacks=ON_ARCHITECTURES,
-                    chunk=size if self.network in BY_BATCH else 250,
-                )  # fmt: skip
-        return counted.rows()
+                rounds = min(self.rounds, max(1, MOST // size)) if self.network.startswith(SLOW) else self.rounds
+                chunk = size if self.network in BY_BATCH else 250
+                found += drawn.attacked(model, drawn.others(rounds * size), [size], ON_ARCHITECTURES, chunk=chunk)
+        return tally.averaged(found)
 
 
 def images(name: str, split: Literal["train", "test"], classes: int | None = None) -> data.Dataset:
@@ -321,7 +294,11 @@ def summary(record: Record) -> Summary:
     """Return the finding: labels that the gradient reveals alone, with labelled samples, and on the LeNet."""
     known = claims.judgements(record)
     alone, knowing, lenet = known["llg-mnist-llg"], known["llg-mnist-llg+"], known["architectures-llg-lenet"]
-    largest, auxiliary = record.rows(CountedLabels)["size"].max(), record.parameters["auxiliary"]
+    stated = record.stated(Parameters)
+    largest, auxiliary = max(stated.sizes), stated.auxiliary
+    rows = record.frame()
+    rows = rows[rows["attack"].notna() & ~rows["attack"].isin([tally.GUESS, GRADIENTS])]
+    others = rows["part"].map({AttackedArchitecture.part: ", auxiliary batches of the same size"}).fillna("")
     return Summary(
         f"From the gradient of an unbalanced batch of up to {largest} MNIST images, a server finds on average at least "
         f"{alone.text} of the labels, {knowing.text} with {auxiliary} labelled samples per class (untrained CNN), but "
@@ -331,9 +308,22 @@ def summary(record: Record) -> Summary:
         what="labels that LLG+ finds at its worst batch size (untrained CNN, unbalanced batches of MNIST)",
         figure=figure_success,
         of="batches",
-        leaks=leaks(record),
-        outcomes=outcomes(record),
-    )
+        leaks=Leaks(
+            "label counts (LLG+)",
+            f"batches of up to {largest} MNIST images; untrained CNN, {auxiliary} samples per class",
+            f"{knowing.text} of labels at the worst batch size, {alone.text} without the samples (LLG); "
+            f"{knowing.count:,} batches",
+            f"{milliseconds(record)['LLG+']} ms elapsed",
+            kind="labels",
+            attack="LLG+",
+            batch=largest,
+        ),
+        outcomes=collected(
+            record, rows, "labels", FOUND, chance=(rows["success"] - rows["over_guess"]).fillna(0),
+            attack=rows["attack"], network=rows["network"].fillna(CNN), data=rows["dataset"], batch=rows["size"],
+            detail=rows["balance"] + " classes" + others,
+        ),
+    )  # fmt: skip
 
 
 def figure_properties(record: Record) -> Figure:
@@ -384,49 +374,11 @@ def figure_success(record: Record, balance: str = "unbalanced") -> Figure:
     frame = select(_on_datasets(record), balance=balance)
     if frame.empty:
         return figures.nothing(f"This run has no {balance} batches.")
-    # All attacks are near 100 %, so the axis starts just below the worst of them. The guess may lie below the axis.
-    bottom = 10 * math.floor(frame[frame["attack"] != tally.GUESS]["success"].min() / 10)
     attacks = [*tally.ATTACKS, DLG]
-    figure = tally.draw_success(
-        frame, attacks, "dataset", title=data.title, across=2, height=2.6, legend=4, ylim=(bottom - 5, 101)
-    )
-    guesses = select(frame, attack=tally.GUESS).groupby("dataset", sort=False)["success"].max()
-    for axis, best in zip(figure.axes, guesses, strict=True):
-        axis.text(0.02, 0.05, f"guess: at most {best:.0f} %", transform=axis.transAxes, color="0.35", fontsize=9)
-    return figure
+    return tally.draw_success(frame, attacks, "dataset", title=data.title, across=2, height=2.6, legend=4)
 
 
 def figure_architectures(record: Record) -> Figure:
     """Draw the share of labels found (%) against the batch size, a panel per network and a line per attack."""
     rows = record.rows(AttackedArchitecture)
-    rows = rows.assign(network=rows["network"].replace(TITLES))
-    return tally.draw_success(rows, ON_ARCHITECTURES, "network", across=3, height=2.7, legend=len(ON_ARCHITECTURES))
-
-
-def leaks(record: Record) -> Leaks:
-    """Return this page's row in the book's first table."""
-    known = claims.judgements(record)
-    alone, knowing = known["llg-mnist-llg"], known["llg-mnist-llg+"]
-    largest = record.rows(CountedLabels)["size"].max()
-    return Leaks(
-        "label counts (LLG+)",
-        f"batches of up to {largest} MNIST images; untrained CNN, {record.parameters['auxiliary']} samples per class",
-        f"{knowing.text} of labels at the worst batch size, {alone.text} without the samples (LLG); "
-        f"{knowing.count:,} batches",
-        f"{milliseconds(record)['LLG+']} ms elapsed",
-        kind="labels",
-        attack="LLG+",
-        batch=int(largest),
-    )
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = record.frame()
-    rows = rows[rows["attack"].notna() & ~rows["attack"].isin([tally.GUESS, GRADIENTS])]
-    known = rows["part"].map({AttackedArchitecture.part: ", auxiliary batches of the same size"}).fillna("")
-    return collected(
-        record, rows, "labels", FOUND, chance=(rows["success"] - rows["over_guess"]).fillna(0), attack=rows["attack"],
-        network=rows["network"].fillna(CNN), data=rows["dataset"], batch=rows["size"],
-        detail=rows["balance"] + " classes" + known,
-    )  # fmt: skip
+    return tally.draw_success(rows, ON_ARCHITECTURES, "network", title=network_in_words, across=3, height=2.7, legend=6)

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -20,13 +19,13 @@ from torch.nn import functional as F
 from gradleak import augment, claims, data, defenses, studies
 from gradleak.leak import Gradients, evaluating, observe
 from gradleak.show.aggregate import select
-from gradleak.show.drawn import Look, arranged, drawn, lines, panel, powers_of_two
+from gradleak.show.drawn import Look, drawn, lines, powers_of_two
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.defended import Defended, named
-from gradleak.studies.shared.outcomes import FOUND, WORDS, Outcome, collected, stages, written
-from gradleak.studies.shared.tally import DRAWN, GUESS, LOOKS, SIZES, Tally, attack, batch_of, load, others, with_errors
+from gradleak.studies.shared.outcomes import FOUND, WORDS, collected, stages, written
+from gradleak.studies.shared.tally import DRAWN, GUESS, LOOKS, SIZES, Batches, averaged, with_errors
 from gradleak.studies.wainakh2021.columns import COLUMNS
 
 PLACE = "Sections 6.4 and 6.5, Figures 4 and 5"
@@ -113,31 +112,29 @@ class AttackedTraining(Experiment):
 
     def run(self) -> Iterator[Columns]:
         """Train, and attack some batches before the first step and after every `every` steps."""
-        private, public = load(self.dataset, "train"), load(self.dataset, "test")
-        generator = torch.Generator().manual_seed(self.seed + self.number)
+        drawn = Batches.of(self.dataset, self.seed + self.number)
+        private, public, generator = drawn.private, drawn.public, drawn.generator
         model = built("llg-cnn", private, self.seed + self.number, self.device)
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
         before: dict[str, float] = {}
         pair = torch.randperm(private.classes, generator=generator)[:2]
         for step in range(self.iterations + 1):
             if step % self.every == 0:
-                tally = Tally()
-                given = others(public, self.auxiliary, generator)
+                given, found = drawn.others(self.auxiliary), []
                 for _ in range(self.batches):
-                    sizes = [self.training_size]
-                    attack(tally, model, private, given, sizes=sizes, generator=generator, attacks=ATTACKS)
-                own = self._batch(private, TESTED // self.training_size * self.training_size, pair, generator)
+                    found += drawn.attacked(model, given, [self.training_size], ATTACKS)
+                trained = self._batch(private, TESTED // self.training_size * self.training_size, pair, generator)
                 stop: Columns = {
                     "step": step,
                     "accuracy": _accuracy(model, public.images[:TESTED], public.labels[:TESTED], self.device),
-                    "own_accuracy": _accuracy(model, private.images[own], private.labels[own], self.device),
+                    "own_accuracy": _accuracy(model, private.images[trained], private.labels[trained], self.device),
                 }
-                rows: list[dict[str, Any]] = tally.rows()
+                rows = averaged(found)
                 success = {row["attack"]: row["success"] for row in rows}
                 before = before or success
                 for row in rows:
-                    found = row["success"]
-                    yield {**stop, **row, "lost": before[row["attack"]] - found, "over_llg": found - success["LLG"]}
+                    own = row["success"]
+                    yield {**stop, **row, "lost": before[row["attack"]] - own, "over_llg": own - success["LLG"]}
             if step % BLOCK == 0:
                 pair = torch.randperm(private.classes, generator=generator)[:2]
             chosen = self._batch(private, self.training_size, pair, generator)
@@ -178,27 +175,18 @@ class AttackedBehind(Experiment):
 
     def run(self) -> Iterator[Columns]:
         """Count the labels of all batches, and measure how much the defence changes the gradient."""
-        private, public = load(self.dataset, "train"), load(self.dataset, "test")
-        generator = torch.Generator().manual_seed(self.seed)
-        behind, without = Tally(), Tally()
+        drawn, behind, without = Batches.of(self.dataset, self.seed), [], []
         changes: list[tuple[float, float]] = []
         for number in range(self.repeats):
-            model = built("llg-cnn", private, self.seed + number, self.device)
-            defence = named(Defence.words, self.defense, self.level, generator)
-            given = others(public, self.auxiliary, generator)
-            for tally, own in ((behind, defence), (without, None)):
-                attack(
-                    tally, model, private, given,
-                    sizes=self.sizes, generator=generator, attacks=BEHIND, defense=own,
-                )  # fmt: skip
-            chosen = batch_of(private.labels, 8, "unbalanced", generator)
-            inputs, labels = private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
-            clean = observe(model, inputs, labels).gradients
+            model = built("llg-cnn", drawn.private, self.seed + number, self.device)
+            defence = named(Defence.words, self.defense, self.level, drawn.generator)
+            given = drawn.others(self.auxiliary)
+            behind += drawn.attacked(model, given, self.sizes, BEHIND, defense=defence)
+            without += drawn.attacked(model, given, self.sizes, BEHIND)
+            clean = observe(model, *drawn.batch(8, "unbalanced", self.device)).gradients
             changes.append((defenses.utility(clean, defence(clean)), _clipped(self.defense, self.level, clean)))
         utility, clipped = (sum(values) / self.repeats for values in zip(*changes, strict=True))
-        rows: list[dict[str, Any]] = behind.rows()
-        unchanged: list[dict[str, Any]] = without.rows()
-        for row, other in zip(rows, unchanged, strict=True):
+        for row, other in zip(averaged(behind), averaged(without), strict=True):
             yield {"utility": utility, "clipped": clipped, **row, "lost": other["success"] - row["success"]}
 
 
@@ -216,6 +204,9 @@ def summary(record: Record) -> Summary:
     llg, noise = known["training-llg"], known["defenses-noise-1"]
     clipped = select(record.rows(AttackedBehind), defense="dp", level=1, attack="shadow")
     knowing, cosine = clipped["success"].mean(), clipped["utility"].mean()
+    rows = record.frame()
+    stops = rows["step"].isna() | rows["step"].isin([0, rows["step"].max()])
+    rows = rows[stops & ~rows["attack"].str.startswith("guess")]
     return Summary(
         f"Neither training nor noise hides the labels: LLG finds at least {llg.text} at every stop of training, LLG+ "
         f"at least {noise.text} more than a guess behind strong noise. Clipping with noise leaves an informed attacker "
@@ -225,33 +216,38 @@ def summary(record: Record) -> Summary:
         what="labels that LLG+ finds beyond a guess, at the worst batch size (noise of variance 1, MNIST)",
         figure=figure_defenses,
         of="batches",
-        outcomes=outcomes(record),
-    )
+        outcomes=collected(
+            record, rows, "labels", FOUND, chance=rows["success"] - rows["over_guess"], cosine=rows["utility"],
+            attack=rows["attack"], network="llg-cnn", training=stages(rows["step"].fillna(0)), data=rows["dataset"],
+            batch=rows["size"], defense=written(rows["defense"].fillna("none"), rows["level"].fillna(0), WORDS),
+            detail=["" if pd.isna(step) else f"after {step:,.0f} steps" for step in rows["step"]],
+        ),
+    )  # fmt: skip
 
 
 def figure_training(record: Record) -> Figure:
     """Draw the share of labels found, with standard errors, and the model's accuracy (%) against the training steps.
 
-    One row of panels for each kind of client: the attacks on the left, the model on the right.
+    One panel for each kind of client. Accuracies, on test images and on the clients' batches, are black.
     """
     # There are many steps, so lines have no markers.
     plain = {name: look | {"marker": ""} for name, look in LOOKS.items()}
-    attacks = lines("step", "success", by="attack", band="error", order=ATTACKS, looks=plain)
     model = [
-        lines("step", column, label=lambda head=COLUMNS[column].head: head, color="0.2", marker="", linestyle=dash)
+        lines("step", column, label=lambda head=COLUMNS[column].head: head, color="0", marker="", linestyle=dash)
         for column, dash in (("accuracy", "-"), ("own_accuracy", ":"))
     ]
-    shown = {"xlabel": COLUMNS["step"].head, "ylim": (0, 105)}
-    panels = []
-    for clients, rows in with_errors(record.rows(AttackedTraining)).groupby("clients", sort=False):
-        panels += [
-            panel(rows, attacks, title=f"the attacks, {clients} clients", ylabel="labels found (%)", **shown),
-            panel(rows, *model, title="the model", ylabel="accuracy (%)", **shown),
-        ]
-    figure = arranged(panels, 2, height=2.8, legend=4, sharey=False, sharex=True, width_ratios=(2.4, 1))
-    for axis in figure.axes:
-        axis.xaxis.set_major_locator(MaxNLocator(3, integer=True))
-    return figure
+    return drawn(
+        with_errors(record.rows(AttackedTraining)),
+        lines("step", "success", by="attack", band="error", order=ATTACKS, looks=plain),
+        *model,
+        panels="clients",
+        title=lambda clients: f"{clients} clients",
+        xlabel=COLUMNS["step"].head,
+        ylabel="labels, accuracy (%)",
+        ylim=(0, 105),
+        across=2,
+        legend=3,
+    )
 
 
 def figure_defenses(record: Record) -> Figure:
@@ -263,11 +259,11 @@ def figure_defenses(record: Record) -> Figure:
     frame = with_errors(record.rows(AttackedBehind))
     guess = select(frame, attack=GUESS, defense=frame["defense"].iloc[0]).assign(line="guess", error=0.0)
     panels = []
-    for name, (family, levels) in product([name for name in BEHIND if name != GUESS], FAMILIES.items()):
-        rows = select(frame[frame["defense"].isin(["none", *levels])], attack=name)
-        defended = zip(rows["defense"], rows["level"], rows["utility"], strict=True)
-        rows = rows.assign(line=[levels.get(name, "no defence: {1:.2f}").format(*own) for name, *own in defended])
-        panels.append(pd.concat([rows, guess]).assign(attacker=name, family=family))
+    for attacker, (family, words) in product([name for name in BEHIND if name != GUESS], FAMILIES.items()):
+        rows = select(frame[frame["defense"].isin(["none", *words])], attack=attacker)
+        texts = rows["defense"].map({"none": "no defence: {1:.2f}"} | words)
+        line = [text.format(*own) for text, *own in zip(texts, rows["level"], rows["utility"], strict=True)]
+        panels.append(pd.concat([rows.assign(line=line), guess]).assign(attacker=attacker, family=family))
     looks: dict[str, Look] = {
         "no defence: 1.00": {"color": "0.2"},
         "guess": {"color": "0.6", "linestyle": "-", "marker": ""},
@@ -289,16 +285,3 @@ def figure_defenses(record: Record) -> Figure:
     for axis in figure.axes[-len(FAMILIES) :]:
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.36), fontsize=9, handlelength=2.6)
     return figure
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack reached before and after training, and behind each defence."""
-    rows = record.frame()
-    stops = rows["step"].isna() | rows["step"].isin([0, rows["step"].max()])
-    rows = rows[stops & ~rows["attack"].str.startswith("guess")]
-    return collected(
-        record, rows, "labels", FOUND, chance=rows["success"] - rows["over_guess"], cosine=rows["utility"],
-        attack=rows["attack"], network="llg-cnn", training=stages(rows["step"].fillna(0)), data=rows["dataset"],
-        batch=rows["size"], defense=written(rows["defense"].fillna("none"), rows["level"].fillna(0), WORDS),
-        detail=["" if pd.isna(step) else f"after {step:,.0f} steps" for step in rows["step"]],
-    )  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Self
+from typing import Any, Self
 
 import pandas as pd
 import torch
@@ -21,7 +21,7 @@ from gradleak.show.drawn import crossed, drawn, lines
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen
-from gradleak.studies.shared.outcomes import Outcome, average_of, collected
+from gradleak.studies.shared.outcomes import average_of, collected
 from gradleak.studies.yin2021.columns import COLUMNS
 
 PLACE = "Section 4.1.1, Table 1"
@@ -119,19 +119,35 @@ def summary(record: Record) -> Summary:
     """Return the finding: the least entries of rows find nearly all labels of batches without repeated classes."""
     known = claims.judgements(record)
     least, sums = known["restoration-96-gradinversion"], known["restoration-96-row-sums"]
-    large = select(record.rows(RestoredLabels), network=TRAINED, size=96).set_index("rule")["accuracy"]
+    rows = restored(record)
+    large = select(rows, network=TRAINED, size=96).set_index("rule")
+    distinct: Any = large.loc["GradInversion"]
+    repeated = select(rows, network="efficientnet-b0", rule="GradInversion", size=96, repeats=True)["share"].item()
     return Summary(
         f"In batches of {least.claim.measure.where['size']} images of different classes the least entry of each row "
         f"of the last layer’s gradient reveals {least.text} of the labels, and the sum of each row {sums.text} "
         "(trained EfficientNet-Lite0); neither rule can find a class twice.",
-        true=bool(least.agrees and large["GradInversion"] > large["row sums"]),
+        true=bool(least.agrees and distinct["accuracy"] > large["accuracy"]["row sums"]),
         claim="restoration-96-gradinversion",
         what="labels restored by GradInversion’s rule in batches of 96 (trained EfficientNet-Lite0, ImageNet)",
         figure=figure_accuracy,
         of="batches",
-        leaks=leaks(record),
-        outcomes=outcomes(record),
-    )
+        leaks=Leaks(
+            "labels of a batch (GradInversion)",
+            f"batches of {distinct['size']}; trained EfficientNet-Lite0",
+            f"{distinct['share']} of labels; where classes repeat, {repeated} (untrained EfficientNet-B0); "
+            f"{distinct['count']} batches each",
+            "",
+            kind="labels",
+            attack="GradInversion's rule",
+            batch=int(distinct["size"]),
+        ),
+        outcomes=collected(
+            record, rows, "labels", average_of("accuracy", "labels found", "batches", spread="spread"),
+            attack=rows["rule"].replace("GradInversion", "GradInversion's rule"), network=rows["network"],
+            training=rows["training"], data=rows["dataset"], batch=rows["size"], detail=rows["kind"],
+        ),
+    )  # fmt: skip
 
 
 def restored(record: Record) -> pd.DataFrame:
@@ -182,30 +198,3 @@ def figure_accuracy(record: Record) -> Figure:
         xticks=rows["size"].unique(),
         ylim=(min(50.0, 10 * math.floor(rows["accuracy"].min() / 10)), 102),
     )
-
-
-def leaks(record: Record) -> Leaks:
-    """Return this page's row in the book's first table."""
-    rows = select(restored(record), rule="GradInversion", size=96)
-    distinct = select(rows, network=TRAINED).iloc[0]
-    repeated = select(rows, network="efficientnet-b0", repeats=True).iloc[0]
-    return Leaks(
-        "labels of a batch (GradInversion)",
-        f"batches of {distinct['size']}; trained EfficientNet-Lite0",
-        f"{distinct['share']} of labels; where classes repeat, {repeated['share']} (untrained EfficientNet-B0); "
-        f"{distinct['count']} batches each",
-        "",
-        kind="labels",
-        attack="GradInversion's rule",
-        batch=int(distinct["size"]),
-    )
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = restored(record)
-    return collected(
-        record, rows, "labels", average_of("accuracy", "labels found", "batches", spread="spread"),
-        attack=rows["rule"].replace("GradInversion", "GradInversion's rule"), network=rows["network"],
-        training=rows["training"], data=rows["dataset"], batch=rows["size"], detail=rows["kind"],
-    )  # fmt: skip

@@ -8,12 +8,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from itertools import product
-from typing import Self
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import PositiveInt, model_validator
+from pydantic import PositiveInt
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -22,15 +21,14 @@ from gradleak import claims, data, models, studies
 from gradleak.errors import InputError
 from gradleak.images import unmix_features
 from gradleak.labels import recover_batch
-from gradleak.leak import head_inputs
 from gradleak.show.aggregate import select
 from gradleak.show.drawn import drawn, lines, powers_of_two
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made
-from gradleak.studies.shared.last_layers import MEAN, STD, TRAINED, Seen
-from gradleak.studies.shared.outcomes import Outcome, average_of, collected
+from gradleak.studies.shared.last_layers import MEAN, STD, TRAINED, Seen, seen
+from gradleak.studies.shared.outcomes import average_of, collected
 from gradleak.studies.yin2021.columns import COLUMNS
 
 PLACE = "Beyond section 4"
@@ -79,12 +77,6 @@ class Parameters(studies.Parameters):
             if cell.classes or cell.network in (SMALL, TRAINED)
         ]
 
-    @model_validator(mode="after")
-    def _few_enough(self) -> Self:
-        if any(0 < cell.classes <= min(self.sizes) for cell in self.cells):
-            raise ValueError("a network needs more classes than the smallest batch has samples")
-        return self
-
     def experiments(self) -> Iterator[Experiment]:
         """Yield an experiment for each network."""
         for cell in self.cells:
@@ -108,40 +100,41 @@ class FoundFeatures(Experiment):
 
     def run(self) -> Iterator[Columns]:
         """Attack batches of every size."""
-        seen, head = self._seen()
+        private, head = self._seen()
         generator = torch.Generator().manual_seed(self.seed)
-        sizes = [size for size in self.sizes if size < seen.predicted.shape[1]]
+        sizes = [size for size in self.sizes if size < private.predicted.shape[1]]
         for size, number in product(sizes, range(self.batches)):
-            chosen = torch.randperm(len(seen.features), generator=generator)[:size].to(self.device)
-            labels = seen.labels_of(chosen, generator, repeats=False)
-            for name, attack in _attacks(seen, head, chosen, labels).items():
+            chosen = torch.randperm(len(private.features), generator=generator)[:size].to(self.device)
+            labels = private.labels_of(chosen, generator, repeats=False)
+            for name, attack in _attacks(private, head, chosen, labels).items():
                 if name != EXACT or size <= self.exact_to:
                     started = time.perf_counter()
                     found, status = attack()
                     seconds = time.perf_counter() - started
                     about: Columns = {"size": size, "batch": number, "attack": name, "status": status}
-                    yield about | {"seconds": seconds} | nearness(found, seen.features[chosen])
+                    yield about | {"seconds": seconds} | nearness(found, private.features[chosen])
 
     def _seen(self) -> tuple[Seen, nn.Linear]:
         """Run the network over the dataset's first test images; return the results and the last layer."""
         private = data.load(self.dataset, "test")
         images, labels = private.images[:SEEN], private.labels[:SEEN]
-        if self.network == TRAINED:
-            model, inputs = models.efficientnet_lite0(), (images - MEAN) / STD
-        elif self.classes:
+        if self.classes:
             model = built(self.network, private, self.seed, self.device, classes=self.classes, bias=False)
-            inputs = data.normalise(images)
+            found = seen(model, data.normalise(images), self.device)
+        elif self.network == TRAINED:
+            model = models.efficientnet_lite0()
+            found = seen(model, (images - MEAN) / STD, self.device, labels)
         else:
-            model, inputs = made(self.network, self.dataset, self.seed), data.normalise(images)
-        features, scores = head_inputs(model.to(self.device), inputs.to(self.device), chunk=50)
+            model = made(self.network, self.dataset, self.seed)
+            found = seen(model, data.normalise(images), self.device, labels)
         (*_, head) = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
-        return Seen(features, scores.softmax(dim=1), None if self.classes else labels.to(self.device)), head
+        return found, head
 
 
-def _attacks(seen: Seen, head: nn.Linear, chosen: Tensor, labels: Tensor) -> dict[str, Callable[[], Found]]:
+def _attacks(private: Seen, head: nn.Linear, chosen: Tensor, labels: Tensor) -> dict[str, Callable[[], Found]]:
     """Return the attacks on a batch, by name."""
-    gradient, size = seen.gradient(chosen, labels), len(chosen)
-    errors = (seen.predicted[chosen] - F.one_hot(labels, seen.predicted.shape[1])).mean(dim=0)
+    gradient, size = private.gradient(chosen, labels), len(chosen)
+    errors = (private.predicted[chosen] - F.one_hot(labels, private.predicted.shape[1])).mean(dim=0)
     weight = head.weight.detach()
     bias, bias_gradient = (None, None) if head.bias is None else (head.bias.detach(), errors)
 
@@ -174,6 +167,7 @@ def summary(record: Record) -> Summary:
     """Return the finding: independent components find features of a trained network, and not of an untrained one."""
     known = claims.judgements(record)
     trained, untrained, exact = (known[name] for name in ("party-trained", "party-untrained", "party-exact"))
+    rows = record.frame().assign(one=1)
     return Summary(
         f"Independent components come close to the features of a large trained network (mean cosine {trained.text} in "
         f"batches of {trained.claim.measure.where['size']}) but not to those of an untrained one ({untrained.text} in "
@@ -184,8 +178,14 @@ def summary(record: Record) -> Summary:
         what="mean cosine of independent components with the true features (trained EfficientNet-Lite0, batches of 32)",
         figure=figure_cosines,
         of="batches",
-        outcomes=outcomes(record),
-    )
+        outcomes=collected(
+            record, rows, "features",
+            average_of("near", f"features with a cosine of at least {NEAR}", "batches", spread="", count="one"),
+            attack=rows["attack"].replace("exact recovery", "batch solver"), network=rows["network"],
+            training=["untrained" if classes else "trained" for classes in rows["classes"]], data=rows["dataset"],
+            batch=rows["size"],
+        ),
+    )  # fmt: skip
 
 
 def attacked(record: Record) -> pd.DataFrame:
@@ -221,15 +221,3 @@ def figure_cosines(record: Record) -> Figure:
         ylabel=COLUMNS["cosine"].head,
         ylim=(0, 1.03),
     )
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = record.frame()
-    near = average_of("near", f"features with a cosine of at least {NEAR}", "batches", spread="", count="one")
-    return collected(
-        record, rows.assign(one=1), "features", near, attack=rows["attack"].replace("exact recovery", "batch solver"),
-        network=rows["network"],
-        training=["untrained" if classes else "trained" for classes in rows["classes"]], data=rows["dataset"],
-        batch=rows["size"],
-    )  # fmt: skip

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import pandas as pd
 import torch
@@ -24,32 +24,37 @@ from gradleak import claims, data, metrics
 from gradleak.images import GradInversion, Reconstruction, project_batches, restore_denoised
 from gradleak.images.gradinversion.learned import PROJECTION
 from gradleak.images.gradinversion.settings import SETTINGS
+from gradleak.models import training
 from gradleak.models.picture_training import PictureRecipe, learned, trained_generator
+from gradleak.show import figures
 from gradleak.show.aggregate import select
+from gradleak.show.drawn import arranged, dots, level, only_rows, panel
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Record, setting
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.deep_networks import SMALL
-from gradleak.studies.shared.outcomes import PUBLISHED as EARLIER
-from gradleak.studies.shared.outcomes import Outcome, restored_images
 from gradleak.studies.shared.restored_batches import (
     AVERAGED,
+    DEEP,
+    DLG,
     FLOORS,
+    GREY,
+    INVERTING,
+    KINDS,
     LATENT,
     OF_ANOTHER,
+    PSNRS,
+    PUBLISHED,
     Case,
     OnBatches,
     Rows,
-    drawn,
     gained,
     in_batches,
-    marked,
     named,
-    of_both_kinds,
+    restored_images,
     scaled,
-    scene_of,
 )
-from gradleak.studies.shared.shown_batches import draw_runs, draw_sizes, rows_of
+from gradleak.studies.shared.shown_batches import draw_sizes, rows_of
 from gradleak.studies.yin2021.columns import COLUMNS
 
 __all__ = ["COLUMNS"]
@@ -63,9 +68,6 @@ RUNNING, EXACT, TRAINING = "+ BN, running", "+ BN, exact", "+ BN, exact, train m
 FEATURED, BOTH = "+ features", "+ features, pyramid"
 COARSE, DENOISED = "+ BN, exact, pyramid", "+ BN, exact, denoiser"
 SEEDED, LAZY, REGISTERED = "independent seeds", "lazy group", "registered group"
-DLG, DEEP, INVERTING = EARLIER
-# A grey image, which is every attack's start.
-GREY = "grey"
 # The settings of each attack, and whether the attacker has the batch norm statistics of the batch itself.
 ATTACKS: dict[str, tuple[GradInversion, bool]] = {
     "gradient": (PLAIN, False),
@@ -136,22 +138,6 @@ BY_ACCURACY = ["cifar10-resnet56+head", "cifar10-resnet20+head", SMALL]
 NOISE = {"FFT2D": 0.706, "PSNR": 9.964, "LPIPS": 1.351}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PICTURES = "imagenet-sample"
-# PSNR (dB) and LPIPS in Tables 2 to 4: ImageNet, batches of 8, 20,000 steps, ResNet-50 unless another network is named.
-TABLE_4 = {
-    "noise": (9.964, 1.351),
-    LATENT: (10.149, 0.722),
-    DEEP: (10.131, 0.728),
-    INVERTING: (11.703, 0.749),
-    DLG: (10.252, 1.319),
-    RUNNING: (11.235, 0.633),
-    EXACT: (12.929, 0.484),
-}
-PUBLISHED = {
-    "rows": TABLE_4 | {"gradient": (10.753, 0.919), EXACT: (12.058, 0.655)},
-    "baselines": TABLE_4,
-    # MoCo v2, ResNet-50 and ResNet-18.
-    "networks": dict(zip(BY_ACCURACY, ((12.929, 0.484), (11.771, 0.584), (10.729, 0.693)), strict=True)),
-}
 
 
 class Parameters(restored_batches.Parameters):
@@ -160,11 +146,11 @@ class Parameters(restored_batches.Parameters):
     size: int = setting(paper=8, ge=1, le=64)
     batches: int = setting(paper=4, ge=2, le=10_000)
     steps: int = setting(paper=500, smallest=2, ge=2, le=1_000_000)
-    group_batches: int = setting(paper=4, ge=0, le=10_000)
+    group_batches: int = setting(paper=4, ge=1, le=10_000)
     seeds: int = setting(paper=4, ge=2, le=100)
     registrations: int = setting(paper=6, ge=1, le=1000)
     networks: list[str] = setting(paper=BY_ACCURACY)
-    network_batches: int = setting(paper=4, ge=0, le=10_000)
+    network_batches: int = setting(paper=4, ge=1, le=10_000)
     baseline_network: str
     epochs: int = setting(paper=8, ge=1, le=1000)
     depth: int = setting(paper=24, smallest=4, ge=4, le=512)
@@ -172,8 +158,8 @@ class Parameters(restored_batches.Parameters):
     sizes: list[int] = setting(paper=[1, 2, 4, 8], min_length=1)
     groups: int = setting(paper=4, ge=1, le=10_000)
     few: int = setting(paper=4, ge=1, le=64)
-    few_batches: int = setting(paper=8, ge=0, le=10_000)
-    singles: int = setting(paper=8, ge=0, le=10_000)
+    few_batches: int = setting(paper=8, ge=1, le=10_000)
+    singles: int = setting(paper=8, ge=1, le=10_000)
     pictures: int = setting(paper=1000, ge=0, le=1000)
 
     channels: ClassVar[int] = 3
@@ -193,36 +179,38 @@ class Parameters(restored_batches.Parameters):
         if self.pictures:
             yield PureNoise.of(self)
         yield Table2.of(self, first=0)
-        if self.group_batches:
-            yield SeveralSeeds.of(self, first=0, batches=self.group_batches)
-        if self.network_batches:
-            yield FromNetworks.of(self, size=self.few, batches=self.network_batches)
+        yield SeveralSeeds.of(self, first=0, batches=self.group_batches)
+        yield FromNetworks.of(self, size=self.few, batches=self.network_batches)
         yield Table4.of(self, network=self.baseline_network, first=0)
         yield SizesOfBatches.of(self, first=0, batches=self.groups)
-        if self.few_batches:
-            yield FewImages.of(self, size=self.few, first=0, batches=self.few_batches)
-        if self.singles:
-            yield ImagesAlone.of(self, size=1, first=0, batches=self.singles)
+        yield FewImages.of(self, size=self.few, first=0, batches=self.few_batches)
+        yield ImagesAlone.of(self, size=1, first=0, batches=self.singles)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
         return (
-            f"{self.batches} batches of {self.size} for Tables 2 and 4, {self.groups * max(self.sizes)} random and as "
-            f"many vulnerable images in batches of {', '.join(map(str, self.sizes))}, {self.steps} steps, "
-            f"{data.title(self.dataset)}, {self.network}"
+            f"{self.batches} batches of {self.size} for Tables 2 and 4, batches of {', '.join(map(str, self.sizes))} "
+            f"for the figures, {self.steps} steps, {data.title(self.dataset)}, {self.network}"
         )
 
 
 class RestoredBatches(OnBatches):
-    """Batches that are restored by the attacks of a part, which are then compared."""
+    """Batches that are restored by the attacks of a part, which are then compared.
 
+    Attributes:
+        floors: The baselines, which show nothing of the private images.
+        size: The number of images in a batch.
+        steps: The number of gradient evaluations of an attack.
+    """
+
+    floors: ClassVar[tuple[str, ...]] = FLOORS
     size: int
     steps: int
 
     def run(self) -> Rows:
         """Restore the batches by every attack of the part, and compare the attacks."""
         case, pairs = self.drawn(self.size), PAIRS[self.part]
-        rows = [*case.private(), *self.baselines(case)]
+        rows = case.private(self.floors)
         for name in RUNS[self.part]:
             own = in_train_mode(case) if name == TRAINING else case
             found = self.found(own, name)
@@ -230,10 +218,6 @@ class RestoredBatches(OnBatches):
             if (name, name + OF_ANOTHER) in pairs:
                 rows += own.of_another(name + OF_ANOTHER, found)
         return [*rows, *gained(rows, pairs, self.size, self.seed)]
-
-    def baselines(self, case: Case) -> Rows:
-        """Return the rows of images that show nothing of the private ones."""
-        return case.floors()
 
     def found(self, case: Case, name: str) -> Reconstruction:
         """Return the images that an attack finds."""
@@ -261,12 +245,9 @@ class SeveralSeeds(RestoredBatches):
     """Batches that are restored with several seeds, with and without a group term."""
 
     part: ClassVar[str] = "seeds"
+    floors: ClassVar[tuple[str, ...]] = ()  # the batches are those of Table 2
     seeds: int
     registrations: int
-
-    def baselines(self, case: Case) -> Rows:
-        """Return no rows: the batches are those of Table 2."""
-        return []
 
     def found(self, case: Case, name: str) -> Reconstruction:
         """Return the images that every seed finds."""
@@ -279,22 +260,18 @@ class Table4(RestoredBatches):
     """Batches, restored by every row of Table 4, by learned priors, and for another batch."""
 
     part: ClassVar[str] = "baselines"
+    floors: ClassVar[tuple[str, ...]] = (*FLOORS, GREY)
     epochs: int
     depth: int
     width: int
-
-    def baselines(self, case: Case) -> Rows:
-        """Return also the rows of a grey image."""
-        return [*case.floors(), *case.measured(GREY, data.denormalise(torch.zeros_like(case.truth)))]
 
     def found(self, case: Case, name: str) -> Reconstruction:
         """Return the images that an attack finds, some with a prior that is learned from public pictures."""
         if name not in (LATENT, DENOISED):
             return super().found(case, name)
-        labels, learning = case.known.labels.flatten(0, 1), {"dataset", "epochs", "depth", "width"}
-        recipe = PictureRecipe(
-            kind="denoiser" if name == DENOISED else "generator", **self.model_dump(include=learning)
-        )
+        learning = self.model_dump(include={"dataset", "epochs", "depth", "width"})
+        recipe = PictureRecipe(kind="denoiser" if name == DENOISED else "generator", **learning)
+        labels = case.known.labels.flatten(0, 1)
         if name == LATENT:
             generator, settings = trained_generator(recipe).to(case.device), replace(PROJECTION, steps=self.steps)
             return project_batches(
@@ -312,25 +289,21 @@ class FewImages(RestoredBatches):
     part: ClassVar[str] = "few"
 
     def run(self) -> Rows:
-        """Compare the attacks, and also images with large and with small errors."""
+        """Compare the attacks, and the half of the images with the larger error norms ‖p − y‖ with the other half."""
         rows = super().run()
-        return rows + loudness(rows, FEATURED)
+        own = select(pd.DataFrame(rows), what="image", run=FEATURED).sort_values("loud")
+        images, half = own[["psnr", "identified"]].astype(float), len(own) // 2
+        if half:
+            gain = images.tail(half).mean() - images.head(half).mean()
+            gains = {"psnr_gain": gain["psnr"], "identified_gain": 100 * gain["identified"]}
+            rows.append({"what": "loudness", "run": FEATURED, **gains})
+        return rows
 
 
 class ImagesAlone(RestoredBatches):
     """Images in batches of one."""
 
     part: ClassVar[str] = "alone"
-
-
-def loudness(rows: Rows, run: str) -> Rows:
-    """Return the advantage of the half of a run's images with the larger error norms ‖p − y‖ over the other half."""
-    own = select(pd.DataFrame(rows), what="image", run=run).sort_values("loud")[["psnr", "identified"]].astype(float)
-    half = len(own) // 2
-    if not half:
-        return []
-    gain = own.tail(half).mean() - own.head(half).mean()
-    return [{"what": "loudness", "run": run, "psnr_gain": gain["psnr"], "identified_gain": 100 * gain["identified"]}]
 
 
 class FromNetworks(Experiment):
@@ -348,14 +321,12 @@ class FromNetworks(Experiment):
         """Restore the batches on every network, and compare the networks."""
         rows: Rows = []
         for name in self.networks:
-            case = drawn(name, self.judge, self.dataset, self.size, 0, self.batches, self.seed, self.device)
-            private = case.scene.private
-            with torch.no_grad():
-                predicted = case.model(data.normalise(private.images).to(case.device)).argmax(dim=1).cpu()
-            found = case.restored(name, scaled(PYRAMID, self.steps), exact=True)
-            if name == self.networks[0]:
-                found = [*case.private(), *case.floors(), *found]
-            rows += marked(found, test_accuracy=100 * float((predicted == private.labels).double().mean()))
+            same = self.model_dump(include={"judge", "dataset", "batches", "seed", "device"})
+            case = OnBatches(network=name, first=0, **same).drawn(self.size)
+            accuracy = 100 * training.accuracy(case.model, case.scene.private, case.device)
+            found = case.judged(name, case.attacked(scaled(PYRAMID, self.steps)))
+            baselines = [] if rows else case.private()
+            rows += [row | {"test_accuracy": accuracy} for row in baselines + found]
         return [*rows, *gained(rows, list(itertools.pairwise(self.networks)), self.size, self.seed)]
 
 
@@ -368,21 +339,15 @@ class SizesOfBatches(OnBatches):
 
     def run(self) -> Rows:
         """Restore random images and vulnerable ones, and compare the batch sizes."""
-        scene, most = scene_of(self.network, self.judge, self.dataset, self.seed, self.device), max(self.sizes)
-        rows: Rows = []
-        for kind, places in of_both_kinds(scene, most, self.batches, self.first):
-            rows += in_batches(scene, kind, places, self.sizes, {"": scaled(PYRAMID, self.steps)}, self.first)
-        return [*rows, *gained(rows, pairs(self.sizes), most, self.seed)]
-
-
-def pairs(sizes: list[int]) -> list[tuple[str, str]]:
-    """Return the pairs of runs to compare: smaller batches with larger ones, and vulnerable images with random ones."""
-    ordered = sorted(sizes)
-    steps = [*itertools.pairwise(ordered), *([(ordered[0], ordered[-1])] if len(ordered) > 2 else [])]
-    return [
-        *((named("random", small), named("random", large)) for small, large in steps),
-        *((named("vulnerable", size), named("random", size)) for size in ordered),
-    ]
+        scene, ordered = self.scene(), sorted(self.sizes)
+        most, attack = ordered[-1], {"": scaled(PYRAMID, self.steps)}
+        rows = [row for kind in KINDS for row in in_batches(scene, kind, self.batches, most, self.sizes, attack)]
+        steps = [*itertools.pairwise(ordered), *([(ordered[0], most)] if len(ordered) > 2 else [])]
+        pairs = [
+            *((named("random", small), named("random", large)) for small, large in steps),
+            *((named("vulnerable", size), named("random", size)) for size in ordered),
+        ]
+        return [*rows, *gained(rows, pairs, most, self.seed)]
 
 
 class PureNoise(Experiment):
@@ -402,15 +367,14 @@ class PureNoise(Experiment):
         images = images[torch.linspace(0, len(images) - 1, self.pictures).round().long()]
         generator = torch.Generator().manual_seed(self.seed)
         parts = [definitions(own, torch.randn(own.shape, generator=generator)) for own in images.split(20)]
-        found: Any = pd.concat([pd.DataFrame({key: own.double() for key, own in part.items()}) for part in parts])
-        for measure, definition in found:
-            values = found[measure, definition]
+        for measure, definition in parts[0]:
+            values = torch.cat([part[measure, definition] for part in parts]).double()
             yield {
                 "what": "noise",
                 "measure": measure,
                 "definition": definition,
                 "value": float(values.mean()),
-                "error": float(values.sem()),
+                "error": float(values.std()) / math.sqrt(len(values)),
                 "of_eight": float(values.std()) / math.sqrt(8),
                 "published": NOISE[measure],
                 "count": len(values),
@@ -452,15 +416,15 @@ def summary(record: Record) -> Summary:
     images = rows_of(record, "image", "rows").astype({"psnr": float})
     psnr = images.groupby("run")["psnr"].mean()
     others = [known[name].value or 0 for name in ("gi-gradient", "gi-running", "gi-exact")]
-    sizes = record.stated(Parameters).sizes
-    ends = min(sizes), max(sizes)
+    most = max(record.stated(Parameters).sizes)
     seen = rows_of(record, "image", "sizes").groupby("run")["identified"]
-    alone, shared = (seen.get_group(named("random", size)) for size in ends)
+    alone, shared = (seen.get_group(named("random", size)) for size in (1, most))
+    frame = record.frame()
     return Summary(
         f"On a ResNet-20, GradInversion beats inverting gradients in batches of {images['size'].iloc[0]:.0f} by at "
         f"least {gain.value or 0:.1f} dB, mostly by smoothness, yet stays below the flat mean colour; another network "
         f"identifies {alone.sum():.0f} of {len(alone)} images restored alone, and {shared.sum():.0f} of {len(shared)} "
-        f"in batches of {ends[1]}.",
+        f"in batches of {most}.",
         true=bool(gain.agrees and smooth.agrees and known["gs-alone"].agrees)
         and (smooth.value or 0) > max(others)
         and bool(psnr[EXACT] < psnr["mean colour"]),
@@ -468,22 +432,29 @@ def summary(record: Record) -> Summary:
         what="lower 95 % bound of the mean PSNR gain over inverting gradients (ResNet-20, CIFAR-10, 500 steps)",
         figure=figure_quality,
         of="images",
-        outcomes=outcomes(record),
+        # A run of Table 3 is named after its network.
+        outcomes=restored_images(record, frame, network=frame["network"].fillna(frame["run"])),
     )
 
 
 def figure_quality(record: Record, part: str = "rows") -> Figure:
     """Draw the PSNR (dB) and LPIPS of every image for each attack or network, with means; dashed: the mean colour.
 
-    Diamonds are the paper's means.
+    Runs of ours are blue, other attacks red; baselines and controls, which show nothing of the image, are grey.
     """
-    images = rows_of(record, "image", part)
-    published = pd.DataFrame(PUBLISHED[part], index=["psnr_published", "lpips_published"]).T
-    images = images.join(published, on="run")
-    if part == "networks":
-        accuracy = images["test_accuracy"].map(", {:.0f} % accurate".format)
-        images["run"] += accuracy.where(~images["run"].isin(FLOORS), "")
-    return draw_runs(images, {"psnr": "PSNR (dB)", "lpips": "LPIPS"})
+
+    def colour(run: str) -> str:
+        if run in (*FLOORS, GREY) or run.endswith(OF_ANOTHER):
+            return "0.6"
+        return figures.COLOURS[1 if run in (*PUBLISHED, LATENT) else 0]
+
+    images = rows_of(record, "image", part).astype({"psnr": float, "lpips": float})
+    images = images.assign(psnr=images["psnr"].clip(*PSNRS))
+    panels = []
+    for column, title in {"psnr": "PSNR (dB)", "lpips": "LPIPS"}.items():
+        dashed = only_rows(level(column, "mean colour", upright=True), run="mean colour")
+        panels.append(panel(images, dots(column, "run", colour), dashed, xlabel=title))
+    return arranged(panels, 2, height=0.3 * images["run"].nunique() + 0.9, legend=2)
 
 
 def figure_sizes(record: Record) -> Figure:
@@ -493,13 +464,4 @@ def figure_sizes(record: Record) -> Figure:
         "identified_by_own": "identified by\nthe attacked network (%)",
         "psnr": "PSNR (dB)\n",
     }
-    return draw_sizes(record, "sizes", titles, record.stated(Parameters).seed)
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = record.frame()
-    # A run of Table 3 is named after its network.
-    network = rows["network"].where(rows["part"] != FromNetworks.part, rows["run"])
-    batch = rows["batch_size"].fillna(rows["size"]).fillna(1).astype(int)
-    return restored_images(record, rows, network=network, batch=batch)
+    return draw_sizes(record, "sizes", titles)

@@ -7,12 +7,11 @@ Single images and batches of four are matched in many steps, and single images a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar, Self
 
 import numpy as np
-import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from pydantic import model_validator
@@ -22,29 +21,29 @@ from torch.nn import functional as F
 from gradleak import claims, data, models
 from gradleak.images import GradInversion, peel
 from gradleak.images.gradinversion.settings import SETTINGS
-from gradleak.show.aggregate import aggregate, among, cells, count, median, ranged, select, total
 from gradleak.show.summary import Summary
 from gradleak.studies import Experiment, Record, Sees, setting
 from gradleak.studies.shared import peeled, restored_batches
+from gradleak.studies.shared.attacked_networks import Adapted
 from gradleak.studies.shared.deep_networks import SMALL, made
-from gradleak.studies.shared.last_layers import MEAN, STD
-from gradleak.studies.shared.outcomes import Outcome, restored_images
+from gradleak.studies.shared.last_layers import MEAN, STD, TRAINED
 from gradleak.studies.shared.restored_batches import (
+    KINDS,
     Case,
     OnBatches,
     Rows,
     Scene,
     check_sizes,
-    chosen,
     gained,
     in_batches,
-    marked,
     named,
-    of_both_kinds,
+    restored_images,
     scaled,
 )
-from gradleak.studies.shared.shown_batches import draw_runs, draw_sizes, rows_of, strips
+from gradleak.studies.shared.shown_batches import draw_sizes, rows_of, strips
 from gradleak.studies.yin2021.columns import COLUMNS
+
+__all__ = ["COLUMNS"]
 
 PLACE = "Figures 6 to 8, and beyond"
 # The attack with the batch norm statistics of each batch, and the same with the feature and error of every sample.
@@ -54,10 +53,8 @@ ATTACKS: dict[str, GradInversion] = {
 }
 ALONE, FEATURES = ATTACKS
 MATCHED, PEELED, EITHER = "matched", "peeled", "peeled, else matched"
-# The network that reveals ImageNet pictures, and their dataset.
-IMAGENET, PICTURES = "efficientnet-lite0", "imagenet-sample"
-# The network that identifies ImageNet pictures is trained on these small pictures.
-SHRUNK = "tinyimagenet32"
+# The pictures of ImageNet, and the small pictures on which the network that identifies them is trained.
+PICTURES, SHRUNK = "imagenet-sample", "tinyimagenet32"
 
 
 class Parameters(restored_batches.Parameters):
@@ -120,10 +117,9 @@ class Parameters(restored_batches.Parameters):
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
         return (
-            f"{self.small_groups * max(self.small_sizes)} random and as many vulnerable images in batches of "
-            f"{', '.join(map(str, self.small_sizes))}, {self.small_steps} steps, {data.title(self.small_dataset)}; "
-            f"{self.singles} images alone and {self.batches} batches of {self.size}, {self.steps} steps, "
-            f"{data.title(self.dataset)}, {self.network}"
+            f"batches of {', '.join(map(str, self.small_sizes))}, {self.small_steps} steps, "
+            f"{data.title(self.small_dataset)}; {self.singles} images alone and {self.batches} batches of {self.size}, "
+            f"{self.steps} steps, {data.title(self.dataset)}, {self.network}"
         )
 
 
@@ -141,17 +137,25 @@ class SmallImages(Experiment):
         # Another network identifies images, because the attack matches the attacked network's features.
         model, judge = (made(SMALL, self.dataset, self.seed + n) for n in (0, 1))
         scene = Scene(data.load(self.dataset, "test"), model, judge, self.seed, self.device)
-        most = max(self.sizes)
-        attacks = {name: scaled(settings, self.steps) for name, settings in ATTACKS.items()}
+        most, attacks = max(self.sizes), {name: scaled(settings, self.steps) for name, settings in ATTACKS.items()}
         random, vulnerable = (
-            marked(in_batches(scene, kind, places, self.sizes, attacks), first=0)
-            for kind, places in of_both_kinds(scene, most, self.groups)
+            [row | {"first": 0} for row in in_batches(scene, kind, self.groups, most, self.sizes, attacks)]
+            for kind in KINDS
         )
         every = random + vulnerable
+        pairs = [
+            *featured_pairs(self.sizes, ALONE),
+            *(
+                (named("random", min(self.sizes), attack), named("random", most, attack))
+                for attack in ATTACKS
+                if min(self.sizes) < most
+            ),
+            *((named("vulnerable", size, ALONE), named("random", size, ALONE)) for size in sorted(self.sizes)),
+        ]
         # Each kind of image has its own baselines, so the mean colour is compared with random images only.
         return [
             *every,
-            *gained(every, pairs(self.sizes), most, self.seed),
+            *gained(every, pairs, most, self.seed),
             *gained(random, featured_pairs(self.sizes, "mean colour"), most, self.seed),
         ]
 
@@ -175,11 +179,11 @@ class ImageNetPictures(Experiment):
         private = replace(whole, images=F.interpolate(whole.images, size=(self.side, self.side), mode="area"))
         # A small network identifies the pictures at a reduced size.
         model = Adapted(as_imagenet, models.plain_lite0()).eval()
-        judge = Adapted(reduced, made(SMALL, SHRUNK, self.seed)).eval()
+        judge = nn.Sequential(nn.AdaptiveAvgPool2d(32), made(SMALL, SHRUNK, self.seed)).eval()
         scene = Scene(private, model, judge, self.seed, self.device)
-        places = chosen(private, self.pictures, 1, self.seed)
         attacks = {name: scaled(settings, self.steps) for name, settings in ATTACKS.items()}
-        rows = marked(in_batches(scene, "random", places, self.sizes, attacks), first=0)
+        rows = in_batches(scene, KINDS[0], 1, self.pictures, self.sizes, attacks)
+        rows = [row | {"first": 0} for row in rows]
         pairs = featured_pairs(self.sizes, ALONE)
         return [*rows, *gained(rows, pairs + featured_pairs(self.sizes, "mean colour"), self.pictures, self.seed)]
 
@@ -195,17 +199,13 @@ class SingleImages(OnBatches):
         """Restore the images by matching, by peeling, and by peeling with matching as a fallback."""
         case = self.drawn(1)
         settings = scaled(SETTINGS["gradinversion+features"], self.steps)
-        found = case.attacked(settings, exact=True)
+        found = case.attacked(settings)
         matched = data.denormalise(found.images).cpu()[case.order]
         rows, nearest = _peeled(case, self.front)
         either = torch.where(nearest.isnan().flatten(1).any(dim=1)[:, None, None, None], matched, nearest)
         restored = {MATCHED: matched, PEELED: nearest, EITHER: either}
-        return [
-            *case.private(),
-            *case.floors(),
-            *(row for name, images in restored.items() for row in case.measured(name, images)),
-            *rows,
-        ]
+        measured = [row for name, images in restored.items() for row in case.measured(name, images)]
+        return [*case.private(), *measured, *rows]
 
 
 class MatchedBatches(OnBatches):
@@ -219,7 +219,7 @@ class MatchedBatches(OnBatches):
         """Restore the batches."""
         case = self.drawn(self.size)
         settings = scaled(SETTINGS["gradinversion+features"], self.steps)
-        return [*case.private(), *case.floors(), *case.restored(MATCHED, settings, exact=True)]
+        return [*case.private(), *case.judged(MATCHED, case.attacked(settings))]
 
 
 class PeeledImages(OnBatches):
@@ -232,7 +232,7 @@ class PeeledImages(OnBatches):
         """Peel the images."""
         case = self.drawn(1)
         rows, nearest = _peeled(case, self.front)
-        return [*case.private(), *case.floors(), *case.measured(PEELED, nearest), *rows]
+        return [*case.private(), *case.measured(PEELED, nearest), *rows]
 
 
 def _peeled(case: Case, front: int) -> tuple[Rows, Tensor]:
@@ -245,54 +245,16 @@ def _peeled(case: Case, front: int) -> tuple[Rows, Tensor]:
         seconds = time.process_time() - started
         nearest.append(data.denormalise(found.nearest).float().cpu())
         layers = sum(not layer.reason for layer in found.layers)
-        result = {
-            "what": "peeled",
-            "status": found.status,
-            "reason": found.reason,
-            "layers": layers,
-            "matched": found.matched,
-            "opened": layers > 0,
-            "cpu_seconds": seconds,
-        }
-        rows += marked([result, *peeled.layer_rows(case.model, found, image[None].double())], run=PEELED, image=number)
+        status = {"status": found.status, "reason": found.reason, "layers": layers, "matched": found.matched}
+        result = {"what": "peeled", **status, "opened": layers > 0, "cpu_seconds": seconds}
+        own: Rows = [result, *peeled.layer_rows(case.model, found, image[None].double())]
+        rows += [row | {"run": PEELED, "image": number} for row in own]
     return rows, torch.cat(nearest)
-
-
-class Adapted(nn.Module):
-    """A network whose inputs are changed first."""
-
-    def __init__(self, change: Callable[[Tensor], Tensor], body: nn.Module) -> None:
-        super().__init__()
-        self.change, self.body = change, body
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, C)."""
-        out: Tensor = self.body(self.change(x))
-        return out
 
 
 def as_imagenet(x: Tensor) -> Tensor:
     """Normalise inputs that `data.normalise` made as networks for ImageNet expect them."""
     return (data.denormalise(x) - MEAN) / STD
-
-
-def reduced(x: Tensor) -> Tensor:
-    """Reduce images to 32 pixels a side."""
-    return F.interpolate(x, size=(32, 32), mode="area")
-
-
-def pairs(sizes: list[int]) -> list[tuple[str, str]]:
-    """Return the pairs of runs to compare.
-
-    These are attacks with and without features, the smallest batches with the largest, and vulnerable images with
-    random ones.
-    """
-    fewest, most = min(sizes), max(sizes)
-    return [
-        *featured_pairs(sizes, ALONE),
-        *((named("random", fewest, attack), named("random", most, attack)) for attack in ATTACKS if fewest < most),
-        *((named("vulnerable", size, ALONE), named("random", size, ALONE)) for size in sorted(sizes)),
-    ]
 
 
 def featured_pairs(sizes: list[int], other: str) -> list[tuple[str, str]]:
@@ -310,6 +272,8 @@ def summary(record: Record) -> Summary:
     size = max(record.stated(Parameters).small_sizes)
     images = rows_of(record, "image", "batches")
     identified = images[images["run"] == named("random", size, FEATURES)]["identified"]
+    rows = record.frame().fillna({"dataset": PICTURES})
+    built = rows["part"].map({SmallImages.part: SMALL, ImageNetPictures.part: TRAINED})
     return Summary(
         f"Batches of {size} do not protect: with the features of the last layer's gradient, {identified.sum():.0f} of "
         f"{len(identified)} random images are identified, without them {plain.cases}; from a trained ResNet, linear "
@@ -322,27 +286,19 @@ def summary(record: Record) -> Summary:
         "Tiny ImageNet)",
         figure=figure_images,
         of="images",
-        outcomes=outcomes(record),
+        outcomes=restored_images(record, rows, network=rows["network"].fillna(built)),
     )
 
 
-def peeled_table(record: Record) -> pd.DataFrame:
-    """Return how far single images were peeled on each network; one row for each network."""
-    frame, keys = record.frame(), ["part", "network", "image"]
-    peeled_images = select(frame, what="peeled")[[*keys, "opened", "layers", "cpu_seconds"]]
-    images = peeled_images.merge(select(frame, what="image", run=PEELED)[[*keys, "psnr"]], on=keys)
-    return aggregate(
-        images.assign(restored=np.isfinite(images["psnr"].astype(float))),
-        {"network": "network"},
-        {
-            "images": count(),
-            "last map recovered": total("opened"),
-            "layers recovered in these": among(median("layers", ".0f"), opened=True),
-            "images restored": total("restored"),
-            "PSNR of these (dB)": among(ranged(median("psnr", ".1f"), "psnr", ".1f"), restored=True),
-            **cells(COLUMNS, "cpu_seconds", by=median),
-        },
-    )
+def peeled_images(record: Record) -> str:
+    """Return in words how many single images of each network were restored by peeling."""
+    images = record.frame().query(f"what == 'image' and run == '{PEELED}'").astype({"psnr": float})
+    found = []
+    for network, own in images.groupby("network", sort=False)["psnr"]:
+        back = own[np.isfinite(own)]
+        median = f" (median PSNR {back.median():.0f} dB)" if len(back) else ""
+        found.append(f"{len(back)} of {len(own)} on {network}{median}")
+    return f"Images restored by peeling: {'; '.join(found)}."
 
 
 def figure_images(record: Record, part: str = "batches") -> Figure:
@@ -353,18 +309,4 @@ def figure_images(record: Record, part: str = "batches") -> Figure:
 def figure_sizes(record: Record) -> Figure:
     """Draw the share of identified images (%) and the PSNR (dB) against the batch size, a line per kind and attack."""
     titles = {"identified": "identified by another network (%)", "psnr": "PSNR (dB)"}
-    return draw_sizes(record, "batches", titles, record.stated(Parameters).seed)
-
-
-def figure_quality(record: Record) -> Figure:
-    """Draw the PSNR (dB) of every single image for each attack, with its mean; 0 dB if peeling gives no image."""
-    return draw_runs(rows_of(record, "image", "one"), {"psnr": "PSNR (dB)"})
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = record.frame()
-    rows["dataset"] = rows["dataset"].fillna(PICTURES)
-    network = rows["network"].fillna(rows["part"].map({SmallImages.part: SMALL, ImageNetPictures.part: IMAGENET}))
-    sizes = rows["batch_size"].fillna(rows["size"]).fillna(1).astype(int)
-    return restored_images(record, rows, network=network, batch=sizes)
+    return draw_sizes(record, "batches", titles)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from gradleak.runs.records import Record
 
 STUDY = "label-attacks-compared"
-NETWORKS = [{"network": "llg-cnn"}, {"network": "lenet5", "activation": "tanh"}]
 CHOSEN = {
-    "networks": NETWORKS,
-    "told": NETWORKS,
+    "networks": [{"network": "llg-cnn"}, {"network": "lenet5", "activation": "tanh"}],
     "epochs": [0, 1],
     "defenses": ["none/0", "grad-drop/0.9"],
     "sizes": [1, 12],

@@ -16,8 +16,8 @@ from gradleak.runs.records import Record
 from gradleak.studies.shared.restored_batches import (
     LATENT,
     OF_ANOTHER,
+    OnBatches,
     chosen,
-    drawn,
     gradient_norms,
     interval_of,
     unrelated,
@@ -73,7 +73,8 @@ def test_gains_are_differences_image_by_image(record: Record) -> None:
 
 
 def test_train_mode_is_another_gradient_of_the_same_images() -> None:
-    case = drawn("small-cnn", "small-cnn", "photos", 2, 0, 1, 2023, "cpu")
+    network, run = {"network": "small-cnn", "judge": "small-cnn", "dataset": "photos"}, {"seed": 2023, "device": "cpu"}
+    case = OnBatches(**network, first=0, batches=1, **run).drawn(2)
     own, other = (one.leaks[0].weight_gradient for one in (case, study.in_train_mode(case)))
     model = copy.deepcopy(case.model).train()
     F.cross_entropy(model(data.normalise(case.truth)), data.load("photos", "test").labels[case.places]).backward()

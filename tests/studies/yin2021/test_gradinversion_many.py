@@ -8,7 +8,6 @@ import torch
 
 from gradleak import data, studies
 from gradleak.data import Dataset
-from gradleak.models import build
 from gradleak.runs.records import Record
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.last_layers import MEAN, STD
@@ -30,14 +29,9 @@ def test_features_are_found_and_help(record: Record) -> None:
         assert features > max(alone, means["noise"] + 1)
 
 
-def test_large_pictures_are_changed_as_each_network_expects_them() -> None:
+def test_large_pictures_are_normalised_as_the_network_expects_them() -> None:
     images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
-    small = build("small-cnn", classes=10, seed=1).eval()
-    inputs = data.normalise(images)
-    halved = data.normalise(torch.nn.functional.avg_pool2d(images, 2))
-    with torch.no_grad():
-        torch.testing.assert_close(study.Adapted(study.reduced, small)(inputs), small(halved), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(study.as_imagenet(inputs) * STD + MEAN, images, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(study.as_imagenet(data.normalise(images)) * STD + MEAN, images, rtol=1e-5, atol=1e-5)
 
 
 def test_an_image_that_is_not_peeled_is_matched(record: Record) -> None:
