@@ -29,9 +29,7 @@ from gradleak.studies.shared.matched_runs import FULL, Matched, OnLeNet, Run, Wh
 from gradleak.studies.shared.mosaics import show
 from gradleak.studies.shared.outcomes import PSNR, Outcome, collected
 from gradleak.studies.shared.restored import quality
-from gradleak.studies.wang2024.columns import COLUMNS
 
-__all__ = ["COLUMNS"]
 PLACE = "Section 4.3, Table 3"
 # The paper's columns: the source of the label.
 RUNS = {

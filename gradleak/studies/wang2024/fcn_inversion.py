@@ -36,10 +36,8 @@ from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
 from gradleak.studies.shared.restored import clock, quality
 from gradleak.studies.shared.samples import DTYPES, pooled_samples
-from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
-__all__ = ["COLUMNS"]
 PLACE = "Figures 3–5, Table 6"
 # A ratio of times varies between runs as times do.
 TIMES = ("times_faster",)

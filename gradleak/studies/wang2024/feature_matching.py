@@ -18,9 +18,7 @@ from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import Stage
 from gradleak.studies.shared.matched_runs import FULL, Matched, Run, WholeRow, rows_of
 from gradleak.studies.shared.outcomes import PSNR, Outcome, collected
-from gradleak.studies.wang2024.columns import COLUMNS
 
-__all__ = ["COLUMNS"]
 PLACE = "Section 5.1, Table 4"
 
 

@@ -32,9 +32,7 @@ from gradleak.studies.shared.last_layers import TRAINED
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples
 from gradleak.studies.shared.searched import KNOWN, Search, judged, percentage, search_both
-from gradleak.studies.wang2024.columns import COLUMNS
 
-__all__ = ["COLUMNS"]
 PLACE = "Section 4.1, Tables 1 and 2"
 # Limit on gradient entries in memory; a ResNet50's last layer for 1000 classes has two million entries per sample.
 CHUNK_ELEMENTS = 2**25

@@ -26,9 +26,7 @@ from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.outcomes import Kind, Measure, Outcome, average_of, collected
 from gradleak.studies.shared.samples import observe_private, private_samples
 from gradleak.studies.shared.searched import percentage, statuses
-from gradleak.studies.wang2024.columns import COLUMNS
 
-__all__ = ["COLUMNS"]
 PLACE = "Table 5, Figure 6"
 # The authors' particle swarm for this table: windows of the scalar, particles, iterations, and the scalar's tolerance.
 WINDOWS = ((1.0, 5.0), (-5.0, -1.0), (5.0, 10.0), (-10.0, -5.0))
