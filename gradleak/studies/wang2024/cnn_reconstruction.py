@@ -36,13 +36,8 @@ RUNS = {
     "DLG + Ours": Run("recovered-start"),
 }
 # The sources' names in tables and figures.
-NAMES = {
-    "GT": "true (GT)",
-    "iDLG": "one-hot (iDLG)",
-    "DLG": "searched (DLG)",
-    "Ours": "recovered (Ours)",
-    "DLG + Ours": "both (DLG + Ours)",
-}
+SOURCES = ("true", "one-hot", "searched", "recovered", "both")
+NAMES = {run: f"{source} ({run})" for run, source in zip(RUNS, SOURCES, strict=True)}
 WHOLE = {name + FULL: run._replace(whole=True) for name, run in RUNS.items()}
 ROUNDED = 100.0  # the claim's limit for second order: above this PSNR (dB) only rounding errors remain
 
@@ -56,7 +51,7 @@ class Start(Group):
 
 
 class Parameters(matched_runs.Parameters):
-    """Parameters of the page: images and starts for each row of Table 3, for many starts, and for second order."""
+    """Parameters of the page: images and starts for each row of Table 3, and for second order."""
 
     second_order_steps: int = setting(paper=40, ge=1, le=1000)
     second_order_starts: list[Start] = setting(

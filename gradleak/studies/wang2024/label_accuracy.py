@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
 from typing import ClassVar
 
@@ -142,7 +141,7 @@ class OnNetwork(Experiment):
         few = targets[: self.searches]
         leaks = observe_heads(model, inputs[: self.searches].to(self.device), few.to(self.device))
         gradients = leaks.weight_gradients.cpu()
-        _, by_search = search_both(gradients, leaks.weight.cpu(), self.labels)
+        _, by_search = search_both(gradients, leaks.weight, self.labels)
         return [
             judged(labels, status, targets)
             | {
@@ -239,9 +238,8 @@ def under_random_head(
         "idlg": percentage(top) if labels == "onehot" else None,
         "certain": percentage((errors.cpu() + targets).amax(dim=1)),
     }
-    few = replace(leaks, weight_gradients=leaks.weight_gradients[:searches])
-    _, by_search = search_both(few.weight_gradients.cpu(), few.weight.cpu(), labels)
-    row, misses, counted = _by_search(by_search, few, errors[:searches], targets[:searches], labels)
+    _, by_search = search_both(leaks.weight_gradients[:searches], leaks.weight, labels)
+    row, misses, counted = _by_search(by_search, leaks, errors, targets, labels)
     return exact, row | {
         "solver": SEARCH,
         "counted": percentage(zero[:searches] | counted),
@@ -297,9 +295,8 @@ class NetworkAttacked(Experiment):
         yield about | self._solved(leaks, targets, "float32")
         few, own = inputs[: self.searches], targets[: self.searches]
         leaks, errors = observe_private(model, few, own, "float32", self.device)
-        gradients, weight = leaks.weight_gradients.cpu(), leaks.weight.cpu()
-        first, both = search_both(gradients, weight, self.labels)
-        swarm = searched.search(gradients[: self.swarms], weight, self.labels, "pso")
+        first, both = search_both(leaks.weight_gradients, leaks.weight, self.labels)
+        swarm = searched.search(leaks.weight_gradients[: self.swarms], leaks.weight, self.labels, "pso")
         for name, found in (("lbfgs", first), (BOTH, both), ("pso", swarm)):
             shares, misses, counted = _by_search(found, leaks, errors, own, self.labels)
             right = misses < KNOWN
