@@ -442,30 +442,23 @@ def slider_ends(low: float, high: float) -> tuple[float, float]:
 
 
 def figure_landscape(record: Record) -> Figure:
-    """Plot the variance loss of one sample against the scalar λ, as Figures 1 and 7 do; one row for each network.
+    """Plot the variance loss of one sample against the scalar λ, as Figures 1 and 7 do; one panel for each network.
 
-    Left: both signs of λ. Right: all minima with the sign of the true scalar.
+    The dots are the minima with the sign of the true scalar.
     """
     rows = record.rows(Landscape)
     cases = rows[rows["example"].eq(True)].to_dict("records")
-    figure, axes = figures.panels(len(cases), 2, height=2.4)
-    for row, case in zip(axes, cases, strict=True):
-        name, path, truth = case["stage"], read(case["logits"], case["ratios"]), case["truth"]
+    figure, axes = figures.grid(len(cases), 2)
+    for axis, case in zip(axes, cases, strict=True):
+        path, truth = read(case["logits"], case["ratios"]), case["truth"]
         side = find_minima(path, "smoothing", start=START_SCALED)[0].side(truth)
-        marks = np.abs(np.append(side.scalars, truth))
-        outward = np.geomspace(0.25, 1.5 * marks.max(), 900)
-        near = np.copysign(np.geomspace(0.8 * marks.min(), marks.max() / 0.8, 1200), truth)
-        windows = {
-            f"{name}, both signs": np.concatenate([-outward[::-1], [np.nan], outward]),
-            f"{name}, sign of the true scalar": near,
-        }
-        for axis, (title, scalars) in zip(row, windows.items(), strict=True):
-            losses = label_loss(path.labels(torch.from_numpy(scalars)[None]))[0]
-            axis.plot(scalars, losses.clamp(min=1e-18), color=figures.COLOURS[0])
-            lowest = side.losses.clamp(min=1e-18)
-            axis.plot(side.scalars, lowest, "o", color=figures.COLOURS[1], markersize=5, label="minimum")
-            figures.mark_truth(axis, truth)
-            axis.set(title=title, xlabel="λ", yscale="log")
-        row[0].set_ylabel("variance loss")
+        outward = np.geomspace(0.25, 1.5 * np.abs([*side.scalars, truth]).max(), 900)
+        scalars = np.concatenate([-outward[::-1], [np.nan], outward])
+        losses = label_loss(path.labels(torch.from_numpy(scalars)[None]))[0]
+        axis.plot(scalars, losses.clamp(min=1e-18), color=figures.COLOURS[0])
+        lowest = side.losses.clamp(min=1e-18)
+        axis.plot(side.scalars, lowest, "o", color=figures.COLOURS[1], markersize=5, label="minimum")
+        figures.mark_truth(axis, truth)
+        axis.set(title=case["stage"], xlabel="λ", ylabel="variance loss", yscale="log")
     figures.legend_below(figure, 2)
     return figure
