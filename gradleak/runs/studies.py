@@ -89,8 +89,9 @@ class Study:
 
     @property
     def columns(self) -> DeclaredColumns:
-        """The columns that the study's rows may have."""
-        columns: DeclaredColumns = self.module.COLUMNS
+        """The columns that the study's rows may have: those of its module, or else those of its paper."""
+        own = getattr(self.module, "COLUMNS", None)
+        columns: DeclaredColumns = own or importlib.import_module(f"{PACKAGE}.{self.paper}.columns").COLUMNS
         return columns
 
     @property

@@ -22,7 +22,7 @@ from gradleak.images.matching.objective import Kind
 from gradleak.images.presets import preset
 from gradleak.leak import Leak, observe
 from gradleak.show import figures
-from gradleak.show.drawn import drawn, grouped, level, lines, named_lines, proportions
+from gradleak.show.drawn import drawn, grouped, proportions
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, Stage, network
 from gradleak.studies.shared.mosaics import packed
@@ -132,13 +132,10 @@ class Matched(OnLeNet):
     Attributes:
         runs: The runs that are compared, by name.
         pairs: The names of runs whose images are compared pair by pair.
-        first: The field that says how many of the images are used; "" for all.
     """
 
     runs: ClassVar[Mapping[str, Run]]
     pairs: ClassVar[Sequence[tuple[str, str]]] = ()
-    first: ClassVar[str] = ""
-
     effort_fields: ClassVar[frozenset[str]] = frozenset({"samples", "steps", "restarts"})
 
     labels: str
@@ -164,7 +161,7 @@ class Matched(OnLeNet):
 
     def shown(self) -> Private:
         """Return the network with the private inputs and labels."""
-        return self.private(self.labels, self.samples).part(0, getattr(self, self.first or "samples"))
+        return self.private(self.labels, self.samples)
 
     def matched(self, shown: Private) -> list[Columns]:
         """Match the gradient of every sample in each run, from the same random starts.
@@ -339,51 +336,6 @@ def draw_means(record: Record, names: Mapping[str, str]) -> Figure:
         legend=3,
         xlabel="mean PSNR (dB)",
         xlim=(0, None),
-    )
-
-
-def draw_paired(record: Record) -> Figure:
-    """Draw the mean difference in PSNR (dB) of each pair of runs, with its 95 % interval; a panel per pair."""
-    rows = rows_of(record, "paired")
-    full = np.where(rows["run"].str.contains(FULL), FULL, "")
-    rows = rows.assign(
-        run=rows["run"].str.replace(f"{FULL},?", "", regex=True),
-        row=rows["labels"] + ", " + rows["distance"] + ", " + rows["stage"] + full,
-    )
-    names = list(rows["row"].unique())
-
-    def differences(axis: Axes, own: pd.DataFrame) -> None:
-        named_lines(axis, names)
-        places = [names.index(name) for name in own["row"]]
-        axis.hlines(places, own["lower"], own["upper"], color=figures.COLOURS[0], linewidth=1.8)
-        axis.plot(own["difference"], places, "o", color=figures.COLOURS[0], markersize=5)
-
-    return drawn(
-        rows,
-        differences,
-        level(0, upright=True),
-        panels="run",
-        title=lambda run: run.replace(" against ", "\nagainst\n"),
-        across=rows["run"].nunique(),
-        height=0.25 * len(names) + 1.3,
-        xlabel="dB",
-    )
-
-
-def draw_curves(record: Record, column: str, names: Mapping[str, str], **settings: Any) -> Figure:
-    """Draw a column of the best iterates against the step; a panel per table row, a line per run in `names`."""
-    rows = rows_of(record, "curve")
-    return drawn(
-        rows.assign(run=rows["run"].map(names)),
-        lines("step", column, by="run", order=list(names.values()), marker=""),
-        panels=ROW,
-        title=NAMED,
-        across=2,
-        height=2.1,
-        legend=len(names),
-        sharey=False,
-        xlabel="step",
-        **settings,
     )
 
 

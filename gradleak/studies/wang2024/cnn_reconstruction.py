@@ -9,28 +9,22 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Literal
 
-import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patheffects import withStroke
 from pydantic import Field
 
 from gradleak import claims, data
 from gradleak.images import LevenbergMarquardt, match, trace_convolutional
 from gradleak.show import figures
-from gradleak.show.aggregate import decibels, select
-from gradleak.show.drawn import drawn
+from gradleak.show.aggregate import select
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import Stage
 from gradleak.studies.shared.matched_runs import FULL, Matched, OnLeNet, Run, WholeRow, counted, images_of, rows_of
 from gradleak.studies.shared.mosaics import show
-from gradleak.studies.shared.outcomes import PSNR, Outcome, collected
+from gradleak.studies.shared.outcomes import PSNR, collected
 from gradleak.studies.shared.restored import quality
-from gradleak.studies.wang2024.columns import COLUMNS
 
-__all__ = ["COLUMNS"]
 PLACE = "Section 4.3, Table 3"
 # The paper's columns: the source of the label.
 RUNS = {
@@ -41,17 +35,10 @@ RUNS = {
     "DLG + Ours": Run("recovered-start"),
 }
 # The sources' names in tables and figures.
-NAMES = {
-    "GT": "true (GT)",
-    "iDLG": "one-hot (iDLG)",
-    "DLG": "searched (DLG)",
-    "Ours": "recovered (Ours)",
-    "DLG + Ours": "both (DLG + Ours)",
-}
+SOURCES = ("true", "one-hot", "searched", "recovered", "both")
+NAMES = {run: f"{source} ({run})" for run, source in zip(RUNS, SOURCES, strict=True)}
 WHOLE = {name + FULL: run._replace(whole=True) for name, run in RUNS.items()}
 ROUNDED = 100.0  # the claim's limit for second order: above this PSNR (dB) only rounding errors remain
-PAIRS = [("Ours", "GT"), ("GT", "iDLG"), ("DLG + Ours", "GT"), ("Ours", "DLG")]
-WHOLE_PAIRS = [("Ours" + FULL, "iDLG" + FULL), ("Ours" + FULL, "DLG" + FULL)]
 
 
 class Start(Group):
@@ -63,10 +50,8 @@ class Start(Group):
 
 
 class Parameters(matched_runs.Parameters):
-    """Parameters of the page: images and starts for each row of Table 3, for many starts, and for second order."""
+    """Parameters of the page: images and starts for each row of Table 3, and for second order."""
 
-    again: int = setting(paper=3, ge=0, le=10_000)
-    again_restarts: int = setting(paper=5, ge=2, le=100)
     second_order_steps: int = setting(paper=40, ge=1, le=1000)
     second_order_starts: list[Start] = setting(
         paper=[
@@ -82,10 +67,8 @@ class Parameters(matched_runs.Parameters):
         return matched_runs.lenets(self.dataset, stages, matched_runs.LPIPS_SIDE)
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield the rows of Table 3 as published, from many starts, and without line search; then second order."""
+        """Yield the rows of Table 3 as published and without line search; then second order."""
         yield from EveryLabel.every(self)
-        if self.again:
-            yield from ManyStarts.every(self, restarts=self.again_restarts)
         if self.whole:
             rows = KnownLabel.every(self, restarts=self.whole_starts)
             yield from (row for row in rows if row.distance == "l2")
@@ -105,21 +88,7 @@ class EveryLabel(WholeRow):
 
     part: ClassVar[str] = "row"
     runs: ClassVar[Mapping[str, Run]] = RUNS
-    pairs: ClassVar[Sequence[tuple[str, str]]] = PAIRS
-
-
-class ManyStarts(Matched):
-    """Match the first images of a row from many starts with known labels."""
-
-    part: ClassVar[str] = "restarts"
-    effort_fields: ClassVar[frozenset[str]] = Matched.effort_fields | {"again"}
-    runs: ClassVar[Mapping[str, Run]] = {"GT": Run()}
-    first: ClassVar[str] = "again"
-    again: int
-
-    def run(self) -> list[Columns]:
-        """Match from every start; return only the rows of images."""
-        return [row | {"what": "restart"} for row in super().run() if row["what"] == "image"]
+    pairs: ClassVar[Sequence[tuple[str, str]]] = [("Ours", "GT"), ("GT", "iDLG"), ("DLG + Ours", "GT"), ("Ours", "DLG")]
 
 
 class WholeSteps(Matched):
@@ -128,9 +97,12 @@ class WholeSteps(Matched):
     part: ClassVar[str] = "whole"
     effort_fields: ClassVar[frozenset[str]] = Matched.effort_fields | {"whole"}
     runs: ClassVar[Mapping[str, Run]] = {name: run for name, run in WHOLE.items() if run.labels}
-    pairs: ClassVar[Sequence[tuple[str, str]]] = WHOLE_PAIRS
-    first: ClassVar[str] = "whole"
+    pairs: ClassVar[Sequence[tuple[str, str]]] = [("Ours" + FULL, "iDLG" + FULL), ("Ours" + FULL, "DLG" + FULL)]
     whole: int
+
+    def shown(self) -> matched_runs.Private:
+        """Return the network with the first private inputs and labels."""
+        return super().shown().part(0, self.whole)
 
 
 class KnownLabel(Matched):
@@ -186,6 +158,8 @@ def summary(record: Record) -> Summary:
         known[f"t3-mixup-l2-untrained-lenet-{label}-psnr"] for label in ("ours", "gt", "idlg", "dlg")
     )
     apart = known["s43-mixup-l2-untrained-ours-from-gt-at-most"]
+    rows, second = record.frame(), record.rows(SecondOrder)
+    rows = rows[rows["what"] == "image"]
     return Summary(
         f"On an untrained LeNet, gradient matching with the L2 distance restores mixed images to {recovered.text} with "
         f"the recovered label, {true.text} with the true label, {searched.text} with a searched label, and only "
@@ -196,64 +170,38 @@ def summary(record: Record) -> Summary:
         figure=figure_sources,
         of="images",
         leaks=leaks(record),
-        outcomes=outcomes(record),
-    )
+        outcomes=[
+            *collected(
+                record, rows, "images", PSNR, attack="gradient matching, " + rows["distance"], network="lenet",
+                training=rows["stage"], data=rows["dataset"],
+                detail=rows["labels"] + " labels; label from: " + rows["run"].replace("GT", "the truth"),
+            ),
+            *collected(
+                record, second, "images", PSNR, attack="gradient matching, Levenberg–Marquardt", network="lenet",
+                training=second["stage"], data=second["dataset"], detail="start: " + second["start"],
+            ),
+        ],
+    )  # fmt: skip
 
 
 def figure_sources(record: Record) -> Figure:
     """Show the first images of Table 3's rows of L2 on the untrained LeNet, private and as restored with each label.
 
-    Each restored image has its PSNR (dB).
+    Beside each source of the label is the mean PSNR (dB) over all images of the row.
     """
     images, pictures = (
         select(rows_of(record, what), distance="L2", stage="untrained") for what in ("image", "picture")
     )
-    psnr = select(images, restart=0).sort_values("image").groupby(["labels", "run"])["psnr"]
-    names = {"private": "private"} | {name: text.replace(" (", "\n(") for name, text in NAMES.items()}
+    means = counted(images["psnr"]).groupby([images["labels"], images["run"]]).mean().map("\n{:.1f} dB".format)
+    names = {"private": "private"} | NAMES
     figure, axes = figures.grid(pictures["labels"].nunique(), 2, height=3.6)
     figure.set_layout_engine("compressed")
     for axis, (labels, strips) in zip(axes, pictures.groupby("labels", sort=False), strict=True):
-        show(axis, list(strips.set_index("run")["picture"][list(names)]), list(names.values()))
-        size = abs(axis.get_ylim()[0] - axis.get_ylim()[1]) / len(names)
-        for row, name in enumerate(RUNS, start=1):
-            for place, value in enumerate(psnr.get_group((labels, name)).head(matched_runs.SHOWN)):
-                axis.text(
-                    (place + 0.04) * size, (row + 0.95) * size, decibels(value), va="bottom", fontsize=6.5,
-                    color="white", path_effects=[withStroke(linewidth=1.6, foreground="black")],
-                )  # fmt: skip
+        own = [name + means.get((labels, run), "") for run, name in names.items()]
+        show(axis, list(strips.set_index("run")["picture"][list(names)]), own)
         axis.tick_params(axis="y", labelsize=8)
         axis.set_title(f"{labels}, L2, untrained LeNet")
     return figure
-
-
-def figure_second_order(record: Record) -> Figure:
-    """Plot the PSNR (dB) of every smoothed image by attack, all with the recovered label; a panel for each network.
-
-    The attack's name contains its mean time (s).
-    """
-    second = record.rows(SecondOrder)
-    if second.empty:
-        return figures.nothing("Second order was not run with these parameters")
-    first = select(rows_of(record, "image"), labels="smoothing", run="Ours")
-    first, second = (
-        rows.assign(attack=f"{order} order,\n" + rows[column])
-        for order, column, rows in (("first", "distance", first), ("second", "start", second))
-    )
-    rows = pd.concat([first[first["stage"].isin(second["stage"])], second])
-    seconds = rows.groupby(["stage", "attack"])["seconds"].transform("mean")
-
-    def attacks(axis: Axes, own: pd.DataFrame) -> None:
-        figures.swarms(axis, {str(name): counted(psnr) for name, psnr in own.groupby("attack", sort=False)["psnr"]})
-        axis.tick_params(axis="x", labelsize=8.5)
-
-    return drawn(
-        rows.assign(attack=rows["attack"] + seconds.map(",\n{:.0f} s".format)),
-        attacks,
-        panels="stage",
-        title="{} LeNet".format,
-        height=3.2,
-        ylabel="PSNR (dB)",
-    )
 
 
 def leaks(record: Record) -> Leaks:
@@ -270,19 +218,3 @@ def leaks(record: Record) -> Leaks:
         attack="gradient matching",
         network="LeNet",
     )
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = record.frame()
-    rows = rows[rows["what"] == "image"]
-    found = collected(
-        record, rows, "images", PSNR, attack="gradient matching, " + rows["distance"], network="lenet",
-        training=rows["stage"], data=rows["dataset"],
-        detail=rows["labels"] + " labels; label from: " + rows["run"].replace("GT", "the truth"),
-    )  # fmt: skip
-    rows = record.part("second order")
-    return found + collected(
-        record, rows, "images", PSNR, attack="gradient matching, Levenberg–Marquardt", network="lenet",
-        training=rows["stage"], data=rows["dataset"], detail="start: " + rows["start"],
-    )  # fmt: skip

@@ -21,10 +21,8 @@ from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Record, setting
 from gradleak.studies.shared.samples import DTYPES, LABELS, random_layer, soft_labels
 from gradleak.studies.shared.searched import KNOWN, judged, percentage, search_both
-from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import label_kind
 
-__all__ = ["COLUMNS"]
 PLACE = "Appendices B and C"
 # Failures: the kind of label, and the name in figures with the section of the paper.
 CASES = {

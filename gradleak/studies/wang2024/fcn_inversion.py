@@ -33,13 +33,11 @@ from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.defended import BehindDefence, Defence
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
+from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, collected, written
 from gradleak.studies.shared.restored import clock, quality
 from gradleak.studies.shared.samples import DTYPES, pooled_samples
-from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
-__all__ = ["COLUMNS"]
 PLACE = "Figures 3–5, Table 6"
 # A ratio of times varies between runs as times do.
 TIMES = ("times_faster",)
@@ -47,8 +45,6 @@ SIZE = 64
 LABELS = ("smoothing", "mixup")
 OURS = "ours"
 VARIANTS: dict[str, Rule] = {OURS: "least-squares", "mean over rows": "mean", "as published": "published"}
-# The variants' names in tables and figures.
-NAMES = {OURS: "least squares (ours)", "mean over rows": "mean over rows", "as published": "as published"}
 # Sources of the label in matching: searched with the image, as in the demo of the paper's code, or recovered first.
 SOURCES = ("searched", "recovered")
 TIMED = 3
@@ -107,12 +103,12 @@ class ClosedForm(Experiment):
 
     def run(self) -> Iterator[Columns]:
         """Restore every image, and yield a picture of all; float64 gradients are inverted by our variant only."""
-        dtype, single = DTYPES[self.dtype], self.dtype == "float32"
+        dtype, variants = DTYPES[self.dtype], list(VARIANTS) if self.dtype == "float32" else [OURS]
         model, inputs, targets = _shown(self.dataset, self.labels, self.samples, self.seed, self.device)
         inputs, restored, now = inputs.to(dtype), [], clock(self.device)
         leaks = _leaks(model.to(dtype), inputs, targets.to(dtype))
         for n, (leak, truth) in enumerate(zip(leaks, _pixels(inputs).split(1), strict=True)):
-            for variant in VARIANTS if single else [OURS]:
+            for variant in variants:
                 started = now()
                 found = trace_fully_connected(leak, prior=self.labels, rule=VARIANTS[variant])
                 seconds = now() - started
@@ -121,7 +117,7 @@ class ClosedForm(Experiment):
                 yield judged(image, truth) | about
                 if variant == OURS:
                     restored.append(image)
-        if single:
+        if len(variants) > 1:
             yield {"variant": "picture", "picture": packed(torch.cat(restored), min(ACROSS, self.samples))}
 
 
@@ -139,22 +135,24 @@ class Matching(Experiment):
         samples, both = self.samples, len(SOURCES)
         model, inputs, targets = _shown(self.dataset, "smoothing", samples, self.seed, self.device)
         truth = _pixels(inputs)
-        leaks, labels, closed = [], [], []
-        for leak in _leaks(model, inputs, targets.float()):
-            leaks.append(factored(leak))
-            labels.append(_recovered(leak))
-            closed.append(_image(trace_fully_connected(leak, prior="smoothing", rule="published")))
+        leaks = list(_leaks(model, inputs, targets.float()))
+        labels = list(map(_recovered, leaks))
+        closed = [_image(trace_fully_connected(leak, prior="smoothing", rule="published")) for leak in leaks]
         start = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(self.seed)).repeat(both, 1, 1, 1)
         curves: list[tuple[int, Tensor]] = []
 
         def watch(step: int, best: Tensor) -> None:
             curves.append((step, metrics.psnr(_pixels(best).cpu(), truth.clamp(0, 1).repeat(both, 1, 1, 1))))
 
-        optimizer, prior = demo(self.distance, self.steps)
+        # The optimisers of the demo of the paper's code, whose learning rates decay.
+        optimizer: LBFGS | Adam = Adam(steps=self.steps, rate=0.02, decay=DECAY)
+        prior = Prior(variation=1e-6)
+        if self.distance == "l2":
+            optimizer, prior = LBFGS(steps=self.steps, rate=0.3, search=False, decay=DECAY), Prior()
         now = clock(self.device)
         started = now()
         found = match_factored(
-            leaks * both,
+            list(map(factored, leaks)) * both,
             torch.stack([torch.full_like(label, torch.nan) for label in labels] + labels),
             distance=Distance(self.distance),
             optimizer=optimizer,
@@ -273,13 +271,6 @@ def _recovered(leak: Leak) -> Tensor:
     return found.labels[0].to(leak.weight_gradient)
 
 
-def demo(distance: Kind, steps: int) -> tuple[LBFGS | Adam, Prior]:
-    """Return the optimiser, whose learning rate decays, and the prior of the demo of the paper's code."""
-    if distance == "l2":
-        return LBFGS(steps=steps, rate=0.3, search=False, decay=DECAY), Prior()
-    return Adam(steps=steps, rate=0.02, decay=DECAY), Prior(variation=1e-6)
-
-
 def _scaled(image: Tensor, truth: Tensor) -> float:
     """Return the PSNR of an image (C, H, W) rescaled to the length nearest to the truth, which no attacker knows."""
     image, truth = image.double(), truth.double()
@@ -301,9 +292,10 @@ def _closed(record: Record) -> pd.DataFrame:
 def summary(record: Record) -> Summary:
     """Return the finding: the closed form is exact, and the published PSNR measures the storage in eight bits."""
     known = claims.judgements(record)
+    closed, matched, behind = _closed(record), record.rows(Matching), record.rows(DefendedImages)
+    matched = matched[matched["psnr"].notna()]
     least, published = known["fcn-ours-smoothing"], known["fcn-mean-smoothing"]
-    rows = select(_closed(record), dtype="float32", labels="smoothing")
-    stored = rows.groupby("variant")["eight_bit"].mean()
+    stored = select(closed, dtype="float32", labels="smoothing").groupby("variant")["eight_bit"].mean()
     return Summary(
         f"From one gradient of a fully connected network the server restores every image, to at least {least.text}; "
         f"the PSNR of {published.claim.published} dB that the paper reports for smoothed images (here "
@@ -314,8 +306,22 @@ def summary(record: Record) -> Summary:
         figure=figure_digits,
         of="images",
         leaks=leaks(record),
-        outcomes=outcomes(record),
-    )
+        outcomes=[
+            *collected(
+                record, closed, "images", PSNR, attack="closed form, " + closed["variant"], network="fcn4",
+                data=closed["dataset"], client=closed["dtype"], detail=closed["labels"] + " labels",
+            ),
+            *collected(
+                record, matched, "images", PSNR, attack="gradient matching, " + matched["distance"], network="fcn4",
+                data=matched["dataset"], detail="label " + matched["label"],
+            ),
+            *collected(
+                record, behind, "images", PSNR, attack="closed form, " + behind["attacker"].map(KNOWLEDGE),
+                network="fcn4", data=behind["dataset"], cosine=behind["utility"],
+                defense=written(behind["defense"], behind["level"], {"clip": "clip-share"}),
+            ),
+        ],
+    )  # fmt: skip
 
 
 def figure_mosaics(record: Record) -> Figure:
@@ -348,7 +354,7 @@ def figure_digits(record: Record) -> Figure:
     The paper's code measures the latter.
     """
     own = {"psnr": "floating-point pixels", "eight_bit": "truncated 8-bit pixels"}
-    names = {name: label.replace(" ", "\n", 1) for name, label in NAMES.items()}
+    names = {OURS: "least\nsquares (ours)"} | {name: name.replace(" ", "\n", 1) for name in VARIANTS if name != OURS}
     rows = select(_closed(record), dtype="float32").melt(["labels", "variant"], list(own), "pixels", "decibels")
 
     def boxes(axis: Axes, rows: pd.DataFrame) -> None:
@@ -376,24 +382,3 @@ def leaks(record: Record) -> Leaks:
         attack="closed form",
         network="fully connected, 4 layers",
     )
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    kinds: list[type[Experiment]] = [ClosedForm, Matching, DefendedImages]
-    closed, matched, behind = (rows[rows["psnr"].notna()] for rows in map(record.rows, kinds))
-    defense = written(behind["defense"], behind["level"], {"clip": "clip-share"})
-    return [
-        *collected(
-            record, closed, "images", PSNR, attack="closed form, " + closed["variant"], network="fcn4",
-            data=closed["dataset"], client=closed["dtype"], detail=closed["labels"] + " labels",
-        ),
-        *collected(
-            record, matched, "images", PSNR, attack="gradient matching, " + matched["distance"], network="fcn4",
-            data=matched["dataset"], detail="label " + matched["label"],
-        ),
-        *collected(
-            record, behind, "images", PSNR, attack="closed form, " + behind["attacker"].map(KNOWLEDGE),
-            network="fcn4", data=behind["dataset"], defense=defense, cosine=behind["utility"],
-        ),
-    ]  # fmt: skip

@@ -12,15 +12,14 @@ from matplotlib.figure import Figure
 
 from gradleak import claims
 from gradleak.show.aggregate import select
+from gradleak.show.drawn import drawn, lines
 from gradleak.show.summary import Summary
 from gradleak.studies import Experiment, Record
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import Stage
-from gradleak.studies.shared.matched_runs import FULL, Matched, Run, WholeRow, rows_of
-from gradleak.studies.shared.outcomes import PSNR, Outcome, collected
-from gradleak.studies.wang2024.columns import COLUMNS
+from gradleak.studies.shared.matched_runs import FULL, NAMED, ROW, Matched, Run, WholeRow, rows_of
+from gradleak.studies.shared.outcomes import PSNR, collected
 
-__all__ = ["COLUMNS"]
 PLACE = "Section 5.1, Table 4"
 
 
@@ -81,6 +80,8 @@ class WholeSteps(Matched):
 def summary(record: Record) -> Summary:
     """Return the finding: matching the input instead of the last layer's gradient helps with the cosine distance."""
     known = claims.judgements(record)
+    images = record.frame()
+    images = images[images["what"] == "image"]
     mixed, smoothed = (known[f"s51-{labels}-cosine-β-2-over-α-1"] for labels in ("mixup", "label-smoothing"))
     (undecided,) = select(
         rows_of(record, "paired"), labels="smoothing", distance="L2", run=f"{BEST} against {BASE}"
@@ -94,20 +95,25 @@ def summary(record: Record) -> Summary:
         what="mean PSNR of mixed CIFAR-10 images, untrained LeNet, cosine, input matched instead of gradient",
         figure=figure_curves,
         of="images",
-        outcomes=outcomes(record),
-    )
+        outcomes=collected(
+            record, images, "images", PSNR, attack="gradient and feature matching, " + images["distance"],
+            network="lenet", training=images["stage"], data=images["dataset"],
+            detail=images["labels"] + " labels, " + images["run"],
+        ),
+    )  # fmt: skip
 
 
 def figure_curves(record: Record) -> Figure:
     """Plot the PSNR against the step, one panel for each row of Table 4, one line for each pair of weights."""
-    return matched_runs.draw_curves(record, "psnr", dict(zip(RUNS, RUNS, strict=True)), ylabel="mean PSNR (dB)")
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = record.frame()
-    rows = rows[rows["what"] == "image"]
-    return collected(
-        record, rows, "images", PSNR, attack="gradient and feature matching, " + rows["distance"], network="lenet",
-        training=rows["stage"], data=rows["dataset"], detail=rows["labels"] + " labels, " + rows["run"],
-    )  # fmt: skip
+    return drawn(
+        rows_of(record, "curve"),
+        lines("step", "psnr", by="run", order=list(RUNS), marker=""),
+        panels=ROW,
+        title=NAMED,
+        across=2,
+        height=2.1,
+        legend=len(RUNS),
+        sharey=False,
+        xlabel="step",
+        ylabel="mean PSNR (dB)",
+    )

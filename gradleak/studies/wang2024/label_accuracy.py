@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import product
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import pandas as pd
 import torch
@@ -22,24 +21,23 @@ from gradleak.labels.soft import search
 from gradleak.leak import HeadLeaks, head_inputs, observe_heads
 from gradleak.models import training
 from gradleak.show.aggregate import select
-from gradleak.show.drawn import drawn, named_lines, scattered, stacked
+from gradleak.show.drawn import drawn, named_lines, scattered
 from gradleak.show.summary import Leaks, Summary, listed
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared import searched
 from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, NamedNetwork, built
 from gradleak.studies.shared.attacked_networks import network as attacked_network
 from gradleak.studies.shared.last_layers import TRAINED
-from gradleak.studies.shared.outcomes import Outcome, average_of, collected
+from gradleak.studies.shared.outcomes import average_of, collected
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples
 from gradleak.studies.shared.searched import KNOWN, Search, judged, percentage, search_both
-from gradleak.studies.wang2024.columns import COLUMNS
 
-__all__ = ["COLUMNS"]
 PLACE = "Section 4.1, Tables 1 and 2"
 # Limit on gradient entries in memory; a ResNet50's last layer for 1000 classes has two million entries per sample.
 CHUNK_ELEMENTS = 2**25
 EXACT, SEARCH, BOTH = "exact", "search", "lbfgs, then pso"
-HEADS = {"torch": "as loaded", "uniform": "U(−½, ½)"}
+# Distributions of a random last layer: as in the code, and U(−½, ½).
+HEADS = ("torch", "uniform")
 # The networks of Table 2 with their private images.
 TABLE_2 = [
     *(("cifar10", network) for network in ("lenet", "resnet18", "resnet20")),
@@ -56,13 +54,10 @@ class Parameters(studies.Parameters):
     network: str
     samples: int = setting(paper=1000, smallest=60, ge=2, le=100_000)
     searches: int = setting(paper=100, ge=1, le=100_000)
-    draws: int = setting(paper=10, ge=0, le=1000)
-    drawn: int = setting(paper=25, smallest=10, ge=2, le=100_000)
     varied: str = setting(paper="flowers17")
     varied_draws: int = setting(paper=30, ge=1, le=1000)
     varied_drawn: int = setting(paper=34, smallest=10, ge=2, le=100_000)
     trunk: str = setting(paper=TRAINED)
-    heads: list[Literal["torch", "uniform"]]
     head_draws: int = setting(paper=10, ge=1, le=1000)
     head_drawn: int = setting(paper=25, smallest=6, ge=2, le=100_000)
     head_searches: int = setting(paper=10, smallest=2, ge=1, le=100_000)
@@ -93,15 +88,11 @@ class Parameters(studies.Parameters):
         """Yield the experiments of Table 1, by dataset and kind of label, and then those of Table 2, by network."""
         for dataset, labels in product(self.datasets, LABELS):
             yield RandomNetwork.of(self, dataset=dataset, labels=labels)
-        fewer = {"samples": self.drawn, "searches": 0}
-        for draw, dataset, labels in product(range(1, self.draws + 1), self.datasets, LABELS):
-            if labels != "onehot":
-                yield RandomNetwork.of(self, dataset=dataset, labels=labels, draw=draw, **fewer)
         fewer = {"samples": self.varied_drawn, "searches": 0}
         for draw, labels in product(range(1, self.varied_draws + 1), LABELS):
             yield VariedNetwork.of(self, dataset=self.varied, labels=labels, draw=draw, **fewer)
         sizes = {"draws": self.head_draws, "drawn": self.head_drawn, "searched": self.head_searches}
-        for dataset, head, labels in product(self.datasets, self.heads, LABELS):
+        for dataset, head, labels in product(self.datasets, HEADS, LABELS):
             yield DrawnHeads.of(self, dataset=dataset, head=head, labels=labels, **sizes)
         sizes = {name: getattr(self, f"network_{name}") for name in ("samples", "doubles", "searches", "swarms")}
         for row, labels in product(self.rows, LABELS):
@@ -116,10 +107,7 @@ class Parameters(studies.Parameters):
 
 
 class OnNetwork(Experiment):
-    """Recover the labels of single images in a random network; each `draw` has other parameters and images.
-
-    All shares are measured for the first network (draw 0), and only success rates for further ones.
-    """
+    """Recover the labels of single images in a random network, by the published search as well."""
 
     dataset: str
     labels: str
@@ -129,7 +117,7 @@ class OnNetwork(Experiment):
     draw: int = 0
 
     def run(self) -> list[Columns]:
-        """Recover the labels, for the first network by the published search as well."""
+        """Recover the labels; for one of many networks, whose number is `draw`, measure only success rates."""
         seed = self.seed + self.draw
         private = data.load(self.dataset, "test")
         inputs, targets = private_samples(private, self.labels, self.samples, seed)
@@ -138,24 +126,22 @@ class OnNetwork(Experiment):
         parts, status, seconds = [], list[str](), 0.0
         for some, own in zip(inputs.split(size), targets.split(size), strict=True):
             leaks = observe_heads(model, some.to(self.device), own.to(self.device))
+            gradients = leaks.weight_gradients
             started = time.perf_counter()
-            found = recover_soft_labels(leaks.weight_gradients, leaks.weight, prior=self.labels)
+            found = recover_soft_labels(gradients, leaks.weight, prior=self.labels)
             seconds += time.perf_counter() - started
             status += found.status
-            parts.append(
-                (found.labels.cpu(), _is_zero(leaks.weight_gradients).cpu(), idlg(leaks.weight_gradients).cpu())
-            )
+            parts.append([values.cpu() for values in (found.labels, _is_zero(gradients), idlg(gradients))])
         labels, zero, classes = map(torch.cat, zip(*parts, strict=True))
         top, right = targets.argmax(dim=1), metrics.label_error(labels, targets) < KNOWN
         # The published code returns 0 for a zero gradient and counts this as a success.
         counted, by_idlg = percentage(right | zero), percentage(classes == top)
         if self.draw:
-            further: Columns = {"drawn_known": percentage(right), "drawn_idlg": by_idlg}
-            return [{"drawn": counted, "count": self.samples} | (further if self.part == VariedNetwork.part else {})]
+            return [{"drawn": counted, "count": self.samples, "drawn_known": percentage(right), "drawn_idlg": by_idlg}]
         few = targets[: self.searches]
         leaks = observe_heads(model, inputs[: self.searches].to(self.device), few.to(self.device))
         gradients = leaks.weight_gradients.cpu()
-        _, by_search = search_both(gradients, leaks.weight.cpu(), self.labels)
+        _, by_search = search_both(gradients, leaks.weight, self.labels)
         return [
             judged(labels, status, targets)
             | {
@@ -172,13 +158,13 @@ class OnNetwork(Experiment):
 
 
 class RandomNetwork(OnNetwork):
-    """Attack one network on each dataset, or one of a few networks."""
+    """Attack one network on each dataset."""
 
     part: ClassVar[str] = "random"
 
 
 class VariedNetwork(OnNetwork):
-    """Attack one of many random networks on a single dataset; more shares are measured."""
+    """Attack one of many random networks on a single dataset; each has other parameters and images."""
 
     part: ClassVar[str] = "varied"
 
@@ -202,22 +188,20 @@ class DrawnHeads(Experiment):
     def run(self) -> Iterator[Columns]:
         """Draw the last layers and their images, and recover the labels."""
         private = data.load(self.dataset, "test")
-        body = self._trunk()
+        if self.trunk == TRAINED:
+            body = models.efficientnet_lite0()
+        else:
+            recipe = training.Recipe(
+                network=self.trunk, dataset=self.dataset, labels="smoothing", epochs=1, batch_size=64,
+                learning_rate=2e-3, bias=False, seed=self.seed,
+            )  # fmt: skip
+            body = training.train(recipe, device=self.device).model
         for draw in range(1, self.draws + 1):
             inputs, targets = private_samples(private, self.labels, self.drawn, self.seed + draw)
             features, _ = head_inputs(body.to(self.device), inputs.to(self.device), chunk=50)
             layer = random_head(features.shape[1], private.classes, self.head, self.seed + draw)
             for row in under_random_head(layer, features, targets, self.labels, self.searched, self.device):
                 yield {"draw": draw} | row
-
-    def _trunk(self) -> nn.Module:
-        if self.trunk == TRAINED:
-            return models.efficientnet_lite0()
-        recipe = training.Recipe(
-            network=self.trunk, dataset=self.dataset, labels="smoothing", epochs=1, batch_size=64, learning_rate=2e-3,
-            bias=False, seed=self.seed,
-        )  # fmt: skip
-        return training.train(recipe, device=self.device).model
 
 
 def random_head(features: int, classes: int, head: str, seed: int) -> nn.Linear:
@@ -254,9 +238,8 @@ def under_random_head(
         "idlg": percentage(top) if labels == "onehot" else None,
         "certain": percentage((errors.cpu() + targets).amax(dim=1)),
     }
-    few = replace(leaks, weight_gradients=leaks.weight_gradients[:searches])
-    _, by_search = search_both(few.weight_gradients.cpu(), few.weight.cpu(), labels)
-    row, misses, counted = _by_search(by_search, few, errors[:searches], targets[:searches], labels)
+    _, by_search = search_both(leaks.weight_gradients[:searches], leaks.weight, labels)
+    row, misses, counted = _by_search(by_search, leaks, errors, targets, labels)
     return exact, row | {
         "solver": SEARCH,
         "counted": percentage(zero[:searches] | counted),
@@ -312,7 +295,9 @@ class NetworkAttacked(Experiment):
         yield about | self._solved(leaks, targets, "float32")
         few, own = inputs[: self.searches], targets[: self.searches]
         leaks, errors = observe_private(model, few, own, "float32", self.device)
-        for name, found in self._found(leaks):
+        first, both = search_both(leaks.weight_gradients, leaks.weight, self.labels)
+        swarm = searched.search(leaks.weight_gradients[: self.swarms], leaks.weight, self.labels, "pso")
+        for name, found in (("lbfgs", first), (BOTH, both), ("pso", swarm)):
             shares, misses, counted = _by_search(found, leaks, errors, own, self.labels)
             right = misses < KNOWN
             about_search: Columns = {
@@ -336,14 +321,6 @@ class NetworkAttacked(Experiment):
         right = judged(found.labels, found.status, targets)
         return right | {"solver": EXACT, "dtype": dtype, "milliseconds": milliseconds}
 
-    def _found(self, leaks: HeadLeaks) -> Iterator[tuple[str, Search]]:
-        """Run L-BFGS, L-BFGS followed by a particle swarm for the samples where it fails, and the swarm alone."""
-        gradients, weight = leaks.weight_gradients.cpu(), leaks.weight.cpu()
-        first, both = search_both(gradients, weight, self.labels)
-        yield "lbfgs", first
-        yield BOTH, both
-        yield "pso", searched.search(gradients[: self.swarms], weight, self.labels, "pso")
-
 
 def summary(record: Record) -> Summary:
     """Return the finding: the exact solver misses only labels that the gradient does not hold."""
@@ -352,8 +329,13 @@ def summary(record: Record) -> Summary:
     rows = select(record.rows(NetworkAttacked), solver=EXACT, dtype="float32")
     rows = rows[rows["labels"] != "onehot"]
     certain = rows["network"].eq("alexnet") & rows["stage"].eq("untrained")
-    first = _first(record)
+    first = record.rows(RandomNetwork)
     missed = (100 - first["accuracy"] - first["ambiguous"] - first["zero"]).max()
+    measured = record.frame().dropna(subset="accuracy")
+    heads, networks = (measured["part"] == kind.part for kind in (DrawnHeads, NetworkAttacked))
+    solvers = measured["solver"].fillna(EXACT)
+    attacks = solvers.map({EXACT: SOLVERS[EXACT], SEARCH: "published search"})
+    layers = measured["head"].map(", trained trunk, new {} head".format, na_action="ignore").fillna("")
     return Summary(
         f"The exact solver recovers {imagenet.text} of the smoothed labels of ImageNet in a random ResNet50 and all "
         f"{rows['count'][~certain].sum():,} soft labels on smaller networks, except the untrained AlexNet "
@@ -372,54 +354,14 @@ def summary(record: Record) -> Summary:
         figure=figure_recovered,
         of="labels",
         leaks=leaks(record),
-        outcomes=outcomes(record),
-    )
-
-
-def _first(record: Record) -> pd.DataFrame:
-    """Return the rows of the first random network, with the datasets' titles."""
-    frame = record.rows(RandomNetwork)
-    frame = frame[frame["drawn"].isna()] if "drawn" in frame else frame
-    return frame.assign(images=frame["dataset"].map(data.title))
-
-
-def figure_statuses(record: Record) -> Figure:
-    """Plot the percentage of samples recovered, ambiguous, with a zero gradient, and without a label, as stacked bars.
-
-    One bar for each dataset and kind of label.
-    """
-    frame = _first(record)
-    parts = {"recovered": "accuracy", "ambiguous": "ambiguous", "zero gradient": "zero", "no label found": "missed"}
-    return drawn(
-        frame.assign(name=frame["images"] + ", " + frame["labels"], missed=frame["failed"] - frame["zero"]),
-        stacked("name", parts),
-        height=0.38 * len(frame) + 1.1,
-        legend=4,
-        xlabel="percent of samples",
-    )
-
-
-def figure_heads(record: Record) -> Figure:
-    """Plot the share of labels that the published search recovers against the mean largest class probability.
-
-    One panel for each kind of label, one point for each random last layer. The search has no oracle.
-    """
-    rows = record.rows(DrawnHeads)
-    exact, by_search = (select(rows, solver=solver).reset_index(drop=True) for solver in (EXACT, SEARCH))
-    kinds = {head: f"random last layer, {words}" for head, words in HEADS.items()}
-    return drawn(
-        exact.assign(found=by_search["accuracy"], kind=exact["head"].map(kinds)),
-        scattered("certain", "found", by="kind", order=list(kinds.values()), markersize=5, alpha=0.8),
-        panels="labels",
-        legend=len(kinds),
-        xlabel="top-class probability, %",
-        ylabel="labels recovered, %",
-        xscale="log",
-        xticks=(0.1, 1, 10, 100),
-        xticklabels=(0.1, 1, 10, 100),
-        xlim=(0.1, 130),
-        ylim=(-4, 104),
-    )
+        outcomes=collected(
+            record, measured, "soft labels", average_of("accuracy", "labels recovered", "samples"),
+            attack=attacks.fillna("published search, " + solvers),
+            network=measured["trunk"].where(heads, measured["network"]),
+            training=measured["stage"].where(networks, "untrained"), data=measured["dataset"],
+            client=measured["dtype"].where(networks, "float32"), detail=measured["labels"] + " labels" + layers,
+        ),
+    )  # fmt: skip
 
 
 def figure_recovered(record: Record) -> Figure:
@@ -455,19 +397,3 @@ def leaks(record: Record) -> Leaks:
         kind="soft labels",
         attack=SOLVERS[EXACT],
     )
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = record.frame()
-    rows = rows[rows["accuracy"].notna()]
-    heads, networks = rows["part"] == DrawnHeads.part, rows["part"] == NetworkAttacked.part
-    solvers = rows["solver"].fillna(EXACT)
-    attacks = solvers.map({EXACT: SOLVERS[EXACT], SEARCH: "published search"})
-    layers = rows["head"].map(lambda head: f", trained trunk, new {head} head", na_action="ignore").fillna("")
-    return collected(
-        record, rows, "soft labels", average_of("accuracy", "labels recovered", "samples"),
-        attack=attacks.fillna("published search, " + solvers), network=rows["trunk"].where(heads, rows["network"]),
-        training=rows["stage"].where(networks, "untrained"), data=rows["dataset"],
-        client=rows["dtype"].where(networks, "float32"), detail=rows["labels"] + " labels" + layers,
-    )  # fmt: skip

@@ -23,12 +23,10 @@ from gradleak.show.drawn import crossed, drawn, lines
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import built
-from gradleak.studies.shared.outcomes import Kind, Measure, Outcome, average_of, collected
+from gradleak.studies.shared.outcomes import Kind, Measure, average_of, collected
 from gradleak.studies.shared.samples import observe_private, private_samples
 from gradleak.studies.shared.searched import percentage, statuses
-from gradleak.studies.wang2024.columns import COLUMNS
 
-__all__ = ["COLUMNS"]
 PLACE = "Table 5, Figure 6"
 # The authors' particle swarm for this table: windows of the scalar, particles, iterations, and the scalar's tolerance.
 WINDOWS = ((1.0, 5.0), (-5.0, -1.0), (5.0, 10.0), (-10.0, -5.0))
@@ -102,7 +100,12 @@ class Disturbed(Experiment):
         clean, weight = leaks.weight_gradients.cpu(), leaks.weight.cpu()
         std = math.sqrt(self.level) if self.reading == "variance" else self.level
         row = clean.sum(dim=2).abs().argmax(dim=1, keepdim=True)
-        sent = self._sent(clean, row, std)
+        # Clipping's strength is a share of the median norm of the gradients.
+        strength = std * float(clean.flatten(1).norm(dim=1).median()) if self.defense == "clip" else std
+        disturb = defenses.named(f"{self.defense}/{strength}", generator=torch.Generator().manual_seed(self.seed))
+        sent = torch.stack([disturb({"head": gradient})["head"] for gradient in clean])
+        if self.place == "row":
+            sent = torch.where((torch.arange(clean.shape[1]) == row)[:, :, None], sent, clean)
         cosines = [defenses.utility({"head": one}, {"head": two}) for one, two in zip(clean, sent, strict=True)]
         about: Columns = {"std": std, "utility": sum(cosines) / len(cosines)}
         scalars = COEFFICIENT / errors.cpu().gather(1, row)[:, 0]
@@ -121,22 +124,6 @@ class Disturbed(Experiment):
             few = slice(0, self.swarms)
             best, labels = swarm(clean[few], sent[few], weight, self.place, self.seed)
             yield about | {"attack": SWARM} | compare(best, scalars[few], labels, targets[few])
-
-    def _sent(self, clean: Tensor, row: Tensor, std: float) -> Tensor:
-        """Return the gradients (N, C, I) after the disturbance of all entries, or of those in each one's `row` (N, 1).
-
-        Args:
-            clean: The undisturbed gradients.
-            row: The largest row of each gradient.
-            std: The standard deviation of the noise, or another defence's strength.
-        """
-        # Clipping's strength is a share of the median norm of the gradients.
-        strength = std * float(clean.flatten(1).norm(dim=1).median()) if self.defense == "clip" else std
-        disturb = defenses.named(f"{self.defense}/{strength}", generator=torch.Generator().manual_seed(self.seed))
-        sent = torch.stack([disturb({"head": gradient})["head"] for gradient in clean])
-        if self.place == "layer":
-            return sent
-        return torch.where((torch.arange(clean.shape[1]) == row)[:, :, None], sent, clean)
 
 
 def compare(scalars: Tensor, truth: Tensor, labels: Tensor, targets: Tensor) -> Columns:
@@ -195,6 +182,11 @@ def summary(record: Record) -> Summary:
     known = claims.judgements(record)
     swarm, exact = known["noise-layer-gaussian-0.1-within-1-of-the-truth"], known["noise-layer-exact"]
     row = known["noise-gaussian-0.1-within-1-of-the-truth"]
+    rows = select(record.frame(), place="layer")
+    measures: dict[Kind, Measure] = {
+        "soft labels": average_of("within_tenth", "labels within an L1 distance of 0.1", "samples"),
+        "labels": average_of("class_right", "classes right", "samples"),
+    }
     return Summary(
         f"The largest Gaussian noise of the paper's code leaves the published search {row.text} of the scalars if "
         f"added to one row, as in that code, and {swarm.text} on the whole layer, where a solver that expects noise "
@@ -204,8 +196,17 @@ def summary(record: Record) -> Summary:
         what="scalars that the paper's search finds, noise on the whole layer, ResNet18, CIFAR-10 images",
         figure=figure_errors,
         of="images",
-        outcomes=outcomes(record),
-    )
+        outcomes=[
+            outcome
+            for leak, measure in measures.items()
+            for outcome in collected(
+                record, rows, leak, measure, cosine=rows["utility"], network=rows["network"], data=rows["dataset"],
+                attack=rows["attack"].str.replace("exact", "exact solver").replace(SWARM, "published search, swarm"),
+                defense=rows["defense"].replace("clip", "clip-share") + rows["std"].map("/{:.4g}".format),
+                detail="smoothing labels",
+            )
+        ],
+    )  # fmt: skip
 
 
 def figure_errors(record: Record) -> Figure:
@@ -250,22 +251,3 @@ def figure_utility(record: Record) -> Figure:
         xlabel="1 − cosine of the sent and the clean gradient",
         ylabel="recovered, %",
     )
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = select(record.frame(), place="layer")
-    measures: dict[Kind, Measure] = {
-        "soft labels": average_of("within_tenth", "labels within an L1 distance of 0.1", "samples"),
-        "labels": average_of("class_right", "classes right", "samples"),
-    }
-    names = rows["defense"].replace("clip", "clip-share")
-    found: list[Outcome] = []
-    for leak, measure in measures.items():
-        found += collected(
-            record, rows, leak, measure, cosine=rows["utility"],
-            attack=rows["attack"].str.replace("exact", "exact solver").replace(SWARM, "published search, swarm"),
-            network=rows["network"], data=rows["dataset"],
-            defense=names + rows["std"].map("/{:.4g}".format), detail="smoothing labels",
-        )  # fmt: skip
-    return found

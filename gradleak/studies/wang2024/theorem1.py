@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from itertools import product
 from typing import Annotated, Any, ClassVar
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import PlainSerializer
 from torch import Tensor
@@ -27,14 +26,11 @@ from gradleak.labels.priors import prior_of
 from gradleak.leak import HeadLeaks
 from gradleak.models import training
 from gradleak.show import figures
-from gradleak.show.aggregate import aggregate, cells, select, share
-from gradleak.show.drawn import drawn
 from gradleak.show.summary import Summary
 from gradleak.show.touch import InteractiveFigure, LabelSlider
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import DTYPES, LABELS, observe_private, private_samples, read, reduced, written
-from gradleak.studies.wang2024.columns import COLUMNS
 
 PLACE = "Theorem 1, Sections 3.2, 3.3 and 3.4, Figures 1, 2 and 7, Appendices A and C"
 # Decades of |λ / λ*|, given by the exponents of their lower ends.
@@ -121,12 +117,8 @@ class RandomLayers(Experiment):
     def _draw(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the pseudo labels of some layers, |λ* / λ| of their scalars and, with a bias, label errors."""
 
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-        def uniform(*shape: int) -> Tensor:
-            return torch.rand(*shape, generator=generator, dtype=torch.float64)
-
+        normal = partial(torch.randn, generator=generator, dtype=torch.float64)
+        uniform = partial(torch.rand, generator=generator, dtype=torch.float64)
         classes, features = self.classes, self.features
         like = torch.empty(0, device=self.device, dtype=DTYPES[self.dtype])
         # Draw logits from flat to saturated, features of any sign, and labels anywhere on the simplex.
@@ -146,14 +138,8 @@ class RandomLayers(Experiment):
         row = gradient.sum(dim=2).abs().argmax(dim=1)
         direction = gradient[torch.arange(samples, device=row.device), row]
         column = direction.abs().argmax(dim=1)
-        picked = gradient[torch.arange(samples, device=row.device), :, column]
-        path = LabelPath(
-            direction,
-            torch.einsum("nci,ni->nc", weight, direction),
-            picked / direction.gather(1, column[:, None]),
-            None,
-            row,
-        )
+        ratios = gradient[torch.arange(samples, device=row.device), :, column] / direction.gather(1, column[:, None])
+        path = LabelPath(direction, torch.einsum("nci,ni->nc", weight, direction), ratios, None, row)
         truth = 1 / delta.gather(1, row[:, None])
         factor = 10 ** (uniform(samples, 1) * 4 - 2) * torch.where(uniform(samples, 1) < 0.5, -1.0, 1.0)
         scalars = truth * factor.to(truth)
@@ -257,7 +243,9 @@ class Landscape(Experiment):
             rows = [row | {"test_accuracy": accuracy} for row in sample_minima(path, truth, labels)]
             yield from rows
             if labels == "smoothing":
-                sample = _example(rows)
+                # Figures show the first sample whose first minimum is wrong, else one with the most minima.
+                most = max(rows, key=lambda row: row["minima"])
+                sample = next((row for row in rows if row["first_wrong"]), most)["sample"]
                 kept = written(path[sample : sample + 1])
                 yield {"example": True, "sample": sample, "truth": float(truth[sample]), **kept}
 
@@ -297,12 +285,6 @@ def sample_minima(path: LabelPath, truth: Tensor, labels: str) -> list[dict[str,
     return rows
 
 
-def _example(rows: list[dict[str, Any]]) -> int:
-    """Return the first sample whose first minimum is wrong, else a sample with the most minima."""
-    most = max(rows, key=lambda row: row["minima"])
-    return int(next((row for row in rows if row["first_wrong"]), most)["sample"])
-
-
 def first_minimum(minima: Minima, truth: float, start: float) -> float:
     """Return the first minimum on a walk outward from ±start with the sign of the true scalar, NaN if there is none."""
     side = minima.side(truth)
@@ -332,17 +314,14 @@ def measured_sums(labels: Tensor, reach: Tensor, dtype: torch.dtype) -> Columns:
     error = (labels.double().sum(dim=-1) - 1).abs()
     share = error / sum_bound(labels.shape[-1], reach, dtype)
     decade = (-reach.log10()).floor().clamp(DECADES[0], DECADES[-1])
-    largest = {
-        f"sum_error_decade_{low}": float(error[decade == low].amax()) if bool((decade == low).any()) else math.nan
-        for low in DECADES
-    }
+    parts = {f"sum_error_decade_{low}": error[decade == low] for low in DECADES}
     return {
         "pseudo_labels": error.numel(),
         "sum_error": float(error.max()),
         "median_sum_error": float(error.median()),
         "bound_share": float(share.max()),
         "invalid_percent": 100 * float((labels < 0).any(dim=-1).double().mean()),
-        **largest,
+        **{name: float(part.amax()) if len(part) else math.nan for name, part in parts.items()},
     }
 
 
@@ -397,21 +376,6 @@ def summary(record: Record) -> Summary:
     )
 
 
-def minima_table(record: Record) -> pd.DataFrame:
-    """Return how often each rule for choosing a minimum is wrong.
-
-    Rows: networks and kinds of label. Columns: the shares of samples with a wrong first minimum from ±1, a wrong first
-    minimum from ±¼, a wrong lowest minimum, and a wrong minimum that the paper's code accepts.
-    """
-    rows = samples(record)
-    accuracy = rows["test_accuracy"].map(lambda own: "" if pd.isna(own) else f" (test accuracy {own:.1%})")
-    return aggregate(
-        rows.assign(name=rows["network"] + ", " + rows["stage"] + accuracy),
-        {"network": "name", "labels": "labels"},
-        cells(COLUMNS, "first_wrong", "first_scaled_wrong", "best_wrong", "accepted_wrong", by=share),
-    )
-
-
 def samples(record: Record) -> pd.DataFrame:
     """Return a row for each sample and kind of label whose minima were counted."""
     rows = record.rows(Landscape)
@@ -461,19 +425,10 @@ def figure_two(record: Record) -> Figure:
 def slider(record: Record) -> InteractiveFigure:
     """Return the label and the loss of `figure_two` with a slider over λ."""
     case = record.rows(OneInterval).iloc[0]
-    low, high = case["low"], case["high"]
-    ends = slider_ends(low, high)
+    logits, ratios, truth, low, high = case[["logits", "ratios", "truth", "low", "high"]]
+    end = high if math.isfinite(high) else None
     return InteractiveFigure(
-        LabelSlider(
-            logits=case["logits"],
-            ratios=case["ratios"],
-            free=prior_of("smoothing").free,
-            truth=case["truth"],
-            low=low,
-            high=high if math.isfinite(high) else None,
-            first=ends[0],
-            last=ends[1],
-        ),
+        LabelSlider(logits, ratios, prior_of("smoothing").free, truth, low, end, *slider_ends(low, high)),
         title="The label and its loss as functions of the scalar λ",
         says="Move the slider: the entries of the label always sum to one. In the shaded interval none of them is "
         "negative, so every λ there gives a valid label. The variance loss is zero at the true scalar alone.",
@@ -486,63 +441,24 @@ def slider_ends(low: float, high: float) -> tuple[float, float]:
     return low * (high / low) ** -0.15, high * (high / low) ** 0.15
 
 
-def figure_intervals(record: Record) -> Figure:
-    """Plot the cumulative distribution of the L1 distance between the labels at the ends of the valid interval.
-
-    One panel for each network, one line for each kind of label.
-    """
-
-    def distributions(axis: Axes, rows: pd.DataFrame) -> None:
-        for index, kind in enumerate(LABELS):
-            style = {"color": figures.COLOURS[index], "linestyle": figures.DASHES[index]}
-            sns.ecdfplot(select(rows, labels=kind), x="label_distance", ax=axis, label=kind, **style)
-
-    return drawn(
-        record.rows(Intervals),
-        distributions,
-        panels="network",
-        height=2.7,
-        legend=len(LABELS),
-        xlabel="L1 distance of the end labels",
-        ylabel="share of samples",
-        xlim=(-0.05, 2.05),
-    )
-
-
-def _examples(record: Record) -> dict[str, tuple[LabelPath, float]]:
-    """Return the label path and the true scalar of the sample that figures show, for each network."""
-    rows = record.rows(Landscape)
-    shown = rows[rows["example"].eq(True)].set_index("stage")
-    return {
-        str(stage): (read(shown["logits"][stage], shown["ratios"][stage]), float(shown["truth"][stage]))
-        for stage in shown.index
-    }
-
-
 def figure_landscape(record: Record) -> Figure:
-    """Plot the variance loss of one sample against the scalar λ, as Figures 1 and 7 do; one row for each network.
+    """Plot the variance loss of one sample against the scalar λ, as Figures 1 and 7 do; one panel for each network.
 
-    Left: both signs of λ. Right: all minima with the sign of the true scalar.
+    The dots are the minima with the sign of the true scalar.
     """
-    cases = _examples(record)
-    figure, axes = figures.panels(len(cases), 2, height=2.4)
-    for row, (name, (path, truth)) in zip(axes, cases.items(), strict=True):
+    rows = record.rows(Landscape)
+    cases = rows[rows["example"].eq(True)].to_dict("records")
+    figure, axes = figures.grid(len(cases), 2)
+    for axis, case in zip(axes, cases, strict=True):
+        path, truth = read(case["logits"], case["ratios"]), case["truth"]
         side = find_minima(path, "smoothing", start=START_SCALED)[0].side(truth)
-        marks = np.abs(np.append(side.scalars, truth))
-        outward = np.geomspace(0.25, 1.5 * marks.max(), 900)
-        windows = {
-            f"{name}, both signs": np.concatenate([-outward[::-1], [np.nan], outward]),
-            f"{name}, sign of the true scalar": np.copysign(
-                np.geomspace(0.8 * marks.min(), marks.max() / 0.8, 1200), truth
-            ),
-        }
-        for axis, (title, scalars) in zip(row, windows.items(), strict=True):
-            losses = label_loss(path.labels(torch.from_numpy(scalars)[None]))[0]
-            axis.plot(scalars, losses.clamp(min=1e-18), color=figures.COLOURS[0])
-            minima = {"color": figures.COLOURS[1], "markersize": 5, "label": "minimum"}
-            axis.plot(side.scalars, side.losses.clamp(min=1e-18), "o", **minima)
-            figures.mark_truth(axis, truth)
-            axis.set(title=title, xlabel="λ", yscale="log")
-        row[0].set_ylabel("variance loss")
+        outward = np.geomspace(0.25, 1.5 * np.abs([*side.scalars, truth]).max(), 900)
+        scalars = np.concatenate([-outward[::-1], [np.nan], outward])
+        losses = label_loss(path.labels(torch.from_numpy(scalars)[None]))[0]
+        axis.plot(scalars, losses.clamp(min=1e-18), color=figures.COLOURS[0])
+        lowest = side.losses.clamp(min=1e-18)
+        axis.plot(side.scalars, lowest, "o", color=figures.COLOURS[1], markersize=5, label="minimum")
+        figures.mark_truth(axis, truth)
+        axis.set(title=case["stage"], xlabel="λ", ylabel="variance loss", yscale="log")
     figures.legend_below(figure, 2)
     return figure

@@ -12,8 +12,6 @@ STUDY = "cnn-reconstruction"
 CHOSEN = {
     "l2_steps": 2,
     "cosine_steps": 30,
-    "again": 2,
-    "again_restarts": 2,
     "whole": 2,
     "second_order_steps": 1,
     "second_order_starts": [{"stage": "untrained", "start": "random", "images": 1}],

@@ -16,7 +16,7 @@ CHOSEN = study.Parameters.at("smallest")
 
 
 def test_what_is_not_recovered_is_ambiguous_or_has_a_zero_gradient(record: Record) -> None:
-    frame = study._first(record).set_index("labels")
+    frame = record.rows(study.RandomNetwork).set_index("labels")
     assert (frame["silent"] == 0).all()
     assert frame["accuracy"].between(60, 100, inclusive="left").all(), "a certain network guesses some images rightly"
     assert (frame["accuracy"] + frame["ambiguous"] + frame["failed"] >= 100 - 1e-9).all()
