@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pandas as pd
@@ -15,15 +14,6 @@ from gradleak.show.drawn import drawn, lines, places
 DELTA = 1e-5
 
 
-def private_level(level: float) -> str:
-    """Return the ε of one release with a level of noise, to two digits: "4.4", "5,400" or "5e9"."""
-    epsilon = release_epsilon(level, delta=DELTA)
-    if math.isinf(epsilon):
-        return "∞"
-    shown = f"{epsilon:.2g}"
-    return f"{float(shown):,.0f}" if 100 <= epsilon < 1e6 else shown.replace("e+0", "e").replace("e+", "e")
-
-
 def draw_noise(rows: pd.DataFrame, column: str, **settings: Any) -> Figure:
     """Draw the mean of a column against the level of noise and its ε, a line for each value of the column "line".
 
@@ -33,6 +23,9 @@ def draw_noise(rows: pd.DataFrame, column: str, **settings: Any) -> Figure:
         settings: What else `drawn` takes.
     """
     curves = lines("noise", column, by="line", aside=0.05)
-    levels = places("noise", lambda level: f"{level:g}\nε {private_level(float(level))}")
+
+    def text(level: float) -> str:
+        return f"{level:g}\nε {release_epsilon(level, delta=DELTA):.2g}".replace("inf", "∞")
+
     xlabel = "noise, as a multiple of the clipping norm; below it the ε of one release"
-    return drawn(rows, curves, levels, height=3.4, xlabel=xlabel, ylim=(-0.03, 1.05), **settings)
+    return drawn(rows, curves, places("noise", text), height=3.4, xlabel=xlabel, ylim=(-0.03, 1.05), **settings)
