@@ -247,11 +247,9 @@ def figure_frontier(record: Record) -> Figure:
         panels=["measure", "network"],
         title=lambda _, network: network,
         across=rows["network"].nunique(),
-        height=2.7,
         legend=2,
         xlabel="cosine with the clean gradient",
         ylabel=lambda measure, _: measure,
-        ylim=(-0.08, 1.12),
         xlim=(-0.05, 1.08),
     )
 
@@ -276,7 +274,6 @@ def figure_updates(record: Record) -> Figure:
         panels="client",
         title=str,
         across=2,
-        height=2.6,
         legend=4,
         xlabel="training round, or noise multiplier",
         ylabel="found (mean, %)",

@@ -551,7 +551,6 @@ def figure_map(record: Record) -> Figure:
         select(rows, classes=classes).assign(scale=rows["known"].map({True: "scale known", False: "scale unknown"})),
         lines("spread", "unique", by=["dtype", "scale"], order=list(looks), looks=looks, linewidth=1.3, markersize=3),
         panels="labels",
-        height=3.3,
         legend=3,
         xscale="log",
         xlabel=f"deviation of the logits ({classes} classes)",
@@ -566,7 +565,6 @@ def figure_clipped(record: Record) -> Figure:
     return drawn(
         rows.assign(network=rows["row"].str.replace("/", "\n")),
         bars("network", "unique_right", by="dtype"),
-        height=3.2,
         legend=2,
         ylabel="labels recovered (%)",
     )

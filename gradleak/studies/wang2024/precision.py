@@ -88,9 +88,7 @@ class Network(Group):
 class Parameters(studies.Parameters):
     """Parameters of the page: the clients' precisions, networks, attacks and numbers of samples."""
 
-    precisions: list[Literal["float64", "float32", "tf32", "tf32-matmul", "bfloat16", "float16"]] = setting(
-        paper=list(PRECISIONS), min_length=1
-    )
+    precisions: list[str] = setting(paper=list(PRECISIONS), min_length=1)
     networks: list[Network] = setting(
         paper=[
             {"network": "lenet"},
@@ -459,7 +457,7 @@ def figure_digits(record: Record) -> Figure:
     labels = labels.assign(label_error=labels["label_error"].astype(float).clip(lower=1e-17))
     # A precision without a restored image leaves a gap.
     images = select(images.assign(psnr=images["psnr"].where(images["not_restored"] == 0)), size=1)
-    images = images.groupby(["attack", "precision", "batch"], sort=False, as_index=False)["psnr"].max()
+    best = images.groupby(["attack", "precision", "batch"], sort=False)["psnr"].max().reset_index()
     names = {attack: f"{network_in_words(network)}: {name}" for attack, (network, name) in RESTORING.items()}
     order = [ATTACKERS["not told"], ATTACKERS["told"]]
     of_attackers = lines("precision", "label_error", by="attacker", middle="median", order=order)
@@ -473,7 +471,7 @@ def figure_digits(record: Record) -> Figure:
     return arranged(
         [
             panel(labels, of_attackers, level(KNOWN, linewidth=1.0), _slanted, legend, **left),
-            panel(images, of_attacks, _slanted, legend, **right),
+            panel(best, of_attacks, _slanted, legend, **right),
         ],
         2,
         height=3.6,
