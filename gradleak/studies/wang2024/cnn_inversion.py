@@ -25,7 +25,7 @@ from gradleak.images import LBFGS, Adam, LevenbergMarquardt, match, polished, tr
 from gradleak.images.presets import MATCHING, preset
 from gradleak.show import figures
 from gradleak.show.aggregate import select
-from gradleak.show.drawn import DASHED, drawn, lines, scattered
+from gradleak.show.drawn import Mark, drawn, level, lines, scattered
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared import matched_runs
@@ -57,14 +57,8 @@ PUBLISHED = {"untrained": 25.9, "trained": 20.4}
 SAFE, SECOND, CLOSED, POLISHED = "L-BFGS, searched", "Levenberg-Marquardt", "closed form", "closed form, polished"
 ATTACKS = (*MATCHING, SAFE, SECOND, CLOSED, POLISHED)
 LEVELS = (20, 25, 30, 40, 60, 100)
-# The attacks on each image, with the precision of the gradient, by their names in the figure.
+# The published attack on each image of the closed form.
 MATCHED = "L2 matching"
-RESTORED = {
-    "L2\nmatching": (MATCHED, "float32"),
-    "closed form,\nfloat32": (CLOSED, "float32"),
-    "polished,\nfloat32": (POLISHED, "float32"),
-    "closed form,\nfloat64": (CLOSED, "float64"),
-}
 # The title of a panel, by the state of LeNet.
 LENET = "{} LeNet".format
 # Steps of attacks that run together: timed steps, and steps before the measurement.
@@ -101,8 +95,8 @@ class Parameters(studies.Parameters):
             matching = self.matching_steps if image < self.compared else 0
             yield Polish.of(self, stage=stage, image=image, matching=matching)
         for defense in self.defenses:
-            for level in DEFENSES[defense]:
-                yield DefendedImages.of(self, defense=defense, level=level, samples=self.defended)
+            for strength in DEFENSES[defense]:
+                yield DefendedImages.of(self, defense=defense, level=strength, samples=self.defended)
         for stage, attack in product(self.stages, ATTACKS):
             if attack not in (SECOND, POLISHED):
                 yield Race.of(self, attack=attack, stage=stage, samples=self.raced)
@@ -345,9 +339,9 @@ class Timer:
         for n, psnr in enumerate(best[-1].tolist()):
             row: Columns = {"what": "image", "image": n, "psnr": psnr, "seconds": seconds[-1]}
             rows.append(row | ({"lost": lost[n]} if lost else {}))
-        for level in LEVELS:
-            for n, place in enumerate((best < level).sum(dim=0).tolist()):
-                row = {"what": "level", "image": n, "psnr_to_reach": level, "reached": place < len(seconds)}
+        for least in LEVELS:
+            for n, place in enumerate((best < least).sum(dim=0).tolist()):
+                row = {"what": "level", "image": n, "psnr_to_reach": least, "reached": place < len(seconds)}
                 rows.append(row | {"seconds": seconds[place]} if row["reached"] else row)
         shown = sorted({*range(0, len(points), max(1, len(points) // POINTS)), len(points) - 1})
         means = [{"what": "curve", "seconds": seconds[place], "psnr": float(best[place].mean())} for place in shown]
@@ -421,15 +415,21 @@ def figure_images(record: Record) -> Figure:
 
 def figure_psnr(record: Record) -> Figure:
     """Plot the PSNR (dB) of every image by attack, one panel for each network; a line marks the paper's best PSNR."""
+    rows = _restored(record)
+    rows = rows.assign(
+        name=rows["attack"].str.replace(", ", ",\n") + ",\n" + rows["dtype"],
+        psnr=rows["psnr"].astype(float).clip(lower=0),
+        best=rows["stage"].map(PUBLISHED),
+    )
+    best = level("best", "the paper's best, by matching")
+    return drawn(rows, _swarms("name"), best, panels="stage", title=LENET, height=3.2, legend=1, ylabel="PSNR (dB)")
 
-    def swarms(axis: Axes, rows: pd.DataFrame) -> None:
-        groups = {name: select(rows, attack=attack, dtype=dtype) for name, (attack, dtype) in RESTORED.items()}
-        figures.swarms(axis, {name: group["psnr"].astype(float).clip(lower=0) for name, group in groups.items()})
-        best = PUBLISHED[rows["stage"].iloc[0]]
-        axis.axhline(best, color=figures.TRUTH, linestyle=DASHED, linewidth=1.2)
-        axis.text(3.45, best + 5, "the paper's best (matching)", ha="right", fontsize=9, color=figures.TRUTH)
 
-    return drawn(_restored(record), swarms, panels="stage", title=LENET, height=3.2, ylabel="PSNR (dB)")
+def _swarms(by: str) -> Mark:
+    """Draw the PSNR of every image, one swarm for each value of a column."""
+    return lambda axis, rows: figures.swarms(
+        axis, {str(name): own["psnr"] for name, own in rows.groupby(by, sort=False)}
+    )
 
 
 def figure_race(record: Record) -> Figure:
@@ -455,12 +455,8 @@ def figure_race(record: Record) -> Figure:
 
 def figure_batches(record: Record) -> Figure:
     """Plot the PSNR (dB) of every image that matching restores against the number of samples in the gradient."""
-
-    def sizes(axis: Axes, rows: pd.DataFrame) -> None:
-        figures.swarms(axis, {f"{size:.0f}": group["psnr"] for size, group in rows.groupby("size")})
-
-    rows = select(record.rows(Batches), what="image")
-    return drawn(rows, sizes, height=2.8, xlabel="samples in one averaged gradient", ylabel="PSNR (dB)")
+    rows = select(record.rows(Batches), what="image").astype({"size": int})
+    return drawn(rows, _swarms("size"), xlabel="samples in one averaged gradient", ylabel="PSNR (dB)")
 
 
 def leaks(record: Record) -> Leaks:
