@@ -440,7 +440,7 @@ def figure_race(record: Record) -> Figure:
     """
     rows = select(record.rows(Race), what="curve")
     return drawn(
-        rows[rows["skip"].fillna(0) == 0],
+        rows[rows.assign(skip=rows.get("skip"))["skip"].astype(float).fillna(0) == 0],
         lines("seconds", "psnr", by="attack", order=ATTACKS[:-2], looks={SECOND: {"linestyle": ":"}}, marker=""),
         scattered("seconds", "psnr", "attack", order=ATTACKS[-2:], color=figures.TRUTH, markersize=7),
         panels="stage",
