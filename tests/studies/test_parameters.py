@@ -76,13 +76,6 @@ WRONG = [
     ),
     ("batches", "cells", '[{"network": "lenet5", "size": 3, "stage": "trained"}]', "no training recipe for"),
     ("batches", "cells", '[{"network": "layer", "size": 3}]', "3 samples need as many classes; got 0"),
-    (
-        "batches",
-        "joint_cells",
-        '[{"network": "layer", "size": 4, "classes": 8, "labels": "mixup", "known": false}]',
-        "mixed labels need the two classes of every sample",
-    ),
-    ("batches", "shown", "5", "'shown' must be one of the sizes; got 5"),
     ("llg-attack", "sizes", "0", "greater than 0"),
     ("llg-attack", "datasets", "digts", "unknown dataset 'digts': did you mean 'digits'"),
     ("label-accuracy", "network", "alexnet", "cannot be shown 'photos': 'alexnet' needs images of at least 63 pixels"),

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from gradleak import defenses
 from gradleak.errors import unknown
 from gradleak.images import Inversion
-from gradleak.leak import Defense, Gradients, Leak
+from gradleak.leak import Defense, Leak
 from gradleak.runs.forms import Form
 from gradleak.show.drawn import drawn, named_lines, scattered
 from gradleak.studies import Columns, Experiment
@@ -48,11 +48,6 @@ class Defended(Form):
         named(self.words, self.defense, self.level, torch.Generator())
 
 
-def sent_behind(defense: str, level: float, clean: Gradients, seed: int) -> Gradients:
-    """Return a gradient after a defence of wang2024's pages was applied to it."""
-    return named(WORDS, defense, level, torch.Generator().manual_seed(seed))(clean)
-
-
 class BehindDefence(Experiment):
     """Gradients that are sent through one defence; `defense` and `level` are named as on wang2024's pages."""
 
@@ -74,7 +69,8 @@ class BehindDefence(Experiment):
         Yields:
             For each attacker, the columns that describe the attack, and its result.
         """
-        leak = replace(clean, gradients=sent_behind(self.defense, self.level, clean.gradients, seed))
+        defense = named(WORDS, self.defense, self.level, torch.Generator().manual_seed(seed))
+        leak = replace(clean, gradients=defense(clean.gradients))
         utility = defenses.utility(clean.gradients, leak.gradients)
         for attacker, expected in (("unaware", 0.0), ("aware", noise)):
             found = invert(leak, noise=expected)

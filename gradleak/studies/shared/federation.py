@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +23,7 @@ def digit_network(seed: int) -> nn.Sequential:
         return nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
 
 
-@dataclass(frozen=True)
-class Update:
+class Update(NamedTuple):
     """A client's update in one round as the server sees it, and the private batch that caused it."""
 
     leak: Leak
@@ -32,32 +31,23 @@ class Update:
     targets: Tensor
 
 
-@dataclass
 class Federation:
-    """A server and its clients.
+    """A server's `model`, its clients, and digits on which the model is tested.
 
-    Attributes:
-        model: The server's model.
-        shares: The samples, inputs and labels, from which each client draws its batches.
-        test: Digits on which the model is tested.
-        generator: The source of the clients' random batches.
+    Args:
+        clients: The number of clients, to whom the training digits are dealt out in turn.
+        dtype: The precision of the training.
+        seed: The seed of the model and of the clients' random batches.
+        device: The device of the training.
     """
 
-    model: nn.Module
-    shares: list[tuple[Tensor, Tensor]]
-    test: tuple[Tensor, Tensor]
-    generator: torch.Generator
-
-    @classmethod
-    def of(cls, clients: int, dtype: torch.dtype, seed: int, device: str) -> Federation:
-        """Return a federation before its first round; the training digits are dealt out to the clients in turn."""
+    def __init__(self, clients: int, dtype: torch.dtype, seed: int, device: str) -> None:
         train, test = data.load("digits", "train"), data.load("digits", "test")
-        shares = [
-            (train.images[place::clients].to(device, dtype), train.labels[place::clients].to(device))
-            for place in range(clients)
-        ]
-        tested = test.images.to(device, dtype), test.labels.to(device)
-        return cls(digit_network(seed).to(device, dtype), shares, tested, torch.Generator().manual_seed(seed))
+        self.model = digit_network(seed).to(device, dtype)
+        self.generator = torch.Generator().manual_seed(seed)
+        images, labels = train.images.to(device, dtype), train.labels.to(device)
+        self.shares = [(images[place::clients], labels[place::clients]) for place in range(clients)]
+        self.test = test.images.to(device, dtype), test.labels.to(device)
 
     def round(self) -> list[Update]:
         """Let every client take one step of gradient descent, average their weights, and return all updates."""
@@ -65,7 +55,11 @@ class Federation:
         sent, states = [], []
         for inputs, targets in self.shares:
             chosen = torch.randperm(len(inputs), generator=self.generator)[:SIZE]
-            after = stepped(self.model, inputs[chosen], targets[chosen])
+            client = copy.deepcopy(self.model)
+            optimiser = torch.optim.SGD(client.parameters(), lr=RATE)
+            F.cross_entropy(client(inputs[chosen]), targets[chosen]).backward()
+            optimiser.step()
+            after = {name: value.detach() for name, value in client.state_dict().items()}
             leak = Leak.from_update(
                 self.model, before, after, rate=RATE, batch_size=len(chosen), input_shape=tuple(inputs.shape[1:])
             )
@@ -78,12 +72,3 @@ class Federation:
         """Return the share of test digits that the server's model classifies correctly."""
         with torch.no_grad():
             return float((self.model(self.test[0]).argmax(dim=1) == self.test[1]).double().mean())
-
-
-def stepped(model: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Return a client's weights after one step of gradient descent on a batch."""
-    client = copy.deepcopy(model)
-    optimiser = torch.optim.SGD(client.parameters(), lr=RATE)
-    F.cross_entropy(client(inputs), targets).backward()
-    optimiser.step()
-    return {name: value.detach() for name, value in client.state_dict().items()}

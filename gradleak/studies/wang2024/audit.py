@@ -13,12 +13,12 @@ from typing import Annotated, Any, ClassVar
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field, NonNegativeFloat, PositiveInt, ValidationInfo, field_validator
+from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
 
-from gradleak import auditing, claims, data, defenses, models, studies
+from gradleak import auditing, claims, data, defenses, studies
 from gradleak.auditing import loading
-from gradleak.errors import GradleakError, MissingData, unknown
+from gradleak.errors import MissingData
 from gradleak.leak import Leak
 from gradleak.show.drawn import crossed, drawn, lines, places, scattered
 from gradleak.show.summary import Summary
@@ -62,19 +62,6 @@ class Parameters(studies.Parameters):
         """Return the networks that are given by name, and the images that they see."""
         own = [name for name in self.model if ":" not in name]
         return [Sees(name, self.data, channels=3, side=32, classes=10) for name in own]
-
-    @field_validator("model", "defenses")
-    @classmethod
-    def _known(cls, names: list[str], info: ValidationInfo) -> list[str]:
-        try:
-            for name in names:
-                if info.field_name == "defenses":
-                    defenses.named(name, generator=torch.Generator())
-                elif ":" not in name and name not in models.names():
-                    raise unknown("network", name, models.names())
-        except GradleakError as error:
-            raise ValueError(str(error)) from error
-        return names
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield the audits of single batches, then federations in both precisions, then clients of DP-SGD."""
@@ -144,7 +131,7 @@ class AuditedFederation(Experiment):
 
     def run(self) -> Iterator[Columns]:
         """Train the federation, and audit the updates of its clients."""
-        federation = Federation.of(self.clients, getattr(torch, self.precision), self.seed, self.device)
+        federation = Federation(self.clients, getattr(torch, self.precision), self.seed, self.device)
         for number in range(1, max(self.rounds) + 1):
             sent = federation.round()
             if number not in self.rounds:
@@ -250,31 +237,18 @@ def figure_frontier(record: Record) -> Figure:
     shown = {"labels_found": "share of labels found", "image-ssim": "SSIM of the best image"}
     rows = worst(record).rename(columns=shown)
     rows["batch"] = rows["batch_size"].map(lambda size: counted(size, "sample"))
-    names = list(rows["defence"].unique())
-    # Hollow markers of different sizes show points in the same place.
-    looks = {
-        name: look | {"markersize": max(4.0, 12 - 2.4 * names.index(name.rpartition(", ")[0]))}
-        for name, look in crossed(names, rows["batch"].unique()).items()
-    }
+    names, sizes = rows["defence"].unique(), rows["batch"].unique()
+    # Defences of one batch size follow each other, so that their hollow markers have different sizes.
+    order, looks = [f"{name}, {size}" for size in sizes for name in names], crossed(names, sizes)
     return drawn(
         rows.melt(["network", "defence", "batch", "cosine"], list(shown.values()), "measure", "success"),
-        scattered(
-            "cosine",
-            "success",
-            by=["defence", "batch"],
-            order=list(looks),
-            looks=looks,
-            fillstyle="none",
-            markeredgewidth=1.6,
-        ),
+        scattered("cosine", "success", ["defence", "batch"], order=order, looks=looks, fillstyle="none"),
         panels=["measure", "network"],
         title=lambda _, network: network,
         across=rows["network"].nunique(),
-        height=2.7,
         legend=2,
         xlabel="cosine with the clean gradient",
         ylabel=lambda measure, _: measure,
-        ylim=(-0.08, 1.12),
         xlim=(-0.05, 1.08),
     )
 
@@ -299,7 +273,6 @@ def figure_updates(record: Record) -> Figure:
         panels="client",
         title=str,
         across=2,
-        height=2.6,
         legend=4,
         xlabel="training round, or noise multiplier",
         ylabel="found (mean, %)",

@@ -7,18 +7,16 @@ a fully connected network.
 from __future__ import annotations
 
 import math
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from time import perf_counter as clock
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from gradleak import claims, data, defenses, metrics, models, studies
@@ -30,22 +28,21 @@ from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.leak import Leak, observe, observe_heads
 from gradleak.show import figures
 from gradleak.show.aggregate import select
-from gradleak.show.drawn import bound, crossed, drawn, lines, look_of, scattered
+from gradleak.show.drawn import bound, drawn, lines
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import AttackedNetwork, built
-from gradleak.studies.shared.behind import draw_defended
-from gradleak.studies.shared.defended import WORDS, BehindDefence, Defence, sent_behind
+from gradleak.studies.shared.defended import WORDS, BehindDefence, Defence
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, share_of, written
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
+from gradleak.studies.shared.transcript_errors import timed
 from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
 PLACE = "Beyond sections 3 and 4.2"
 Labels = Literal["smoothing", "mixup", "onehot"]
-Found = TypeVar("Found")
 # The name of random layers in place of a network's, and the number of their features.
 LAYER, FEATURES = "layer", 256
 # The largest label error (L1) and relative feature error of a batch that counts as recovered: where each sample is
@@ -57,8 +54,9 @@ LARGEST, FEWEST = 8, 4
 MANY, FEW = 40, 3
 ALONE, TOGETHER = "one by one", "together"
 CLOSED_FORM, BIAS_ATTACK = "closed form", "bias attack"
-# The side of the images that are restored (pixels).
-SIDE = 64
+# The side of the images that are restored (pixels), and the batch size of the pictures and of defended batches: the
+# nearest to this.
+SIDE, SHOWN = 64, 16
 # The batches whose numbers the book's first table states.
 STATED: dict[str, Any] = {"network": "resnet18", "classes": 1000, "size": 32, "repeated": False}
 DEFENSES: dict[str, tuple[float, ...]] = {
@@ -94,12 +92,6 @@ class JointCell(Cell):
     """A network and its batches, and whether the attacker knows how often each class occurs."""
 
     known: bool = True
-
-    def check(self) -> None:
-        """Raise an error if labels are mixed and the attacker does not know the classes."""
-        super().check()
-        if self.labels == "mixup" and not self.known:
-            raise InputError("mixed labels need the two classes of every sample, so 'known' must be true")
 
 
 def _cells(network: str, classes: int, sizes: Iterable[int], **others: Any) -> list[Columns]:
@@ -154,7 +146,6 @@ class Parameters(studies.Parameters):
     )
     sizes: list[int] = setting(paper=[1, 2, 4, 8, 16, 24, 32, 40, 44, 48])
     classes: int = setting(paper=100, ge=4, le=10_000)
-    shown: int = setting(paper=16, ge=1, le=256)
     defenses: list[Defence] = setting(paper=list(DEFENSES), min_length=1)
     image_dataset: str = setting(paper="flowers17")
 
@@ -163,12 +154,6 @@ class Parameters(studies.Parameters):
         networks = [one for one in (*self.cells, *self.joint_cells) if one.network != LAYER]
         seen = [AttackedNetwork(dataset=self.dataset, network=one.network, stage=one.stage).sees for one in networks]
         return [*seen, Sees("fcn4", self.image_dataset, size=SIDE, channels=3)]
-
-    @model_validator(mode="after")
-    def _shown_is_one_of_the_sizes(self) -> Self:
-        if self.shown not in self.sizes:
-            raise ValueError(f"'shown' must be one of the sizes; got {self.shown} and {self.sizes}")
-        return self
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield the batches searched one by one, the first of these with noise, those searched together, and images."""
@@ -185,12 +170,13 @@ class Parameters(studies.Parameters):
                 batches = self.repeats if cell.size <= MANY else min(self.repeats, FEW)
                 starts = max(FEWEST, round(self.starts * min(1.0, (LARGEST / cell.size) ** 3)))
                 yield Together.of(self, **self._batches_of(cell), dtype=dtype, batches=batches, starts=starts)
+        shown = min(self.sizes, key=lambda size: abs(size - SHOWN))
         for size, dtype in product(self.sizes, self.precisions):
-            yield Inverted.of(self, size=size, dtype=dtype, shown=size == self.shown, dataset=self.image_dataset)
+            yield Inverted.of(self, size=size, dtype=dtype, shown=size == shown, dataset=self.image_dataset)
         for defense in self.defenses:
             for level in DEFENSES[defense]:
                 behind = {"defense": defense, "level": level}
-                yield DefendedBatch.of(self, size=self.shown, dataset=self.image_dataset, **behind)
+                yield DefendedBatch.of(self, size=shown, dataset=self.image_dataset, **behind)
 
     def _batches_of(self, cell: Cell) -> Columns:
         """Return the inputs of an experiment on the batches of a network or of random layers."""
@@ -271,13 +257,6 @@ class Batches(Experiment):
         return attacked_networks.network(self._attacked, self.labels, private, self.seed, self.device)[0]
 
 
-def _timed(attack: Callable[..., Found], *inputs: Any, **settings: Any) -> tuple[Found, float]:
-    """Return the result of an attack, and the elapsed time (s)."""
-    started = time.perf_counter()
-    found = attack(*inputs, **settings)
-    return found, time.perf_counter() - started
-
-
 class OneByOne(Batches):
     """Find the samples of every batch one by one; `noise` is the standard deviation of noise on the gradient."""
 
@@ -294,7 +273,7 @@ class OneByOne(Batches):
                 utility = defenses.utility({"head": clean}, {"head": gradient})
             settings: dict[str, Any] = {"batch_size": self.size, "prior": self.labels, "seed": self.seed + number}
             for attacker, noise in attackers.items():
-                found, seconds = _timed(recover_batch, gradient, weight, noise=noise, **settings)
+                found, seconds = timed(recover_batch, gradient, weight, clock=clock, noise=noise, **settings)
                 about: Columns = {"batch": number, "attacker": attacker, "seconds": seconds, "utility": utility}
                 yield about | judge(found, features, labels)
 
@@ -312,7 +291,7 @@ class Together(Batches):
             classes = labels.topk(2, dim=1).indices if self.labels == "mixup" else labels.argmax(dim=1)
             settings: dict[str, Any] = {"classes": classes} if self.known else {"batch_size": self.size}
             settings |= {"prior": self.labels, "starts": self.starts, "seed": self.seed}
-            found, seconds = _timed(recover_jointly, gradient, weight, **settings)
+            found, seconds = timed(recover_jointly, gradient, weight, clock=clock, **settings)
             errors = largest_errors(found, features, labels)
             right = _within(errors, *NEAR_TOGETHER)
             wrong = found.status == "found" and not right
@@ -384,12 +363,12 @@ class Inverted(OnImages):
         model, biased = self.client(self.dtype), self.client(self.dtype, bias=True)
         for number in range(self.repeats):
             images, labels = self.batch(number)
-            found, seconds = _timed(trace_fully_connected, _leak(model, images, labels))
+            found, seconds = timed(trace_fully_connected, _leak(model, images, labels), clock=clock)
             restored = _pixels(found.inputs, images)
             about: Columns = {"batch": number, "attack": CLOSED_FORM, "seconds": seconds, "status": found.status}
             about |= {"reason": found.reason, "certified": found.status == "exact"}
             yield nearness(restored, images) | about
-            found_by_units, seconds = _timed(bias_attack, _leak(biased, images, labels))
+            found_by_units, seconds = timed(bias_attack, _leak(biased, images, labels), clock=clock)
             units = _pixels(nearest(found_by_units, data.normalise(images).flatten(1)), images)
             about = {"batch": number, "attack": BIAS_ATTACK, "seconds": seconds, "status": "best unit"}
             yield nearness(units, images) | about
@@ -405,11 +384,7 @@ class DefendedBatch(OnImages, BehindDefence):
         """Defend the batch, and invert it as both attackers."""
         images, labels = self.batch()
         clean = _leak(self.client(), images, labels)
-        sent = replace(clean, gradients=sent_behind(self.defense, self.level, clean.gradients, self.seed))
-        utility = defenses.utility(clean.gradients, sent.gradients)
-        for attacker, noise in (("unaware", 0.0), ("aware", None)):
-            found = trace_fully_connected(sent, noise=noise)
-            about: Columns = {"attacker": attacker, "status": found.status, "utility": utility}
+        for about, found in self.inversions(clean, self.seed, trace_fully_connected, noise=None):
             yield nearness(_pixels(found.inputs, images), images) | about
 
 
@@ -481,84 +456,31 @@ def summary(record: Record) -> Summary:
 
 
 def figure_limits(record: Record) -> Figure:
-    """Plot the share of batches recovered against the batch size, for smoothed labels and distinct classes.
+    """Plot the share of batches recovered against B / (C − 2), for smoothed labels and distinct classes.
 
     Left: networks, whose samples are found one by one. Right: random layers, whose samples are found together. Vertical
-    lines mark the batch sizes (C − 2) / 2 and C − 2, beyond which the equations of these searches no longer suffice.
+    lines mark 1/2 and 1, the batch sizes beyond which the equations of these two searches no longer suffice.
     """
     rows = select(searched(record), stage="untrained", labels="smoothing", repeated=False, noise=0.0)
-    rows = rows[rows["classes"] > 0].assign(percent=100.0 * rows["whole"].astype(float))
-    alone, together = select(rows, search=ALONE), select(rows, search=TOGETHER, network=LAYER)
-    # The number of classes with the most batch sizes.
-    many = max(together["classes"], key=list(together["classes"]).count, default=0)
-    networks = alone["network"] + alone["classes"].map(", C = {}".format)
-    alone = alone.assign(line=networks + ", " + alone["dtype"])
-    together = select(together, classes=many)
-    together = together.assign(line=together["known"].map({True: "classes known", False: "classes unknown"}))
-    looks = crossed(networks.unique(), alone["dtype"].unique())
-    looks |= {name: look_of(number) for number, name in enumerate(together["line"].unique(), start=3)}
-
-    def ends(axis: Axes, rows: pd.DataFrame) -> None:
-        for classes in sorted(set(rows["classes"])):
-            for at, words in (((classes - 2) / 2, "(C − 2) / 2"), (classes - 2, "C − 2")):
-                if at <= 1.6 * rows["size"].max():
-                    bound(at, f"{words}, C = {classes} ", 106, ha="right")(axis, rows)
-
-    titles = {ALONE: "one by one, untrained networks", TOGETHER: f"together, random layers, C = {many}"}
+    rows = rows[rows["classes"] > 0]
+    groups = rows["known"].map({True: "classes known", False: "classes unknown"})
+    groups = groups.fillna(rows["network"] + ", " + rows["dtype"])
+    share = rows["size"] / (rows["classes"] - 2)
+    titles = {ALONE: "one by one, untrained networks", TOGETHER: "together, random layers"}
     return drawn(
-        pd.concat([alone, together]),
-        lines("size", "percent", by="line", looks=looks),
-        ends,
+        rows.assign(line=groups, share=share, percent=100.0 * rows["whole"].astype(float)),
+        lines("share", "percent", by="line", order=list(groups.unique())),
+        bound(0.5),
+        bound(1.0),
         panels="search",
         title=titles.__getitem__,
         across=2,
-        height=3.4,
         legend=3,
-        xlabel="batch size B (samples)",
+        xlabel="batch size B / (C − 2)",
         ylabel="batches recovered (%)",
         xlim=(0, None),
-        ylim=(-4, 114),
+        ylim=(-4, 104),
     )
-
-
-def figure_certificate(record: Record) -> Figure:
-    """Plot the largest label error of each batch against the error that the attack claims."""
-    rows = record.rows(OneByOne)
-    return drawn(
-        rows[rows["noise"].eq(0) & rows["labels"].ne("onehot") & rows["largest_error"].notna()],
-        scattered("claimed", "largest_error", by=["dtype", "status"], markersize=4),
-        lines("claimed", "claimed", label=lambda: "claimed = actual", color=figures.TRUTH, marker=""),
-        height=3.4,
-        legend=4,
-        xscale="log",
-        yscale="log",
-        xlabel="claimed label error (L1)",
-        ylabel="largest label error (L1)",
-    )
-
-
-def noise_in_words(record: Record) -> str:
-    """Return in a sentence how many batches are recovered from gradients with noise of known strength."""
-    rows = select(record.rows(OneByOne), attacker="aware")
-    noisy = rows.groupby("noise")["whole"].mean()
-    shares = ", ".join(f"{share:.0%} at {noise:g}" for noise, share in noisy.items()) or "not run"
-    sizes, classes = (
-        " or ".join(f"{value:.0f}" for value in sorted(rows[name].unique())) for name in ("size", "classes")
-    )
-    return (
-        f"Batches of {sizes} samples in {classes} classes that are recovered behind noise, by its standard deviation, "
-        f"which the attacker knows: {shares}."
-    )
-
-
-def figure_defended(record: Record) -> Figure:
-    """Plot the mean PSNR (dB) of a batch behind each defence, one mark for each attacker."""
-    rows = record.rows(DefendedBatch)
-    return draw_defended(rows.assign(defence=[*map(defenses.shown, _defenses(rows))]), "psnr", height=2.8)
-
-
-def _defenses(rows: pd.DataFrame) -> list[str]:
-    return written(rows["defense"], rows["level"], WORDS)
 
 
 def figure_batch(record: Record) -> Figure:
@@ -581,7 +503,6 @@ def figure_images(record: Record) -> Figure:
         rows,
         lines("size", "psnr", by=["attack", "dtype"], band="range"),
         bound((record.stated(Parameters).classes - 2) / 2, label="B = (C − 2) / 2"),
-        height=3.4,
         legend=4,
         xlabel="batch size B (images)",
         ylabel=f"mean {COLUMNS['psnr'].head}",
@@ -645,5 +566,5 @@ def outcomes(record: Record) -> list[Outcome]:
     return found + collected(
         record, behind, "images", mean, cosine=behind["utility"],
         attack="closed form, " + behind["attacker"].map(KNOWLEDGE), network="fcn4", data=behind["dataset"],
-        batch=behind["size"], defense=_defenses(behind),
+        batch=behind["size"], defense=written(behind["defense"], behind["level"], WORDS),
     )  # fmt: skip

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from statistics import median
 from typing import Annotated, Any, ClassVar, Literal
 
 import pandas as pd
@@ -21,25 +20,21 @@ from pydantic import AfterValidator, Field
 from scipy.stats import binomtest
 from torch import Tensor
 
-from gradleak import augment, claims, data, metrics, models, studies
+from gradleak import claims, data, metrics, studies
 from gradleak.hunting import BROKEN, FAMILIES, OUTCOMES
 from gradleak.hunting.families import Draw
 from gradleak.hunting.running import block, pairs
-from gradleak.images import trace_convolutional, trace_fully_connected
-from gradleak.images.inversion.again import observed_again
 from gradleak.labels import PRIORS, SoftLabels, recover_batch, recover_soft_labels
 from gradleak.labels.priors import KNOWN
-from gradleak.leak import HeadLeaks, observe
-from gradleak.models.language import batch_of, build_language_model
-from gradleak.sequences import read_sentences
+from gradleak.leak import HeadLeaks
 from gradleak.show.aggregate import NOTHING, aggregate, cells, select, total
-from gradleak.show.drawn import Mark, bars, crossed, drawn, lines, stacked
+from gradleak.show.drawn import bars, crossed, drawn, lines, stacked
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared import attacked_networks, samples
 from gradleak.studies.shared.attacked_networks import AttackedNetwork, NamedNetwork
 from gradleak.studies.shared.groups import listed
-from gradleak.studies.shared.outcomes import Outcome, average_of, collected
+from gradleak.studies.shared.outcomes import average_of, collected
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples, random_layer, soft_labels
 from gradleak.studies.shared.searched import percentage, statuses
 from gradleak.studies.shared.transcript_errors import timed
@@ -64,20 +59,9 @@ COUNTS: dict[str, str] = dict(
     zip(OUTCOMES, ("right_count", "wrong", "with_truth", "without_truth", "failed_count", "refused"), strict=True)
 )
 COLOURS = ("#3b7a57", "#b3261e", "#8fb8de", "#f0c05a", "#c9cdd2", "#e6e8ea")
-# The attacks whose final check is timed.
-CHECKED = ("fully connected, one image", "fully connected, 8 images", "convolutions, one image", "sentences, 4 of them")
 DTYPES = {"float16": torch.float16} | samples.DTYPES
 # Features of a random layer.
 FEATURES = 64
-MIXED = "mixed labels taken for smoothed"
-# Violations of the attacker's assumptions, which are smoothed labels, gradient scale 1 and one sample per gradient: the
-# kind of the client's labels, the scale of its gradient, and whether a gradient is the mean of two samples' gradients.
-VIOLATED = {
-    "rescaled by 0.9": ("smoothing", 0.9, False),
-    "rescaled by 0.25": ("smoothing", 0.25, False),
-    MIXED: ("mixup", 1.0, False),
-    "two samples taken for one": ("smoothing", 1.0, True),
-}
 # The column that counts each result of a difficult case; a case is unusable if its gradient is zero or not finite.
 RESULTS = {"unique": "unique_count", "ambiguous": "ambiguous_count", "failed": "failed_count", "unusable": "unusable"}
 ONE, BATCH = "one sample", "a batch"
@@ -111,7 +95,6 @@ class Parameters(studies.Parameters):
     peelings: int = setting(paper=60, ge=1, le=100_000)
     updates: int = setting(paper=200, ge=1, le=100_000)
     sequences: int = setting(paper=100, ge=1, le=100_000)
-    repeats: int = setting(paper=20, ge=1, le=1000)
     samples: int = setting(paper=100, ge=2, le=100_000)
     classes: list[Classes] = setting(paper=[3, 4, 5, 10, 30])
     proved: list[Classes] = setting(paper=[3, 4, 10, 30, 100], smallest=[3, 10])
@@ -137,22 +120,17 @@ class Parameters(studies.Parameters):
         return [network.sees for network in self.clipped]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield the hunt, first with all assumptions kept; time measurements; random layers; and clipped networks."""
+        """Yield the hunt, first with all assumptions kept; random layers; difficult cases; and clipped networks."""
         for family, broken in sorted(pairs(), key=lambda pair: pair[1] != "none"):
             wanted = getattr(self, SEEDS.get(family, family)) if broken in self.broken else 0
             wanted *= self.kept if broken == "none" else 1
             for first in range(0, wanted, AT_ONCE):
                 seeds = min(AT_ONCE, wanted - first)
                 yield Hunt.of(self, family=family, broken=broken, first=first, seeds=seeds)
-        for attack in CHECKED:
-            yield CheckCost.of(self, attack=attack)
         for kind, numbers in ((Mapped, self.classes), (Proved, self.proved)):
             for labels, dtype, classes in product(LABELS, DTYPES, numbers):
                 if PRIORS[labels].equations(classes) > 0:
                     yield kind.of(self, labels=labels, dtype=dtype, classes=classes)
-        for what, classes in product(VIOLATED, self.classes):
-            if what != MIXED or classes > 3:
-                yield Broken.of(self, what=what, classes=classes)
         for first in range(0, self.cases, CASES_AT_ONCE):
             yield Trouble.of(self, first=first, count=min(CASES_AT_ONCE, self.cases - first))
         for network, labels in product(self.clipped, LABELS):
@@ -193,42 +171,6 @@ class Hunt(OnCPU):
         return [{"cases": cases, **counts, "right_share": right_share, "examples": examples}]
 
 
-class CheckCost(OnCPU):
-    """Measure the time of an attack and of the final check of its answer."""
-
-    part: ClassVar[str] = "cost"
-    dataset: ClassVar[str] = "photos"
-    attack: str
-    repeats: int
-
-    def run(self) -> list[Columns]:
-        """Run the attack and its check once to warm up, then measure both."""
-        attack, check = _attack(self.attack, self.seed)
-        check(attack())
-        times = []
-        for _ in range(self.repeats):
-            found, whole = timed(attack)
-            times.append((whole, timed(check, found)[1]))
-        whole, last = (median(own) for own in zip(*times, strict=True))
-        return [{"seconds": whole, "check_seconds": last, "share_seconds": 100 * last / whole}]
-
-
-def _attack(attack: str, seed: int) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Return a function that runs an attack, and a function that checks its answer."""
-    if attack.startswith("sentences"):
-        model = build_language_model("lstm", pieces=2000, width=128, seed=seed)
-        sentences = torch.randint(3, 2000, (4, 8), generator=torch.Generator().manual_seed(seed)).tolist()
-        leak = observe(model, *batch_of(sentences))
-        return lambda: read_sentences(leak), lambda found: observe(model, *batch_of(found.all()))
-    size, name = (8 if "8" in attack else 1), "lenet" if "convolutions" in attack else "fcn4"
-    images = data.normalise(data.load(CheckCost.dataset, "test").images[:size])
-    model = models.build(name, classes=40, image_size=images.shape[-1], seed=seed)
-    leak = observe(model, images, augment.smooth(torch.arange(size), 40, torch.full((size,), 0.2)))
-    invert = trace_convolutional if name == "lenet" else trace_fully_connected
-    again = torch.no_grad()(observed_again)
-    return lambda: invert(leak), lambda found: again(leak, found.inputs, found.labels)
-
-
 def judged(found: SoftLabels, targets: Tensor) -> Columns:
     """Return the share of each status, and compare unique labels and candidates with the true labels (N, C)."""
     wrong = metrics.label_error(found.labels.cpu(), targets).gt(KNOWN) & found.where("unique").cpu()
@@ -248,26 +190,24 @@ def judged(found: SoftLabels, targets: Tensor) -> Columns:
 class RandomLayers(Experiment):
     """Random layers behind a ReLU with one number of classes and several standard deviations of the logits."""
 
+    labels: str
+    dtype: str
     classes: int
     samples: int
     spreads: list[float]
 
-    def sent(self, labels: str, dtype: str) -> Iterator[tuple[float, Tensor, Tensor, Tensor]]:
+    def sent(self) -> Iterator[tuple[float, Tensor, Tensor, Tensor]]:
         """Yield the gradients of single samples for each standard deviation, with all arithmetic in `dtype`.
-
-        Args:
-            labels: The kind of label.
-            dtype: The name of the precision.
 
         Yields:
             The standard deviation, gradients (N, C, I) and weight (C, I) on the device, and labels (N, C) on the CPU.
         """
-        kind = DTYPES[dtype]
+        kind = DTYPES[self.dtype]
         for spread in self.spreads:
             generator = torch.Generator().manual_seed(self.seed)
             weight, hidden = random_layer(self.classes, FEATURES, self.samples, spread, generator)
             first = torch.randint(self.classes, (self.samples,), generator=generator)
-            targets = soft_labels(labels, first, self.classes, generator).to(kind)
+            targets = soft_labels(self.labels, first, self.classes, generator).to(kind)
             weight, hidden = weight.to(kind), hidden.to(kind)
             errors = (hidden @ weight.T).softmax(dim=1) - targets
             gradients = errors.unsqueeze(2) * hidden.unsqueeze(1)
@@ -278,12 +218,10 @@ class Mapped(RandomLayers):
     """Recover labels from the gradients of random layers."""
 
     part: ClassVar[str] = "map"
-    labels: str
-    dtype: str
 
     def run(self) -> Iterator[Columns]:
         """Recover labels at every spread of the logits, with the gradient scale known and unknown."""
-        for spread, gradients, weight, targets in self.sent(self.labels, self.dtype):
+        for spread, gradients, weight, targets in self.sent():
             for known in (True, False):
                 found = recover_soft_labels(gradients, weight, prior=self.labels, scale=1.0 if known else None)
                 yield judged(found, targets) | {"spread": spread, "known": known}
@@ -293,12 +231,10 @@ class Proved(RandomLayers):
     """Prove that no other label explains a gradient, and compare the time with that of the search."""
 
     part: ClassVar[str] = "proof"
-    labels: str
-    dtype: str
 
     def run(self) -> Iterator[Columns]:
         """Recover labels at every spread of the logits, without a proof and with one."""
-        for spread, gradients, weight, targets in self.sent(self.labels, self.dtype):
+        for spread, gradients, weight, targets in self.sent():
             searched, fast = timed(recover_soft_labels, gradients, weight, prior=self.labels)
             proved, slow = timed(recover_soft_labels, gradients, weight, prior=self.labels, certify="proof")
             yield judged(proved, targets) | {
@@ -308,21 +244,6 @@ class Proved(RandomLayers):
                 "search_milliseconds": 1e3 * fast / self.samples,
                 "milliseconds": 1e3 * slow / self.samples,
             }
-
-
-class Broken(RandomLayers):
-    """Attack float32 gradients of clients that violate an assumption of the attacker."""
-
-    part: ClassVar[str] = "broken"
-    what: str
-
-    def run(self) -> Iterator[Columns]:
-        """Recover labels at every spread of the logits under the violated assumption."""
-        labels, factor, paired = VIOLATED[self.what]
-        for spread, gradients, weight, targets in self.sent(labels, "float32"):
-            sent = (gradients + gradients.roll(1, dims=0)) / 2 if paired else gradients
-            found = recover_soft_labels(sent * factor, weight, prior="smoothing")
-            yield judged(found, targets) | {"spread": spread}
 
 
 @dataclass(frozen=True)
@@ -514,25 +435,33 @@ def _hunted(record: Record) -> pd.DataFrame:
 
 def summary(record: Record) -> Summary:
     """Return the finding: no certificate is wrong where every assumption holds, and few are where one is broken."""
-    known, rows = claims.judgements(record), _hunted(record)
-    clipped = known["identifiability-clipped-resnet"]
+    known, rows, clipped = claims.judgements(record), _hunted(record), record.rows(Clipped)
+    unscaled = known["identifiability-clipped-resnet"]
     holds = rows["broken"] == "none"
     kept, broken = (rows[own][["certified", "wrong"]].sum() for own in (holds, ~holds))
     wrong = [known[f"identifiability-{part}"].value for part in ("map", "trouble", "proof-wrong", "clipped-wrong")]
+    outcomes = []
+    for attack, column in (("exact solver, scale unknown", "unique"), ("exact solver", "unaware")):
+        outcomes += collected(
+            record, clipped, "soft labels", average_of(column, "labels recovered", "samples", count="n"),
+            attack=attack, network=clipped["row"].str.split("/").str[1], training=clipped["row"].str.split("/").str[2],
+            data=clipped["row"].str.split("/").str[0], defense=clipped["norm"].map("clip/{:g}".format),
+            client=clipped["dtype"], detail=clipped["labels"] + " labels",
+        )  # fmt: skip
     return Summary(
         f"If random clients keep every assumption, none of {kept['certified']:,.0f} certified answers is wrong, and "
         f"{broken['wrong']:.0f} of {broken['certified']:,.0f} if they break one; from clipped gradients of an "
         "untrained ResNet18, an attacker who does not know the gradient scale recovers "
-        f"{clipped.text} of the smoothed labels.",
+        f"{unscaled.text} of the smoothed labels.",
         true=all(value == 0 for value in (kept["wrong"], *wrong))
         and bool(broken["wrong"] > 0)
-        and clipped.value is not None
-        and clipped.value >= 99,
+        and unscaled.value is not None
+        and unscaled.value >= 99,
         claim="certificates-wrong",
         what="wrong certificates in attacks on clients that keep every assumption (all attacks)",
         of=f"groups of up to {AT_ONCE} seeds",
         figure=figure_outcomes,
-        outcomes=outcomes(record),
+        outcomes=outcomes,
     )
 
 
@@ -564,13 +493,6 @@ def difficult_in_words(record: Record) -> str:
         f"Of the labels of {counts['n']:,.0f} difficult cases, {counts['unique_count']:,.0f} are certified by search "
         f"and {counts['proved']:,.0f} by proof; {counts['wrong'] + counts['proved_wrong']:.0f} of them are wrong."
     )
-
-
-def cost_line(record: Record) -> str:
-    """Return a sentence on the share of the final check in the time of an attack."""
-    rows = record.rows(CheckCost)
-    shares = [f"{share:.0f} % ({attack})" for attack, share in zip(rows["attack"], rows["share_seconds"], strict=True)]
-    return f"Share of the final check in the time of an attack: {'; '.join(shares)}."
 
 
 def broken_table(record: Record) -> pd.DataFrame:
@@ -623,30 +545,18 @@ def figure_map(record: Record) -> Figure:
     One panel for each kind of label; colours are precisions; dashed lines are for an unknown gradient scale.
     """
     rows = record.rows(Mapped)
+    classes = 10 if 10 in set(rows["classes"]) else rows["classes"].max()
     looks = crossed(DTYPES, ("scale known", "scale unknown"))
-    return _by_spread(
-        rows.assign(scale=rows["known"].map({True: "scale known", False: "scale unknown"})),
+    return drawn(
+        select(rows, classes=classes).assign(scale=rows["known"].map({True: "scale known", False: "scale unknown"})),
         lines("spread", "unique", by=["dtype", "scale"], order=list(looks), looks=looks, linewidth=1.3, markersize=3),
         panels="labels",
         legend=3,
+        xscale="log",
+        xlabel=f"deviation of the logits ({classes} classes)",
         ylabel="labels certified as unique (%)",
+        ylim=(-3, 103),
     )
-
-
-def figure_broken(record: Record) -> Figure:
-    """Plot the share of wrong certificates (%) against the standard deviation of the logits, by broken assumption."""
-    rows = record.rows(Broken)
-    share = 100 * rows["wrong"] / rows["n"]
-    return _by_spread(
-        rows.assign(share=share), lines("spread", "share", by="what"), legend=2, ylabel="wrong certificates (%)"
-    )
-
-
-def _by_spread(rows: pd.DataFrame, mark: Mark, **options: Any) -> Figure:
-    """Draw shares (%) against the standard deviation of the logits, for ten classes, or the most if none has ten."""
-    classes = 10 if 10 in set(rows["classes"]) else int(rows["classes"].max())
-    words = f"deviation of the logits ({classes} classes)"
-    return drawn(select(rows, classes=classes), mark, height=3.3, xscale="log", xlabel=words, ylim=(-3, 103), **options)
 
 
 def figure_clipped(record: Record) -> Figure:
@@ -655,22 +565,6 @@ def figure_clipped(record: Record) -> Figure:
     return drawn(
         rows.assign(network=rows["row"].str.replace("/", "\n")),
         bars("network", "unique_right", by="dtype"),
-        height=3.2,
         legend=2,
         ylabel="labels recovered (%)",
     )
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = record.rows(Clipped)
-    sources = rows["row"].str.split("/")
-    found = []
-    for attack, column in (("exact solver, scale unknown", "unique"), ("exact solver", "unaware")):
-        found += collected(
-            record, rows, "soft labels", average_of(column, "labels recovered", "samples", count="n"), attack=attack,
-            network=[parts[1] for parts in sources], training=[parts[2] for parts in sources],
-            data=[parts[0] for parts in sources], defense=[f"clip/{norm:g}" for norm in rows["norm"]],
-            client=rows["dtype"], detail=rows["labels"] + " labels",
-        )  # fmt: skip
-    return found

@@ -25,7 +25,7 @@ from gradleak.images import LBFGS, Adam, LevenbergMarquardt, match, polished, tr
 from gradleak.images.presets import MATCHING, preset
 from gradleak.show import figures
 from gradleak.show.aggregate import select
-from gradleak.show.drawn import DASHED, drawn, lines, look_of, places, scattered
+from gradleak.show.drawn import Mark, drawn, level, lines, scattered
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared import matched_runs
@@ -36,6 +36,7 @@ from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
 from gradleak.studies.shared.restored import clock
 from gradleak.studies.shared.samples import DTYPES, inputs_of, pooled_samples
+from gradleak.studies.shared.transcript_errors import timed
 from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
@@ -56,14 +57,8 @@ PUBLISHED = {"untrained": 25.9, "trained": 20.4}
 SAFE, SECOND, CLOSED, POLISHED = "L-BFGS, searched", "Levenberg-Marquardt", "closed form", "closed form, polished"
 ATTACKS = (*MATCHING, SAFE, SECOND, CLOSED, POLISHED)
 LEVELS = (20, 25, 30, 40, 60, 100)
-# The attacks on each image, with the precision of the gradient, by their names in the figure.
+# The published attack on each image of the closed form.
 MATCHED = "L2 matching"
-RESTORED = {
-    "L2\nmatching": (MATCHED, "float32"),
-    "closed form,\nfloat32": (CLOSED, "float32"),
-    "polished,\nfloat32": (POLISHED, "float32"),
-    "closed form,\nfloat64": (CLOSED, "float64"),
-}
 # The title of a panel, by the state of LeNet.
 LENET = "{} LeNet".format
 # Steps of attacks that run together: timed steps, and steps before the measurement.
@@ -100,8 +95,8 @@ class Parameters(studies.Parameters):
             matching = self.matching_steps if image < self.compared else 0
             yield Polish.of(self, stage=stage, image=image, matching=matching)
         for defense in self.defenses:
-            for level in DEFENSES[defense]:
-                yield DefendedImages.of(self, defense=defense, level=level, samples=self.defended)
+            for strength in DEFENSES[defense]:
+                yield DefendedImages.of(self, defense=defense, level=strength, samples=self.defended)
         for stage, attack in product(self.stages, ATTACKS):
             if attack not in (SECOND, POLISHED):
                 yield Race.of(self, attack=attack, stage=stage, samples=self.raced)
@@ -141,9 +136,7 @@ class ClosedForm(Smoothed):
         double = copy.deepcopy(shown.model).double()
         convolutions = [module for module in double.modules() if isinstance(module, nn.Conv2d)]
         for n, (image, leak) in enumerate(zip(shown.inputs.split(1), shown.leaks(), strict=True)):
-            started = time.perf_counter()
-            found = trace_convolutional(leak)
-            seconds = time.perf_counter() - started
+            found, seconds = timed(trace_convolutional, leak, clock=time.perf_counter)
             yield _judged(found.inputs, image, image=n, seconds=seconds, status=found.status, layer="image")
             truths = inputs_of(convolutions, double, image.double())
             for report, own in zip(reversed(found.layers), truths, strict=True):
@@ -168,19 +161,13 @@ class Polish(Smoothed):
         """Restore the image by these attacks; yield a picture if gradient matching was run."""
         shown = self.smoothed(self.image + 1, self.image, pooled_samples)
         sent, (leak,) = shown.inputs, shown.leaks()
-        started = time.perf_counter()
-        closed = trace_convolutional(leak)
-        between = time.perf_counter()
-        better = polished(leak, closed.inputs, closed.labels)
-        ended = time.perf_counter()
-        yield _judged(closed.inputs, sent, attack=CLOSED, seconds=between - started)
-        steps = len(better.misfits) - 1
-        yield _judged(better.inputs, sent, attack=POLISHED, seconds=ended - started, steps=steps)
+        closed, first = timed(trace_convolutional, leak, clock=time.perf_counter)
+        better, then = timed(polished, leak, closed.inputs, closed.labels, clock=time.perf_counter)
+        yield _judged(closed.inputs, sent, attack=CLOSED, seconds=first)
+        yield _judged(better.inputs, sent, attack=POLISHED, seconds=first + then, steps=len(better.misfits) - 1)
         if self.matching:
-            started = time.perf_counter()
-            optimizer = LBFGS(steps=self.matching)
-            found = match(leak, shown.targets.to(sent), optimizer=optimizer, seed=self.seed + self.image)
-            seconds = time.perf_counter() - started
+            options = {"optimizer": LBFGS(steps=self.matching), "seed": self.seed + self.image}
+            found, seconds = timed(match, leak, shown.targets.to(sent), clock=time.perf_counter, **options)
             yield _judged(found.images, sent, attack=MATCHED, seconds=seconds, steps=self.matching)
             strip = torch.cat([sent.double(), found.images.double(), closed.inputs, better.inputs])
             yield {"attack": "picture", "picture": packed(data.denormalise(strip), len(strip))}
@@ -352,9 +339,9 @@ class Timer:
         for n, psnr in enumerate(best[-1].tolist()):
             row: Columns = {"what": "image", "image": n, "psnr": psnr, "seconds": seconds[-1]}
             rows.append(row | ({"lost": lost[n]} if lost else {}))
-        for level in LEVELS:
-            for n, place in enumerate((best < level).sum(dim=0).tolist()):
-                row = {"what": "level", "image": n, "psnr_to_reach": level, "reached": place < len(seconds)}
+        for least in LEVELS:
+            for n, place in enumerate((best < least).sum(dim=0).tolist()):
+                row = {"what": "level", "image": n, "psnr_to_reach": least, "reached": place < len(seconds)}
                 rows.append(row | {"seconds": seconds[place]} if row["reached"] else row)
         shown = sorted({*range(0, len(points), max(1, len(points) // POINTS)), len(points) - 1})
         means = [{"what": "curve", "seconds": seconds[place], "psnr": float(best[place].mean())} for place in shown]
@@ -428,69 +415,39 @@ def figure_images(record: Record) -> Figure:
 
 def figure_psnr(record: Record) -> Figure:
     """Plot the PSNR (dB) of every image by attack, one panel for each network; a line marks the paper's best PSNR."""
+    rows = _restored(record)
+    rows = rows.assign(
+        name=rows["attack"].str.replace(", ", ",\n") + ",\n" + rows["dtype"],
+        psnr=rows["psnr"].astype(float).clip(lower=0),
+        best=rows["stage"].map(PUBLISHED),
+    )
+    best = level("best", "the paper's best, by matching")
+    return drawn(rows, _swarms("name"), best, panels="stage", title=LENET, height=3.2, legend=1, ylabel="PSNR (dB)")
 
-    def swarms(axis: Axes, rows: pd.DataFrame) -> None:
-        groups = {name: select(rows, attack=attack, dtype=dtype) for name, (attack, dtype) in RESTORED.items()}
-        figures.swarms(axis, {name: group["psnr"].astype(float).clip(lower=0) for name, group in groups.items()})
-        best = PUBLISHED[rows["stage"].iloc[0]]
-        axis.axhline(best, color=figures.TRUTH, linestyle=DASHED, linewidth=1.2)
-        axis.text(3.45, best + 5, "the paper's best (matching)", ha="right", fontsize=9, color=figures.TRUTH)
 
-    return drawn(_restored(record), swarms, panels="stage", title=LENET, height=3.2, ylabel="PSNR (dB)")
-
-
-def figure_layers(record: Record) -> Figure:
-    """Plot the relative error of every layer's recovered inputs against the layer, one panel for each precision.
-
-    Points are the actual errors of single images; lines are the medians of the claimed bounds.
-    """
-    rows = record.rows(ClosedForm)
-    rows = rows[rows["claimed"].notna()].astype({"claimed": float})
-    # LeNet's convolutions are every second module of its body. The attack begins with the last.
-    layer = rows["layer"].str.rpartition(".")[2].astype(int) // 2
-    last = layer.max()
-    place = last - layer
-    aside = rows["stage"].map({"untrained": -0.14, "trained": 0.14})
-    return drawn(
-        rows.assign(place=place, beside=place + aside),
-        scattered("beside", "actual", "stage", label="{}, actual".format, markersize=3),
-        lines("place", "claimed", "stage", middle="median", label="{}, claimed".format, marker=""),
-        places("place", lambda place: f"inputs of\nconvolution {last - place + 1}"),
-        panels="dtype",
-        title="{} gradients".format,
-        height=3.2,
-        yscale="log",
-        ylabel="relative error of a layer's inputs",
-        legend=4,
+def _swarms(by: str) -> Mark:
+    """Draw the PSNR of every image, one swarm for each value of a column."""
+    return lambda axis, rows: figures.swarms(
+        axis, {str(name): own["psnr"] for name, own in rows.groupby(by, sort=False)}
     )
 
 
 def figure_race(record: Record) -> Figure:
     """Plot the mean PSNR (dB) of the best iterates against the time per image (s).
 
-    One panel for each state of LeNet, one line for each attack, and a diamond for an attack without steps.
+    One panel for each state of LeNet, one line for each search, and a point for an attack without steps. Second order
+    and polishing attack one image at a time, of which the first is drawn.
     """
-
-    def attacks(axis: Axes, rows: pd.DataFrame) -> None:
-        axis.set_xscale("log")
-        axis.xaxis.set_major_formatter("{x:g}")
-        for index, attack in enumerate(ATTACKS):
-            # Attacks of one colour have different dashes.
-            dashes = {"marker": "", "linestyle": look_of(index + index // len(figures.COLOURS))["linestyle"]}
-            # Second order is run image by image, so each image has its own line.
-            for _, curve in select(rows, attack=attack).sort_values("seconds").groupby("skip", dropna=False):
-                point = {"marker": "D", "linestyle": "none", "markersize": 7}
-                look = look_of(index) | (point if len(curve) == 1 else dashes)
-                axis.plot(curve["seconds"], curve["psnr"].astype(float), label=attack, **look)
-
-    curves = select(record.rows(Race), what="curve")
+    rows = select(record.rows(Race), what="curve")
     return drawn(
-        curves.assign(skip=curves.get("skip")),
-        attacks,
+        rows[rows.assign(skip=rows.get("skip"))["skip"].astype(float).fillna(0) == 0],
+        lines("seconds", "psnr", by="attack", order=ATTACKS[:-2], looks={SECOND: {"linestyle": ":"}}, marker=""),
+        scattered("seconds", "psnr", "attack", order=ATTACKS[-2:], color=figures.TRUTH, markersize=7),
         panels="stage",
         title=LENET,
         height=4.2,
         legend=3,
+        xscale="log",
         xlabel="CPU time per image (s)",
         ylabel="mean PSNR of the best image so far (dB)",
     )
@@ -498,12 +455,8 @@ def figure_race(record: Record) -> Figure:
 
 def figure_batches(record: Record) -> Figure:
     """Plot the PSNR (dB) of every image that matching restores against the number of samples in the gradient."""
-
-    def sizes(axis: Axes, rows: pd.DataFrame) -> None:
-        figures.swarms(axis, {f"{size:.0f}": group["psnr"] for size, group in rows.groupby("size")})
-
-    rows = select(record.rows(Batches), what="image")
-    return drawn(rows, sizes, height=2.8, xlabel="samples in one averaged gradient", ylabel="PSNR (dB)")
+    rows = select(record.rows(Batches), what="image").astype({"size": int})
+    return drawn(rows, _swarms("size"), xlabel="samples in one averaged gradient", ylabel="PSNR (dB)")
 
 
 def leaks(record: Record) -> Leaks:

@@ -210,7 +210,7 @@ COLUMNS = Columns(
     unaware_wrong=Column("wrong certificates if scale 1 is assumed", "{:.0f}"),
     unique_right=Column("unique and right", SHARE),
     times_seconds=Column("CPU time relative to a known scale", ".1f"),
-    # certificates: outcomes of attacks on random clients, and the time of each attack's final check.
+    # certificates: outcomes of attacks on random clients.
     cases=Column("attacks", "{:,.0f}"),
     right_count=Column("certified and right", "{:,.0f}"),
     with_truth=Column("not certified, truth within the stated error", "{:,.0f}"),
@@ -218,8 +218,6 @@ COLUMNS = Columns(
     refused=Column("refused", "{:,.0f}"),
     right_share=Column("certified and right", SHARE),
     examples=Column("seeds and settings of wrong certificates"),
-    check_seconds=Column("time of the final check (s)", ".2g"),
-    share_seconds=Column("share of the final check", "{:.0f} %"),
     # precision: clients that compute in a coarse precision.
     unique_share=Column("unique", "{:.0f} %"),
     largest=Column("largest L1 error of a label", ERROR),

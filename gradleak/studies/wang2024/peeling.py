@@ -15,25 +15,20 @@ from typing import Any, ClassVar
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import claims, data, defenses, metrics, models, studies
-from gradleak.errors import MissingData
 from gradleak.images import Adam, match, peel, restore_batches
 from gradleak.images.gradinversion.settings import SETTINGS
-from gradleak.images.peeling.attack import counts_of
-from gradleak.images.peeling.network import Network
 from gradleak.leak import Leak, head_inputs, observe
 from gradleak.models import training
 from gradleak.show import figures
 from gradleak.show.aggregate import NOTHING, aggregate, cells, count, least, median, select, total
-from gradleak.show.drawn import DASHED, Look, Panel, arranged, drawn, level, lines, panel, points, scattered
+from gradleak.show.drawn import drawn, level, lines, powers_of_two, scattered
 from gradleak.show.summary import Leaks, Summary, line
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
-from gradleak.studies.shared.behind import draw_defended
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, network_in_words
 from gradleak.studies.shared.peeled import FACTOR, batch_row, batches, image_psnr, in_order, layer_rows, similarity
@@ -59,7 +54,6 @@ DEFENSES: dict[str, tuple[float, ...]] = {
     LOCAL: (1e-6, 1e-3),
 }
 NETWORKS = [NETWORK, "resnet18", "resnet20", "resnet50-cifar", "lenet", "efficientnet-lite0"]
-COUNTED = range(1, 17)
 # The parts of the page in which the errors of layers are estimated.
 PARTS = {
     "peeled": "untrained",
@@ -451,6 +445,7 @@ def summary(record: Record) -> Summary:
     size = restored.claim.measure.where["size"]
     own, networks = select(record.rows(Peeling), what="batch", size=size), batches(record.rows(Reach))
     narrow = networks[networks["network"].isin(["resnet20", "resnet50-cifar"])]
+    row = line(table(record), "0", str(SIDE), str(size))
     return Summary(
         f"From one averaged gradient of an untrained ResNet18, peeling restores all {size} images at "
         f"{math.floor(own['lowest_psnr'].min())} dB or more in {restored.cases} batches; after training, every image "
@@ -463,15 +458,46 @@ def summary(record: Record) -> Summary:
         what=f"batches of {size} with every image above {metrics.EXACT:.0f} dB (untrained ResNet18, CIFAR-10, float32)",
         of="batches",
         figure=figure_batch,
-        leaks=leaks(record),
+        leaks=Leaks(
+            "all images, layer by layer",
+            f"batches of {size}; ResNet18, untrained",
+            f"{row['certified']} of {row['batches']} batches certified, lowest PSNR {row['lowest PSNR (dB)']} dB",
+            f"{row['median CPU time (s)']} s",
+            kind="images",
+            attack="peeling",
+            network=network_in_words(NETWORK),
+            batch=size,
+        ),
         outcomes=outcomes(record),
     )
 
 
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack reached, without the parts that have no attack's usual images."""
+    rows = record.frame()
+    rows = rows[rows["lowest_psnr"].notna() & ~rows["part"].isin([LargeBatch.part, SureSample.part, Reach.part])]
+    local, trained = rows["defense"] == LOCAL, rows["part"] == TrainedNetwork.part
+    level = rows["level"].map("{:g}".format)
+    attack = rows["attack"].mask(rows["part"] == Matching.part, "matching").replace("matching", "gradient matching")
+    stage = rows["side"].map("{:g} pixels".format) + rows["epochs"].map(", after {:g} epochs".format)
+    return collected(
+        record, rows, "images", median_of("lowest_psnr", "PSNR of a batch's worst image", "batches"),
+        attack=attack.fillna("peeling") + (", " + rows["attacker"].map(KNOWLEDGE)).fillna(""),
+        network=NETWORK, training=trained.map({True: "trained", False: "untrained"}),
+        data=rows["dataset"].fillna(LEARNS), batch=rows["size"].fillna(1).astype(int) + local,
+        defense=(rows["defense"].fillna("gaussian") + "/" + level).mask(local | rows["level"].isna(), "none"),
+        client=("2 local steps, rate " + level).where(local, "float32"),
+        detail=stage.where(trained, "").mask(rows["part"].isin([Defended.part, Rivals.part]), f"{FEW} pixels"),
+    )  # fmt: skip
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return the results of peeling ResNet18, one row for each number of training epochs, image side and batch size."""
+    rows = batches(record.frame())
+    rows = rows[rows["part"].isin([Peeling.part, TrainedNetwork.part, LargeBatch.part])]
+    rows = rows.reindex(columns=rows.columns.union(["epochs", "test_accuracy", "surest"], sort=False))
     order = ["epochs", "side", "size"]
-    rows = _batches(record, Peeling, TrainedNetwork, LargeBatch).astype(dict.fromkeys(order, int))
+    rows = rows.fillna({"epochs": 0, "side": FEW}).astype(dict.fromkeys(order, int))
     return aggregate(
         rows.sort_values(order, kind="stable"),
         {"epochs": "epochs", "image side (pixels)": "side", "B": "size"},
@@ -480,24 +506,6 @@ def table(record: Record) -> pd.DataFrame:
         | cells(COLUMNS, "lowest_psnr", "test_accuracy", "surest", by=least)
         | cells(COLUMNS, "cpu_seconds", by=median, head="median {}"),
     ).replace(["nan", "nan%"], NOTHING)
-
-
-def _batches(record: Record, *kinds: type[Experiment]) -> pd.DataFrame:
-    """Return the rows of the batches of some kinds of experiment, with what the experiments do not state."""
-    rows = batches(record.frame())
-    rows = rows[rows["part"].isin([kind.part for kind in kinds])]
-    rows = rows.reindex(columns=rows.columns.union(["epochs", "test_accuracy", "surest", "defense"], sort=False))
-    return rows.fillna({"epochs": 0, "side": FEW, "defense": "gaussian"})
-
-
-def figure_defended(record: Record) -> Figure:
-    """Plot the lowest PSNR (dB) of an image behind each defence, one mark for each attacker."""
-    rows = _batches(record, Defended, FromNoise).astype({"side": int}).sort_values("side", kind="stable")
-    names = [
-        f"local steps, rate {level:g}" if defense == LOCAL else defenses.shown(f"{defense}/{level}")
-        for defense, level in zip(rows["defense"], rows["level"], strict=True)
-    ]
-    return draw_defended(rows.assign(defence=names + rows["side"].map(", {} pixels".format)), "lowest_psnr", height=4.4)
 
 
 def figure_batch(record: Record) -> Figure:
@@ -510,60 +518,35 @@ def figure_batch(record: Record) -> Figure:
 
 
 def figure_errors(record: Record) -> Figure:
-    """Plot estimated / true error, for the inputs of layers against the true error, for images against the PSNR.
+    """Plot the estimated error of layers' inputs / their true error against the true error.
 
     The thin lines are a factor of 10 away from equality.
     """
-    layers = select(record.frame(), what="layer", reason="").astype({"claimed": float, "off": float})
-
-    def ratios(rows: pd.DataFrame, x: str, **settings: Any) -> Panel:
-        marks = scattered(x, "ratio", "part", label=PARTS.__getitem__, order=[*PARTS.values()], markersize=4)
-        levels = [level(1.0), *(level(factor, linewidth=0.8) for factor in (FACTOR, 1 / FACTOR))]
-        return panel(rows, marks, *levels, yscale="log", ylabel="estimated / true error", **settings)
-
-    inputs = {"title": "Inputs of layers", "xscale": "log", "xlabel": "true relative error"}
-    images = {"title": "Images of certified batches", "xlabel": COLUMNS["lowest_psnr"].head}
-    estimated = _batches(record, LargeBatch, TrainedNetwork, SureSample, Defended)
-    estimated = estimated[estimated["certified"]]
-    parts = [
-        ratios(layers.assign(ratio=layers["claimed"] / layers["off"]), "off", **inputs),
-        ratios(estimated.assign(ratio=estimated["images_ratio"]), "lowest_psnr", **images),
-    ]
-    return arranged(parts, across=2, height=3.6, legend=3)
-
-
-def counted(network: str) -> pd.DataFrame:
-    """Count a network's layers for each batch size: all, and those before the first that equations do not determine.
-
-    Counting needs the network; there are no rows if the package of its weights is not installed.
-    """
-    shape = (3, SIDE, SIDE)
-    try:
-        traced = Network(_network(torch.zeros(1, *shape), 0, network).to("meta"), shape)
-    except MissingData:
-        return pd.DataFrame()
-    rows = []
-    for size in COUNTED:
-        counts = counts_of(traced, size)
-        possible = next((n for n, one in enumerate(counts) if one.reason), len(counts))
-        whole = sum(one.unknowns > 0 for one in counts)
-        rows.append({"network": network, "size": size, "possible": possible, "whole": whole})
-    return pd.DataFrame(rows)
+    rows = select(record.frame(), what="layer", reason="").astype({"claimed": float, "off": float})
+    return drawn(
+        rows.assign(ratio=rows["claimed"] / rows["off"]),
+        scattered("off", "ratio", "part", label=PARTS.__getitem__, order=[*PARTS.values()], markersize=4),
+        level(1.0),
+        level(FACTOR, linewidth=0.8),
+        level(1 / FACTOR, linewidth=0.8),
+        legend=3,
+        xscale="log",
+        yscale="log",
+        xlabel="true relative error",
+        ylabel="estimated / true error",
+    )
 
 
 def figure_counts(record: Record) -> Figure:
-    """Plot the number of layers against the batch size, one panel for each network: by counting, and as recovered."""
-    recovered = batches(record.rows(Reach))
-    look: Look = {"marker": "", "drawstyle": "steps-mid"}
+    """Plot the number of layers that are recovered against the batch size, one line for each network."""
     return drawn(
-        pd.concat([recovered, *map(counted, recovered["network"].unique())]),
-        points("size", "layers", "layers recovered", figures.COLOURS[1], s=36),
-        lines("size", "possible", label=lambda: "possible by the count", **look),
-        lines("size", "whole", label=lambda: "layers of the network", color=figures.TRUTH, linestyle=DASHED, **look),
-        lambda axis, rows: axis.yaxis.set_major_locator(MaxNLocator(5, integer=True)),
-        panels="network", title=network_in_words, across=3, height=2.6, legend=3, sharey=False,
-        xlabel="batch size B", ylabel="layers", xlim=(0.5, COUNTED[-1] + 0.5), ylim=(-0.6, None),
-    )  # fmt: skip
+        batches(record.rows(Reach)),
+        lines("size", "layers", by="network", label=network_in_words),
+        powers_of_two("size"),
+        legend=3,
+        xlabel="batch size B",
+        ylabel=COLUMNS["layers"].head,
+    )
 
 
 def figure_confident(record: Record) -> Figure:
@@ -580,37 +563,3 @@ def figure_confident(record: Record) -> Figure:
         xlabel=COLUMNS["unsure"].head,
         ylabel=COLUMNS["psnr"].head,
     )
-
-
-def leaks(record: Record) -> Leaks:
-    """Return this page's row in the book's first table."""
-    own = line(table(record), "0", str(SIDE), "4")
-    return Leaks(
-        "all images, layer by layer",
-        f"batches of {own['B']}; ResNet18, untrained",
-        f"{own['certified']} of {own['batches']} batches certified, lowest PSNR {own['lowest PSNR (dB)']} dB",
-        f"{own['median CPU time (s)']} s",
-        kind="images",
-        attack="peeling",
-        network=network_in_words(NETWORK),
-        batch=int(own["B"]),
-    )
-
-
-def outcomes(record: Record) -> list[Outcome]:
-    """Return what each attack of this page reached."""
-    rows = record.frame()
-    rows = rows[rows["lowest_psnr"].notna() & ~rows["part"].isin([LargeBatch.part, SureSample.part, Reach.part])]
-    local, trained = rows["defense"] == LOCAL, rows["part"] == TrainedNetwork.part
-    level = rows["level"].map("{:g}".format)
-    attack = rows["attack"].mask(rows["part"] == Matching.part, "matching").replace("matching", "gradient matching")
-    stage = rows["side"].map("{:g} pixels".format) + rows["epochs"].map(", after {:g} epochs".format)
-    return collected(
-        record, rows, "images", median_of("lowest_psnr", "PSNR of a batch's worst image", "batches"),
-        attack=attack.fillna("peeling") + (", " + rows["attacker"].map(KNOWLEDGE)).fillna(""),
-        network=NETWORK, training=trained.map({True: "trained", False: "untrained"}),
-        data=rows["dataset"].fillna(LEARNS), batch=rows["size"].fillna(1).astype(int) + local,
-        defense=(rows["defense"].fillna("gaussian") + "/" + level).mask(local | rows["level"].isna(), "none"),
-        client=("2 local steps, rate " + level).where(local, "float32"),
-        detail=stage.where(trained, "").mask(rows["part"].isin([Defended.part, Rivals.part]), f"{FEW} pixels"),
-    )  # fmt: skip

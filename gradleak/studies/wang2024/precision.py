@@ -38,7 +38,7 @@ from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected, median_of, network_in_words, stages
 from gradleak.studies.shared.read import private_of, reading_of
-from gradleak.studies.shared.samples import random_layer, soft_labels
+from gradleak.studies.shared.samples import LABELS, random_layer, soft_labels
 from gradleak.studies.shared.searched import percentage
 from gradleak.studies.wang2024.columns import COLUMNS
 
@@ -49,10 +49,8 @@ CLASSES, SIZES, COUNTED = 100, (2, 4), 32
 METHODS = {"llg": "LLG", "llg*": "LLG*", "ilrg": "iLRG", "posterior": "posterior"}
 # Number of auxiliary samples for the posterior attack.
 OTHERS = 500
-LANGUAGE = ("lstm", "transformer")
 # Random last layers: numbers of classes and of features, samples per layer, and range of the logits' deviations.
 HEADS, FEATURES, OWN, SPREADS = (3, 4, 5, 10, 100), (8, 64, 256), 20, (0.03, 100.0)
-KINDS = ("smoothing", "mixup", "onehot")
 # The statuses of a label or a batch.
 STATUSES = ("unique", "ambiguous", "failed")
 # The result of an attack on a sample or a batch: its status, whether the answer is certified and not right, the share
@@ -89,9 +87,7 @@ class Network(Group):
 class Parameters(studies.Parameters):
     """Parameters of the page: the clients' precisions, networks, attacks and numbers of samples."""
 
-    precisions: list[Literal["float64", "float32", "tf32", "tf32-matmul", "bfloat16", "float16"]] = setting(
-        paper=list(PRECISIONS), min_length=1
-    )
+    precisions: list[str] = setting(paper=list(PRECISIONS), min_length=1)
     networks: list[Network] = setting(
         paper=[
             {"network": "lenet"},
@@ -177,7 +173,7 @@ class NetworkLabels(OfPrecision):
             model = training.train(recipe, device=self.device).model.to(self.device)
         else:
             model = built(self.network, private, self.seed, self.device)
-        for labels in KINDS:
+        for labels in LABELS:
             images, soft = _private(self.dataset, labels, self.samples, private.classes, self.seed)
             yield from _attacked_labels(model, images.to(self.device), soft.to(self.device), labels, self.precision)
 
@@ -194,7 +190,7 @@ class HeadLabels(OfPrecision):
         low, high = (math.log(spread) for spread in SPREADS)
         for number in range(self.heads):
             draw = torch.rand(4, generator=generator).tolist()
-            labels = KINDS[number % len(KINDS)]
+            labels = LABELS[number % len(LABELS)]
             sizes = [size for size in HEADS if size > 3 or labels != "mixup"]
             classes, features = sizes[int(draw[0] * len(sizes))], FEATURES[int(draw[1] * len(FEATURES))]
             spread = math.exp(low + (high - low) * draw[2])
@@ -274,7 +270,7 @@ class ReadSentences(OfPrecision):
 
     def run(self) -> Iterator[Columns]:
         """Read every batch in each kind of language model."""
-        for kind in LANGUAGE:
+        for kind in ("lstm", "transformer"):
             recipe = LanguageRecipe(text=TEXT, kind=kind, width=64, layers=1, epochs=1, seed=self.seed)
             model = recipe.build().to(self.device)
             if self.precision == "float64":
@@ -450,18 +446,55 @@ def summary(record: Record) -> Summary:
     )
 
 
+def figure_digits(record: Record) -> Figure:
+    """Plot the quality of recovered labels and images against the client's precision.
+
+    Left: the median L1 error of labels of single samples, one line for each attacker. Right: the median PSNR (dB) of
+    single images, one line for each attack; of each image, the result of the better attacker.
+    """
+    labels, images = _in_words(record, NetworkLabels), _in_words(record, RestoredImages)
+    labels = labels.assign(label_error=labels["label_error"].astype(float).clip(lower=1e-17))
+    # A precision without a restored image leaves a gap.
+    images = select(images.assign(psnr=images["psnr"].where(images["not_restored"] == 0)), size=1)
+    best = images.groupby(["attack", "precision", "batch"], sort=False)["psnr"].max().reset_index()
+    names = {attack: f"{network_in_words(network)}: {name}" for attack, (network, name) in RESTORING.items()}
+    order = [ATTACKERS["not told"], ATTACKERS["told"]]
+    of_attackers = lines("precision", "label_error", by="attacker", middle="median", order=order)
+    of_attacks = lines("precision", "psnr", by="attack", middle="median", label=names.__getitem__)
+
+    def legend(axis: Axes, _: pd.DataFrame) -> None:
+        axis.legend(fontsize=8)
+
+    left = {"yscale": "log", "ylabel": "median label error (L1)", "title": "labels of single samples"}
+    right = {"ylabel": "median PSNR (dB)", "title": "single images, better attacker", "ylim": (0, None)}
+    return arranged(
+        [
+            panel(labels, of_attackers, level(KNOWN, linewidth=1.0), _slanted, legend, **left),
+            panel(best, of_attacks, _slanted, legend, **right),
+        ],
+        2,
+        height=3.6,
+        sharey=False,
+    )
+
+
 def _in_words(record: Record, *kinds: type[Experiment]) -> pd.DataFrame:
-    """Return rows with attackers in words, sorted by precision."""
+    """Return rows with attackers in words, and with precisions that keep their order."""
     rows = pd.concat([record.rows(kind) for kind in kinds])
-    rows = rows.assign(attacker=rows["attacker"].map(ATTACKERS))
-    return rows.sort_values("precision", key=lambda names: names.astype(_precisions(record)), kind="stable")
+    precisions = pd.CategoricalDtype(list(record.stated(Parameters).precisions))
+    rows = rows.assign(attacker=rows["attacker"].map(ATTACKERS), precision=rows["precision"].astype(precisions))
+    return rows.sort_values("precision", kind="stable")
+
+
+def _slanted(axis: Axes, _: pd.DataFrame) -> None:
+    axis.tick_params(axis="x", rotation=45, labelsize=8)
 
 
 def batches_table(record: Record) -> pd.DataFrame:
     """Return the shares of a batch's labels and sentences that are read or counted right, by the client's precision."""
     right, share = mean("right", "{:.0f} %"), mean("share", COLUMNS["share"].text)
     return aggregate(
-        _in_words(record, BatchLabels, ReadSentences, Counts),
+        _in_words(record, BatchLabels, ReadSentences, Counts).astype({"precision": str}),
         {"precision": "precision"},
         {
             "labels": among(right, part=BatchLabels.part, attacker=ATTACKERS["not told"]),
@@ -472,88 +505,15 @@ def batches_table(record: Record) -> pd.DataFrame:
     )
 
 
-def figure_images(record: Record) -> Figure:
-    """Plot the share of batches of which every image is recognisable (%) against the client's precision.
-
-    One line for each attack and batch size B, one panel for each attacker.
-    """
-    rows = _in_words(record, RestoredImages)
-    names = rows["attack"].map(_attack_in_words) + rows["size"].astype(int).map(", B = {}".format)
-    recognisable = rows["lowest_psnr"].ge(metrics.SCALE["recognisable"])
-    return drawn(
-        rows.assign(line=names, share=100.0 * recognisable).astype({"precision": _precisions(record)}),
-        lines("precision", "share", by="line", order=list(dict.fromkeys(names))),
-        _slanted,
-        panels="attacker",
-        across=2,
-        height=3.4,
-        legend=2,
-        ylabel="batches recognisable (%)",
-        ylim=(-4, 104),
-    )
-
-
-def _precisions(record: Record) -> pd.CategoricalDtype:
-    """Return the type of a column of precisions, which keeps their order."""
-    return pd.CategoricalDtype(list(record.stated(Parameters).precisions))
-
-
-def _attack_in_words(attack: str) -> str:
-    network, name = RESTORING[attack]
-    return f"{network_in_words(network)}: {name}"
-
-
-def _slanted(axis: Axes, _: pd.DataFrame) -> None:
-    axis.tick_params(axis="x", rotation=45, labelsize=8)
-
-
-def figure_digits(record: Record) -> Figure:
-    """Plot the quality of recovered labels and images against the client's precision.
-
-    Left: the median L1 error of labels of single samples, one line for each attacker. Right: the median PSNR (dB) of
-    single images, one line for each attack, with the better attacker.
-    """
-    labels = record.rows(NetworkLabels).astype({"precision": _precisions(record), "label_error": float})
-    # Precisions without a value leave a gap.
-    errors = labels.groupby(["attacker", "precision"], observed=False)["label_error"].median().clip(lower=1e-17)
-    images = select(record.rows(RestoredImages), size=1, not_restored=0).astype({"precision": _precisions(record)})
-    each = images.groupby(["attack", "precision", "attacker"], sort=False, observed=False)["psnr"].median()
-    best = each.groupby(["attack", "precision"], sort=False, observed=False).max()
-    of_attackers = lines(
-        "precision", "label_error", by="attacker", label=ATTACKERS.__getitem__, order=[*ATTACKERS.values()][:2]
-    )
-    of_attacks = lines("precision", "psnr", by="attack", label=_attack_in_words)
-    known = level(KNOWN, linewidth=1.0)
-    left = {"yscale": "log", "ylabel": "median label error (L1)", "title": "labels of single samples"}
-    right = {"ylabel": "median PSNR (dB)", "title": "single images, better attacker", "ylim": (0, None)}
-    return arranged(
-        [
-            panel(errors.reset_index(), of_attackers, known, _slanted, _with_legend, **left),
-            panel(best.reset_index(), of_attacks, _slanted, _with_legend, **right),
-        ],
-        2,
-        height=3.6,
-        sharey=False,
-    )
-
-
-def _with_legend(axis: Axes, _: pd.DataFrame) -> None:
-    axis.legend(fontsize=8)
-
-
 def figure_certificates(record: Record) -> Figure:
     """Plot the share of each status (%) of labels of single samples as stacked bars, one bar for each client precision.
 
     Rows of panels: networks and random last layers. Columns: attackers.
     """
-    rows = _in_words(record, NetworkLabels, HeadLabels)
-    # In float32 and float64, knowledge of the precision makes no difference.
-    plain = rows[rows["attacker"].eq(ATTACKERS["not told"]) & rows["precision"].isin(("float32", "float64"))]
     parts = {NetworkLabels.part: "networks", HeadLabels.part: "random layers"}
-    order = [*parts, *ATTACKERS.values()]
-    rows = pd.concat([plain.assign(attacker=ATTACKERS["told"]), rows])
+    rows = _in_words(record, NetworkLabels, HeadLabels)
     return drawn(
-        rows.sort_values(["part", "attacker"], key=lambda names: names.map(order.index), kind="stable"),
+        rows.sort_values(["part", "attacker", "precision"], ascending=[False, True, True]).astype({"precision": str}),
         stacked("precision", {name: f"{name}_count" for name in STATUSES}, figures.COLOURS[::2], upright=True),
         _slanted,
         panels=["part", "attacker"],

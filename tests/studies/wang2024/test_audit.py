@@ -30,7 +30,7 @@ def test_the_worst_is_what_an_audit_reports(record: Record) -> None:
 
 
 def test_a_federation_is_gradient_descent_on_the_mean_of_its_clients() -> None:
-    federation = Federation.of(3, torch.float64, 0, "cpu")
+    federation = Federation(3, torch.float64, 0, "cpu")
     before = {name: value.clone() for name, value in federation.model.state_dict().items()}
     sent = federation.round()
     mean = average([update.leak.gradients for update in sent])

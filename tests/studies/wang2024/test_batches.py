@@ -31,7 +31,6 @@ CHOSEN = {
     ],
     "starts": 48,
     "sizes": [4],
-    "shown": 4,
     "classes": 100,
     "defenses": list(batches.DEFENSES),
 }
