@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from gradleak.studies import Parameters, Study
 
 # The fields of claims that `gradleak verify` and `gradleak claims` show; the book's scoreboard explains them.
-VERIFIED = ("id", "whose", "place", "published", "rule", "value", "spread", "n", "this_run", "verdict", "record")
 CLAIMED = ("id", "whose", "place", "statement", "published", "rule")
 
 
@@ -168,12 +168,11 @@ def archive(
 @app.command()
 def verify(
     study: Annotated[list[str] | None, Argument(help="Studies to verify; default: all.")] = None,
-    as_json: Annotated[bool, Option("--json", help="Print JSON, with the fields of the book's claims.json.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
     outdated: Annotated[bool, Option("--outdated", help="Only list records that today's code would change.")] = False,
 ) -> None:
     """Show each claim's published and measured values; fail if a claim fails at the scale that it needs."""
     from gradleak import claims, studies
-    from gradleak.claims import listed
     from gradleak.runs import golden, records
 
     interrupts.listen()
@@ -183,21 +182,40 @@ def verify(
         return
     fresh = latest_records()
     recorded = {name: records.recorded(name) for name in wanted}
-    states = {name: golden.state(record) if record else None for name, record in recorded.items()}
+    states = {name: golden.state(record) if record else "none" for name, record in recorded.items()}
     lines = [line for name in wanted for line in claims.lines(fresh, name)]
-    entries = [listed.listed(line, states[line.claim.study]) for line in lines]
+    rows = [
+        {
+            "claim": line.claim.id,
+            "whose": line.claim.ours or "the paper's",
+            "place": line.claim.place,
+            "paper": line.claim.published,
+            "rule": line.claim.rule_text,
+            "recorded": line.recorded.with_spread,
+            "record": states[line.claim.study],
+            "fresh": line.fresh.with_spread,
+            "verdict": line.verdict_text,
+        }
+        for line in lines
+    ]
     if as_json:
-        typer.echo(listed.as_json(entries))
+        values = [
+            row
+            | {"recorded_value": line.recorded.value, "fresh_value": line.fresh.value, "failing": line.failing}
+            | {"differs": list(line.deciding.differs)}
+            for row, line in zip(rows, lines, strict=True)
+        ]
+        typer.echo(json.dumps(values, indent=1, ensure_ascii=False))
     else:
-        _show([{name: entry[name] for name in VERIFIED} for entry in entries])
+        _show(rows)
         for select, description in ((claims.of_papers, "claims of the papers"), (claims.of_ours, "claims of our own")):
             typer.echo(f"{len(select(lines))} {description}: {claims.in_words(select(lines)) or 'none'}")
     loosened = [message for record in recorded.values() if record for message in claims.loosened(record)]
     failing = [line for line in lines if line.failing]
     theirs = len(claims.of_papers(failing))
     for line in failing:
-        values = f"recorded {line.recorded.with_spread}, fresh {line.fresh.with_spread}"
-        typer.echo(f"{line.claim.id}: {values}; holds if {line.claim.rule_text}", err=True)
+        found = f"recorded {line.recorded.with_spread}, fresh {line.fresh.with_spread}"
+        typer.echo(f"{line.claim.id}: {found}; holds if {line.claim.rule_text}", err=True)
     _say(loosened, err=True)
     if failing:
         count = f"{theirs} of the papers' claims and {len(failing) - theirs} of ours"

@@ -197,6 +197,21 @@ def test_a_claim_is_two_clicks_from_its_number_in_the_paper(site: tuple[str, Any
     view.close()
 
 
+def test_figures_are_drawn_for_phones_and_for_dark_pages(site: tuple[str, Any]) -> None:
+    address, browser = site
+    for width, scheme in ((1200, "light"), (400, "dark")):
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        view = context.new_page()
+        view.goto(f"{address}/book/executed/wang2024/batches.html", wait_until="networkidle")
+        chart = view.locator("picture.gradleak-chart img").first
+        assert chart.evaluate("one => one.currentSrc").endswith("-narrow.png") == (width == 400)
+        assert ("invert" in chart.evaluate("one => getComputedStyle(one).filter")) == (scheme == "dark")
+        photographs = view.locator(".gradleak-dark img")
+        assert photographs.count() == 1
+        assert photographs.is_visible() == (scheme == "dark")
+        context.close()
+
+
 def test_verdicts_have_their_colours(site: tuple[str, Any]) -> None:
     address, browser = site
     for scheme in ("light", "dark"):

@@ -11,8 +11,8 @@ from gradleak.studies.shared import matched_runs
 STUDY = "cnn-reconstruction"
 CHOSEN = {
     "l2_steps": 2,
-    "cosine_steps": 30,
-    "whole": 2,
+    "cosine_steps": 8,
+    "whole": 1,
     "second_order_steps": 1,
     "second_order_starts": [{"stage": "untrained", "start": "random", "images": 1}],
 }

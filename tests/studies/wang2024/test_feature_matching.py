@@ -5,7 +5,7 @@ from __future__ import annotations
 from gradleak.runs.records import Record
 
 STUDY = "feature-matching"
-CHOSEN = {"l2_steps": 10, "cosine_steps": 20, "whole": 2}
+CHOSEN = {"l2_steps": 4, "cosine_steps": 6, "whole": 1}
 
 
 def test_the_feature_helps_with_l2(record: Record) -> None:
