@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import gradleak
-from tests.book.test_faults import brought
+from tests.auditing.made_up import brought
 
 
 @pytest.fixture(autouse=True)

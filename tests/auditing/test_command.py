@@ -19,7 +19,7 @@ from gradleak import data
 from gradleak.auditing import Report, loading
 from gradleak.auditing.measuring import pixels_of
 from gradleak.errors import GradleakError
-from tests.book.test_faults import brought
+from tests.auditing.made_up import brought
 from tests.test_cli import call
 
 WORDS = ["audit", "brought:make", "--data", "brought:batches", "--steps", "3"]

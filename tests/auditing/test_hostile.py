@@ -21,8 +21,8 @@ from gradleak.answers import Answer
 from gradleak.auditing import Report, folders, loading, options
 from gradleak.auditing.measuring import Truth
 from gradleak.errors import GradleakError
+from tests.auditing.made_up import AUDITED, brought
 from tests.auditing.networks import Net
-from tests.book.test_faults import AUDITED, brought
 from tests.test_cli import call
 
 WORDS = ["--data", "brought:batches", "--batch-size", "1,2", "--steps", "2"]
