@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gradleak.runs.records import Record
     from gradleak.studies import Parameters, Study
 
-# The fields of claims that `gradleak verify` and `gradleak claims` show; the book's scoreboard explains them.
+# The fields of claims that `gradleak claims` shows; the book's scoreboard explains them.
 CLAIMED = ("id", "whose", "place", "statement", "published", "rule")
 
 

@@ -16,15 +16,15 @@ from typing import Any
 from sphinx.application import Sphinx
 
 KEY = "gradleak"
-IMAGE = re.compile(r'<img (?P<rest>[^>]*?)src="(?P<folder>[^"]*_images/)(?P<name>[0-9a-f]{64})\.png"(?P<more>[^>]*)>')
+IMAGE = re.compile(r'<img [^>]*?src="(?P<folder>[^"]*_images/)(?P<name>[0-9a-f]{64})\.png"[^>]*>')
 # The widest window (pixels) that counts as a phone.
 PHONE = 600
 
 
-def gathered(folders: list[Path]) -> dict[str, dict[str, bytes]]:
-    """Return the further pictures of all figures in the notebooks of these folders, by the hash of the first one."""
+def gathered(folder: Path) -> dict[str, dict[str, bytes]]:
+    """Return the further pictures of all figures in a folder's notebooks, by the hash of the first one."""
     found = {}
-    for file in (file for folder in folders for file in folder.rglob("*.ipynb")):
+    for file in folder.rglob("*.ipynb"):
         for cell in json.loads(file.read_text("utf-8"))["cells"]:
             for output in cell.get("outputs", ()):
                 if others := output.get("metadata", {}).get(KEY):
@@ -50,7 +50,7 @@ def finish(app: Sphinx, error: Exception | None) -> None:
     if error or app.builder.format != "html":
         return
     out = Path(app.outdir)
-    found = gathered([Path(app.srcdir) / "book" / "executed", out.parent / "jupyter_execute"])
+    found = gathered(out.parent / "jupyter_execute")  # myst-nb keeps all notebooks there as it shows them
     for name, others in found.items():
         for kind, png in others.items():
             (out / "_images" / f"{name}-{kind}.png").write_bytes(png)

@@ -22,7 +22,7 @@ KINDS = {
     "Table": "Table", "Tables": "Table", "Figure": "Figure", "Figures": "Figure", "Section": "Section",
     "Sections": "Section", "Appendix": "Appendix", "Appendices": "Appendix", "Theorem": "Theorem",
 }  # fmt: skip
-# What readers call a paper besides its key.
+# The name of the paper's attack, which readers search for in place of the paper's key.
 ATTACKS = {"wainakh2021": "LLG", "yin2021": "GradInversion", "dang2021": "RLG", "posterior2023": "posterior"}
 NUMBER = r"(?:\d[\d.]*\d|\d|[A-Z](?:\.\d+)?)\b"
 
@@ -64,7 +64,7 @@ class Regenerates(SphinxTransform):
         line = nodes.paragraph("", f"{words}.", classes=["regenerates"])
         section = title.parent
         # Without an anchor the entry and the page's own text are one result of a search.
-        names = [paper, *([ATTACKS[paper]] if paper in ATTACKS else [])]
+        names = dict.fromkeys((paper, ATTACKS.get(paper, paper)))
         entries = [("single", f"{name} {place}", "", "main", None) for place in places(text) for name in names]
         section.insert(section.index(title) + 1, [addnodes.index(entries=entries), line] if entries else [line])
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -83,10 +82,9 @@ def put(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _png(figure: Figure) -> bytes:
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png")
+    picture = figures.png(figure)
     plt.close(figure)
-    return stream.getvalue()
+    return picture
 
 
 def _page(study: Study) -> str:

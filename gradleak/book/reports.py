@@ -20,11 +20,11 @@ SECTIONS = {
     "question": "What the paper set out to show",
     "holds": "What holds",
     "fails": "What does not hold",
-    "undecided": "What stand-ins show, without deciding it",
+    "undecided": "What runs with stand-ins suggest, without deciding a claim",
     "not_run": "What was not run",
     "easy": "What was easy",
     "hard": "What was hard",
-    "silent": "What neither the text nor the code tells",
+    "silent": "Details that neither the paper's text nor its code gives",
 }
 # "Figures 5 and 6" and "Table 2" in the place of a claim.
 NUMBERED = re.compile(
@@ -65,8 +65,8 @@ class Report(BaseModel):
         quote: One line to quote.
         page: The page whose best figure stands for the paper.
         caption: The caption of this figure.
-        places: Every numbered figure, table, theorem and appendix of the paper: what it shows, and why no claim of this
-            book is about it if there is none.
+        places: Every numbered figure, table, theorem and appendix of the paper: what it shows and,
+            where this book has no claim about it, the reason.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

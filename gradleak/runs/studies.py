@@ -46,12 +46,12 @@ class Study:
     name: str
     paper: str
 
-    @property
+    @cached_property
     def title(self) -> str:
         """The page's title: the first line of its module's docstring."""
         return self._read(r'\A"""(.*?)\.?(?:""")?$')
 
-    @property
+    @cached_property
     def place(self) -> str:
         """The part of the paper that the page reproduces, such as a figure or a table."""
         return self._read(r'^PLACE = "(.*)"$')
@@ -83,13 +83,13 @@ class Study:
         return parameters_class
 
     def summary(self, record: Record) -> Summary | None:
-        """Return what the page found, read from its record; None if the page does not state it."""
+        """Return the summary of the page's findings, read from a record; None if the page has no summary."""
         state = getattr(self.module, "summary", None)
         return state(record) if state else None
 
     @property
     def columns(self) -> DeclaredColumns:
-        """The columns that the study's rows may have: those of its module, or else those of its paper."""
+        """The columns that the study's rows may have: those that its module declares, or else those of the paper."""
         own = getattr(self.module, "COLUMNS", None)
         columns: DeclaredColumns = own or importlib.import_module(f"{PACKAGE}.{self.paper}.columns").COLUMNS
         return columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +31,6 @@ def style() -> None:
         rc={
             "figure.dpi": 130,
             "figure.facecolor": "white",  # opaque, because the page around the figure may be dark
-            "savefig.facecolor": "white",
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.grid": True,
@@ -109,6 +109,13 @@ def nothing(text: str) -> Figure:
     axes[0][0].axis("off")
     axes[0][0].text(0.5, 0.5, text, ha="center", va="center", color="0.4")
     return figure
+
+
+def png(figure: Figure, **options: Any) -> bytes:
+    """Return a figure as a PNG; `options` are those of `Figure.savefig`."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png", **options)
+    return stream.getvalue()
 
 
 def titled(figure: Figure, text: str) -> Figure:

@@ -67,7 +67,7 @@ class Summary:
         claim: The id of the claim that measures the key number.
         what: What the key number is, with the network, the data and the unit where these are not obvious.
         figure: The function that draws the page's best figure from a record.
-        of: What the claim counts, such as "batches" or "images".
+        of: The cases that the claim counts, such as "batches" or "images".
         leaks: The page's row in the book's first table; None if it has none.
         outcomes: What each attack of the page reached in each setting.
     """

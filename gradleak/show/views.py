@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import importlib
-import io
 import pickle
 import textwrap
 from typing import Any
@@ -58,9 +57,7 @@ def views(figure: Figure, include: Any = None, exclude: Any = None) -> tuple[dic
 
 
 def _png(figure: Figure, dpi: float | str = "figure") -> str:
-    stream = io.BytesIO()
-    figure.savefig(stream, format="png", dpi=dpi, bbox_inches="tight", facecolor="auto")
-    return base64.b64encode(stream.getvalue()).decode()
+    return base64.b64encode(figures.png(figure, dpi=dpi, bbox_inches="tight")).decode()
 
 
 def _has_photographs(figure: Figure) -> bool:
@@ -83,15 +80,10 @@ def stack(figure: Figure) -> None:
     height = figure.get_figheight() / (last + 1)
     for (row, column), axis in panels.items():
         # Labels that neighbours had in common were drawn once.
-        title, xlabel, ylabel = (
-            next((text for of in (axis, panels.get(other)) if of and (text := read(of))), "")
-            for read, other in (
-                (lambda of: of.get_title("left"), (0, column)),
-                (Axes.get_xlabel, (last, column)),
-                (Axes.get_ylabel, (row, 0)),
-            )
-        )
-        axis.set(title=_wrapped(title, 44), xlabel=_wrapped(xlabel, 50), ylabel=ylabel)
+        title = axis.get_title("left") or panels.get((0, column), axis).get_title("left")
+        xlabel = axis.get_xlabel() or panels.get((last, column), axis).get_xlabel()
+        ylabel = axis.get_ylabel() or panels.get((row, 0), axis).get_ylabel()
+        axis.set(title=textwrap.fill(title, 44), xlabel=textwrap.fill(xlabel, 50), ylabel=ylabel)
         axis.tick_params(labelleft=True, labelbottom=True)
     turned = sum(map(_turn_names, panels.values()))
     height = min(height, LOW) if len(panels) > MANY else height
@@ -100,7 +92,7 @@ def stack(figure: Figure) -> None:
     for number, place in enumerate(sorted(panels)):
         panels[place].set_subplotspec(below[number])
     if title := figure.get_suptitle():
-        figures.titled(figure, _wrapped(title, LETTERS))
+        figures.titled(figure, textwrap.fill(title, LETTERS))
     if figure.legends:
         figure.legends[0].remove()
         figures.legend_below(figure, 3)
@@ -110,10 +102,6 @@ def stack(figure: Figure) -> None:
 def _place(axis: Axes) -> tuple[int, int] | None:
     spec = axis.get_subplotspec()
     return (spec.rowspan.start, spec.colspan.start) if spec else None
-
-
-def _wrapped(text: str, letters: int) -> str:
-    return textwrap.fill(text, letters)
 
 
 def _turn_names(axis: Axes) -> bool:

@@ -75,7 +75,7 @@ def test_pages_offer_the_further_pictures(tmp_path: Path, monkeypatch: pytest.Mo
     ):
         outputs = [{"data": {"image/png": first}, "metadata": {views.KEY: {kind: other}}}]
         (tmp_path / "page.ipynb").write_text(json.dumps({"cells": [{"outputs": outputs}, {}]}))
-        found = figure_views.gathered([tmp_path])
+        found = figure_views.gathered(tmp_path)
         name = hashlib.sha256(b"wide").hexdigest()
         assert found == {name: {kind: b"more"}}
         image = f'<img alt="A chart" src="../_images/{name}.png" />'

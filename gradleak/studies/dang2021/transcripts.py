@@ -279,7 +279,7 @@ class SynthesisedTexts(HearSpeech):
     voices: list[str]
 
     def utterance(self, number: int) -> tuple[str, str, Tensor]:
-        """Return a text, its voice and its speech."""
+        """Return the text of an utterance, the voice that speaks it and the samples of its sound."""
         said, voice = attacked_texts(self.source, self.utterances)[number], self.voices[number % len(self.voices)]
         if voice == ARTIFICIAL:
             return said, voice, pseudo_speech(said)
