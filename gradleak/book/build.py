@@ -151,8 +151,9 @@ def _render() -> Path:
         return index
     stamp.unlink(missing_ok=True)
     # jupyter-book cannot be run by `python -m`, and the first line of its script fails if Python's path has a space.
+    start = "from gradleak.book import kernels; kernels.fork(); from jupyter_book.cli.main import main; main()"
     command = [
-        sys.executable, "-c", "from jupyter_book.cli.main import main; main()",
+        sys.executable, "-c", start,
         "build", ".", "--toc", "book/_toc.yml", "--path-output", ".",
         "-W", "-n", "--keep-going",
     ]  # fmt: skip

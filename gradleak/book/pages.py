@@ -166,6 +166,9 @@ def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path)
     from papermill.iorw import load_notebook_node
     from papermill.parameterize import parameterize_notebook
 
+    from gradleak.book import kernels
+
+    kernels.fork()
     page, defaults = load_notebook_node(str(study.notebook)), study.Parameters().model_dump()
     # Only changed parameters are injected, so that a page with default parameters reads as it was written.
     if changed := {name: value for name, value in parameters.model_dump().items() if value != defaults[name]}:

@@ -7,7 +7,6 @@ import io
 from typing import Any
 
 from torch import nn
-from torchvision.models import AlexNet, efficientnet_b0
 
 from gradleak.errors import MissingData
 from gradleak.models.parts import Flattened, Headed, Options
@@ -17,6 +16,8 @@ VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 5
 
 def alexnet(o: Options) -> nn.Module:
     """Return torchvision's AlexNet with its last layer named `head`."""
+    from torchvision.models import AlexNet
+
     body = AlexNet()
     body.classifier[-1] = nn.Identity()
     return Headed(body, o.head(4096))
@@ -37,6 +38,8 @@ def vgg16(o: Options) -> nn.Module:
 
 def efficientnet(o: Options) -> nn.Module:
     """Return torchvision's EfficientNet-B0, whose SiLU features have both signs, with its last layer named `head`."""
+    from torchvision.models import efficientnet_b0
+
     body = efficientnet_b0(weights=None)
     body.classifier = nn.Identity()
     return Headed(body, o.head(1280))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from gradleak.errors import InputError, unknown
 from gradleak.models.large import alexnet, efficientnet, vgg16
@@ -41,14 +40,13 @@ def _cifar(o: Options, *, extra: bool = False) -> nn.Module:
     return CifarResNet(3, o.classes, o.in_channels, o.bias, extra=extra)
 
 
-RESNET18, RESNET50 = (BasicBlock, [2, 2, 2, 2]), (Bottleneck, [3, 4, 6, 3])
 NETWORKS: dict[str, Network] = {
     "lenet": Network(lenet, init="uniform"),
     "fcn4": Network(FCN4, least_size=1),
-    "resnet18": Network(lambda o: torchvision_resnet(o, *RESNET18)),
-    "resnet18-cifar": Network(lambda o: torchvision_resnet(o, *RESNET18, small_images=True)),
+    "resnet18": Network(lambda o: torchvision_resnet(o, 18)),
+    "resnet18-cifar": Network(lambda o: torchvision_resnet(o, 18, small_images=True)),
     "resnet20": Network(_cifar, bias=True, init="kaiming"),
-    "resnet50": Network(lambda o: torchvision_resnet(o, *RESNET50), init="uniform"),
+    "resnet50": Network(lambda o: torchvision_resnet(o, 50), init="uniform"),
     "alexnet": Network(alexnet, init="uniform", least_size=63),
     "efficientnet-b0": Network(efficientnet, bias=True, least_size=32),
     "llg-cnn": Network(lenet, bias=True, init="uniform"),
@@ -60,7 +58,7 @@ NETWORKS: dict[str, Network] = {
     "llg-resnet20-batch": Network(lambda o: by_batch(_cifar(o, extra=True)), bias=True, init="uniform"),
     "vgg16": Network(vgg16, bias=True, init="kaiming", least_size=32, activation="relu"),
     "resnet50-cifar": Network(
-        lambda o: torchvision_resnet(o, *RESNET50, small_images=True), bias=True, init="kaiming", activation="relu"
+        lambda o: torchvision_resnet(o, 50, small_images=True), bias=True, init="kaiming", activation="relu"
     ),
     "lenet5": Network(LeNet5, bias=True, init="kaiming", least_size=12, activation="sigmoid"),
     "small-cnn": Network(small_cnn),

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.models import ResNet
-from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from gradleak.models.parts import Headed, Options
 
 
-def torchvision_resnet(
-    o: Options, block: type[BasicBlock | Bottleneck], depths: list[int], *, small_images: bool = False
-) -> nn.Module:
-    """Return torchvision's ResNet with its last layer named `head`.
+def torchvision_resnet(o: Options, depth: int, *, small_images: bool = False) -> nn.Module:
+    """Return torchvision's ResNet of 18 or 50 layers with its last layer named `head`.
 
     With `small_images` the first convolution is 3×3 and there is no max-pool. The options' activation replaces ReLU.
     """
-    body = ResNet(block, depths)
+    from torchvision import models  # which loads torch's compiler, for about as long as torch itself takes
+
+    body: Any = {18: models.resnet18, 50: models.resnet50}[depth]()
     width = body.fc.in_features
     body.fc = nn.Identity()
     if small_images:
@@ -28,7 +28,7 @@ def torchvision_resnet(
         body.conv1 = nn.Conv2d(o.in_channels, 64, 7, stride=2, padding=3, bias=False)
     if o.activation not in ("", "relu"):
         for module in [*body.modules()]:
-            if isinstance(module, ResNet | BasicBlock | Bottleneck):
+            if hasattr(module, "relu"):
                 module.relu = o.active()
     return Headed(body, o.head(width))
 
