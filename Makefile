@@ -37,7 +37,7 @@ archive: $(READY) ## pack sources, records, the built book and its PDF into one 
 
 test: $(READY) ## run the tests, those on the pretended GPU in a run of their own
 	@failed=0; $(RUN) -m pytest $(ARGS) || failed=1; \
-	$(if $(filter tests/%,$(ARGS)),,$(RUN) -m pytest tests/gpu || failed=1;) exit $$failed
+	$(if $(filter tests/%,$(ARGS)),,$(RUN) -m pytest tests/gpu --dist worksteal || failed=1;) exit $$failed
 
 lint: $(READY) ## check style and types
 	@$(RUN) -m ruff check .
