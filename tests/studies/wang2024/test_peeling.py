@@ -12,7 +12,7 @@ from gradleak.studies.shared.peeled import batches
 from gradleak.studies.wang2024 import peeling
 
 STUDY = "peeling"
-CHOSEN = {"matching": 1, "defenses": ["clip-share", "prune"], "networks": ["resnet20", "lenet"]}
+CHOSEN = {"matching": 1, "defenses": ["clip-share"], "networks": ["resnet20", "lenet"]}
 # Golden rows hold these as well.
 MORE = {"precisions": ["float32", "float64"], "large": [2], "rivals": [{"size": 1, "steps": 2}]}
 ALSO = {"flowers17": {"trained": [{"side": 8, "epochs": 1, "size": 1}]}}
