@@ -44,7 +44,7 @@ def read_prefixes(
     model = recognise(leak.model, leak.head)
     every = torch.arange(len(model.embedding), device=model.embedding.device)
     tried = every if words is None else tokens_of(model, words)
-    trees = [model.grow(leak.gradients, tried, start, equalise=equalise, most=most).tree for equalise in (True, False)]
+    trees = [model.grow(leak, tried, start, equalise=equalise, most=most).tree for equalise in (True, False)]
     # With rounding errors alone, scaling rows to one length gives more prefixes; added noise hides the short rows.
     tree = max((tree for tree in trees if tree is not None), key=len, default=None)
     if tree is None or len(tree) < 2:

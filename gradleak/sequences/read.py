@@ -17,7 +17,7 @@ from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of
-from gradleak.sequences.counts import Head, count
+from gradleak.sequences.counts import count
 from gradleak.sequences.recognised import Model, recognise, tokens_of
 
 # Most prefixes that are searched, because their counts are a linear system with as many unknowns.
@@ -147,22 +147,15 @@ def _tried(leak: Leak, model: Model, words: Sequence[int] | None) -> list[Tensor
 
 
 def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalise: bool, most: int) -> Sentences:
-    grown = model.grow(leak.gradients, words, start, equalise=equalise, most=most)
+    grown = model.grow(leak, words, start, equalise=equalise, most=most)
     failed = Sentences([], [], "failed", "", rank=grown.rank)
     if grown.tree is None or len(grown.tree) == 0:
         return replace(failed, reason=grown.reason)
     tree = grown.tree
     failed = replace(failed, prefixes=len(tree))
     # With rounding alone all rows have the same relative error and equal weight; with noise long rows are more precise.
-    weight, bias = leak.model.get_parameter(model.head_weight).detach(), model.head_bias
-    head = Head(
-        weight,
-        weight.new_zeros(len(weight)) if bias is None else leak.model.get_parameter(bias).detach(),
-        leak.gradients[model.head_weight],
-        None if bias is None else leak.gradients[bias],
-        model.tied,
-    )
-    counts = count(tree, head, end, equalise=True) or count(tree, head, end, equalise=False)
+    found = (count(tree, model, leak.gradients, end, equalise=same) for same in (True, False))
+    counts = next(filter(None, found), None)
     if counts is None:
         return replace(failed, reason=f"no whole numbers of passes through {len(tree)} prefixes give the gradient")
     # Of the passes through a prefix, those that do not go on end there.
@@ -215,34 +208,22 @@ def _compared(leak: Leak, tokens: list[list[int]], times: list[int], start: int,
     device = next(leak.model.parameters()).device
     own = observe(leak.model, *batch_of(sentences, start, end, device=device), head=leak.head).gradients
     pairs = [(seen, own[name]) for name, seen in leak.gradients.items()]
-    products = torch.stack([_products(seen, mine) for seen, mine in pairs])
+    # The inner products (2, 2) of each two tensors with themselves and each other.
+    zero = torch.zeros(2, 2, dtype=torch.float64, device=device)
+    products = torch.stack([sum((part @ part.T for part in _parts(*pair)), zero) for pair in pairs])
     power = float(products[:, 1, 1].sum())
     factor = float(products[:, 0, 1].sum()) / power if power else 1.0
     sizes = products[:, 0, 0].sqrt().tolist()
     # A tensor whose gradient is zero in theory, such as a key's bias, holds only rounding errors.
     least = SMALL * math.hypot(*sizes) or 1.0
-    misses = [_missed(seen, mine, factor) for seen, mine in pairs]
-    return factor, max(miss / max(size, least) for miss, size in zip(misses, sizes, strict=True))
+    squares = (sum(float((seen - factor * mine).square().sum()) for seen, mine in _parts(*pair)) for pair in pairs)
+    return factor, max(math.sqrt(square) / max(size, least) for square, size in zip(squares, sizes, strict=True))
 
 
-def _products(seen: Tensor, mine: Tensor) -> Tensor:
-    """Return the inner products (2, 2) of two tensors with themselves and each other."""
-    total = torch.zeros(2, 2, dtype=torch.float64, device=seen.device)
-    for parts in _parts(seen, mine):
-        pair = torch.stack(parts)
-        total += pair @ pair.T
-    return total
-
-
-def _missed(seen: Tensor, mine: Tensor, factor: float) -> float:
-    """Return the norm of `seen` − `factor` · `mine`."""
-    return math.sqrt(sum(float((seen - factor * mine).square().sum()) for seen, mine in _parts(seen, mine)))
-
-
-def _parts(seen: Tensor, mine: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield two tensors in float64 part by part, because copies of a whole large layer are slow."""
-    for seen_part, mine_part in zip(seen.flatten().split(PART), mine.flatten().split(PART), strict=True):
-        yield seen_part.double(), mine_part.double()
+def _parts(seen: Tensor, mine: Tensor) -> Iterator[Tensor]:
+    """Yield parts (2, N) of two tensors in float64, because copies of a whole large layer are slow."""
+    for parts in zip(seen.flatten().split(PART), mine.flatten().split(PART), strict=True):
+        yield torch.stack([part.double() for part in parts])
 
 
 def _why_not(case: Case) -> str:
