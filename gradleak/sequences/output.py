@@ -124,19 +124,6 @@ def _failed(
     return Ordered(list(words), vocabulary.decode(words) if vocabulary else None, "failed", reason, steps, misses)
 
 
-@dataclass(frozen=True)
-class _Followed:
-    """The steps that read each of K words: coordinates in the span (K, S), misses (K,), and all layers' states."""
-
-    inside: Tensor
-    misses: Tensor
-    states: list[tuple[Tensor, Tensor]]
-
-    def one(self, place: int) -> list[tuple[Tensor, Tensor]]:
-        """Return the states and cells (1, H) of one of the words."""
-        return [(state[place][None], cell[place][None]) for state, cell in self.states]
-
-
 class _Decoder:
     """A recogniser's decoder and the span (I, S) of its last layer's inputs, [top state; context]."""
 
@@ -158,22 +145,29 @@ class _Decoder:
         worst, nearest = 0.0, float("inf")
         tried = torch.tensor([start])
         while len(features) < self.span.shape[1]:
-            followed = self._following(tried, context, states)
-            place = int(followed.misses.argmin())
-            miss = float(followed.misses[place])
+            inside, following_misses, following = self._following(tried, context, states)
+            place = int(following_misses.argmin())
+            miss = float(following_misses[place])
             if not miss < FITS:
                 break
-            other_misses = torch.cat([followed.misses[:place], followed.misses[place + 1 :]])
+            other_misses = torch.cat([following_misses[:place], following_misses[place + 1 :]])
             worst, nearest = max(worst, miss), min([nearest, *other_misses.tolist()])
             words.append(int(tried[place]))
-            features.append(self.span @ followed.inside[place])
-            states, context = followed.one(place), features[-1][len(self.tops) :]
+            features.append(self.span @ inside[place])
+            states = [(state[place][None], cell[place][None]) for state, cell in following]
+            context = features[-1][len(self.tops) :]
             tried = bag
         stacked = torch.stack(features) if features else self.span.new_zeros(0, len(self.span))
         return words[1:], stacked, (worst, nearest)
 
-    def _following(self, words: Tensor, context: Tensor, before: Sequence[tuple[Tensor, Tensor]]) -> _Followed:
-        """Return the steps that read each of the `words` (K,) after a context and states."""
+    def _following(
+        self, words: Tensor, context: Tensor, before: Sequence[tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]]]:
+        """Return the steps that read each of the `words` (K,) after a context and states.
+
+        Returns:
+            The coordinates in the span (K, S), the misses (K,), and all layers' states and cells (K, H).
+        """
         inputs = torch.cat([self.embedding[words], context.expand(len(words), -1)], dim=1)
         first = self.cells[0](inputs, tuple(part.expand(len(words), -1) for part in before[0]))
         inside = self.tops.new_zeros(len(words), self.tops.shape[1])
@@ -183,7 +177,7 @@ class _Decoder:
             inside = inside - least_squares(slope - self.tops, outside[:, :, None])[:, :, 0]
         states, _ = self._above(first, inside, before)
         top = states[-1][0]
-        return _Followed(inside, (top - inside @ self.tops.T).norm(dim=1) / top.norm(dim=1), states)
+        return inside, (top - inside @ self.tops.T).norm(dim=1) / top.norm(dim=1), states
 
     def _above(
         self, first: tuple[Tensor, Tensor], inside: Tensor, before: Sequence[tuple[Tensor, Tensor]]
@@ -195,7 +189,7 @@ class _Decoder:
             from_below = weight[:, :width]
             own = previous[0] @ rest[0].T + rest[1] + rest[2]
             gates = (states[-1][0] @ from_below.T + inside @ heard.T + own).requires_grad_()
-            after = _cell_after(gates, previous)
+            after = _cell_after(gates, previous[1])
             # Each entry of a state depends only on its own four gates, so one backward pass gives all derivatives.
             by_gate = torch.autograd.grad(after[0].sum(), gates)[0].unflatten(1, (4, width))
             along = (from_below @ slope + heard) if len(states) > 1 else heard.expand(len(inside), -1, -1)
@@ -204,10 +198,10 @@ class _Decoder:
         return states, slope
 
 
-def _cell_after(gates: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the state and the cell (…, H), as nn.LSTMCell computes them from its gates (…, 4H)."""
-    input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=-1)
-    cell = forget_gate.sigmoid() * before[1] + input_gate.sigmoid() * candidate.tanh()
+def _cell_after(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the state and the cell (N, H), as nn.LSTMCell computes them from its gates (N, 4H) and the last cell."""
+    input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=1)
+    cell = forget_gate.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()
     return output_gate.sigmoid() * cell.tanh(), cell
 
 

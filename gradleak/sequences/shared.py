@@ -29,6 +29,7 @@ from gradleak.sequences.transcripts import (
     Transcripts,
     outside,
     read_transcripts,
+    transcripts_of,
 )
 
 # Multiples are searched on a grid of PLACES points from −FAR to FAR, with d scaled to length one.
@@ -81,11 +82,8 @@ def read_sharing(
         return plain
     reason = "" if _ended(decoder, going, ends, end) else "more words may follow"
     ends = sorted(ends, key=lambda prefix: prefix.words)
-    tokens = [list(prefix.words) for prefix in ends]
-    texts = None if vocabulary is None else [vocabulary.decode(words) for words in tokens]
-    misses = [(prefix.miss, prefix.other) for prefix in ends]
     status: Status = "ambiguous" if reason else "unique"
-    return Transcripts(tokens, texts, [status] * len(ends), [reason] * len(ends), decoder.rank, misses)
+    return transcripts_of(ends, [status] * len(ends), [reason] * len(ends), decoder.rank, vocabulary)
 
 
 def _both(decoder: Decoder, going: Sequence[Node], ends: Sequence[Node]) -> bool:
@@ -189,8 +187,7 @@ class _Search:
 
     def _made(self, step: _Step, context: Tensor, miss: float) -> Node:
         """Return the prefix after a step with a context."""
-        before, words = step.prefix, (*step.prefix.words, step.word)
-        return self.decoder.node(words, step.word, context, before.state, max(before.miss, miss), before.other)
+        return self.decoder.after(step.prefix, step.word, miss, context=context)
 
     def _root(self, step: _Step, outside: Outside, multiple: float) -> tuple[float, float]:
         """Return the multiple near a given one that minimises the norm of `outside`, and this norm."""
@@ -205,11 +202,8 @@ class _Search:
         """Return the function that gives the part of [word; state; 1] outside the span, for states (N, H)."""
 
         def outside(states: Tensor) -> Tensor:
-            ones = states.new_ones(len(states), 1)
-            vectors = torch.cat([self.decoder.words[word].expand(len(states), -1), states, ones], dim=1)
-            vectors = vectors / vectors.norm(dim=1, keepdim=True)
-            rest: Tensor = vectors - (vectors @ self.decoder.left) @ self.decoder.left.T
-            return rest
+            vectors = self.decoder.vectors(states, torch.tensor([word]))
+            return self.decoder.outside(vectors / vectors.norm(dim=1, keepdim=True))
 
         return outside
 
@@ -238,15 +232,8 @@ class _Search:
 
     def _misses(self, states: Tensor) -> Tensor:
         """Return each word's relative distance from the span after states (N, H), (C, N)."""
-        decoder = self.decoder
-        rest = torch.cat([states, states.new_ones(len(states), 1)], dim=1)
-        along = rest @ decoder.left[decoder.width :]
-        cross = decoder.words @ (decoder.left[: decoder.width] @ along.T)
-        sizes = rest.square().sum(dim=1)
-        squares = decoder.of_words[:, None] - 2 * cross + (sizes - along.square().sum(dim=1))
-        lengths = decoder.words.square().sum(dim=1)[:, None] + sizes
-        missed: Tensor = (squares.clamp(min=0) / lengths).sqrt()
-        return missed
+        lengths = self.decoder.words.square().sum(dim=1)[:, None] + states.square().sum(dim=1) + 1
+        return (self.decoder.squares(states).clamp(min=0) / lengths).sqrt()
 
     def _states(self, step: _Step, multiples: Tensor) -> Tensor:
         """Return the states (N, H) after a step with each multiple (N,)."""

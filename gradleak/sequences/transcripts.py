@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from gradleak.answers import Answer
 from gradleak.answers import ReadingStatus as Status
@@ -62,11 +63,6 @@ class Transcripts:
         facts = zip(self.tokens, self.status, self.reasons, strict=True)
         return tuple(Answer(status, reason, sentences=[tokens]) for tokens, status, reason in facts)
 
-    @property
-    def counts(self) -> list[int]:
-        """How often each transcript occurs; at least this often if its status is not "unique"."""
-        return [1] * len(self.tokens)
-
 
 @checked_arguments()
 def read_transcripts(
@@ -103,7 +99,7 @@ def read_transcripts(
     """
     decoder = Decoder(leak)
     if decoder.rank == 0:
-        return Transcripts([], None if vocabulary is None else [], [], [], 0, [])
+        return transcripts_of([], [], [], 0, vocabulary)
     if decoder.rank >= len(decoder.known):
         reason = f"the gradient's rank of {decoder.rank} leaves nothing outside its span: noise, or too many steps"
         return _nothing(reason, decoder.rank, vocabulary)
@@ -133,8 +129,7 @@ def step_misses(leak: Leak, tokens: Sequence[int], start: int = START) -> list[T
     every = torch.arange(len(decoder.words))
     misses = [decoder.missed(node.state[0], every)]
     for word in tokens:
-        context = decoder.context_of(node.state[0], word)
-        node = decoder.node((*node.words, word), word, context, node.state, node.miss, node.other)
+        node = decoder.after(node, word)
         misses.append(decoder.missed(node.state[0], every))
     return misses
 
@@ -195,51 +190,68 @@ class Decoder:
         zeros = self.words.new_zeros(self.hidden)
         miss = float(self.missed(zeros, torch.tensor([start]))[0])
         context = self.words.new_zeros(len(self.context))
-        return self.node((), start, context, (zeros, zeros), miss, float("inf"))
+        return self._read((), start, context, (zeros, zeros), miss, float("inf"))
+
+    def after(
+        self, node: Node, word: int, miss: float = 0.0, other: float = float("inf"), context: Tensor | None = None
+    ) -> Node:
+        """Return the node after a node and a word, from the misses of this word and of the best other word.
+
+        If the context of the step is not given, it follows from the span.
+        """
+        context = self.context_of(node.state[0], word) if context is None else context
+        misses = max(node.miss, miss), min(node.other, other)
+        return self._read((*node.words, word), word, context, node.state, *misses)
 
     def following(self, node: Node, most: float) -> tuple[list[Node], float]:
         """Return the nodes of the words that fit after a node, and the miss of the nearest other word."""
-        state = node.state[0]
-        near, misses = self.nearest(state, self.rank + 4)
+        near, misses = self.nearest(node.state[0], self.rank + 4)
         fits = misses < most
         other = float(misses[~fits].min()) if bool((~fits).any()) else 0.0
-        nodes = [
-            self.node(
-                (*node.words, word), word, self.context_of(state, word), node.state,
-                max(node.miss, miss), min(node.other, other),
-            )
-            for word, miss in zip(near[fits].tolist(), misses[fits].tolist(), strict=True)
-        ]  # fmt: skip
-        return nodes, other
+        words = zip(near[fits].tolist(), misses[fits].tolist(), strict=True)
+        return [self.after(node, word, miss, other) for word, miss in words], other
 
     def nearest(self, state: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Return the `count` words nearest to the span after a state, and their relative distances (K,)."""
-        rest = torch.cat([state, state.new_ones(1)])
-        along = self.left[self.width :].T @ rest
-        # One product gives ‖v‖² − ‖Lᵀv‖² of v = [word; state; 1] for all words. The nearest are then recomputed
-        # precisely.
-        cross = self.words @ (self.left[: self.width] @ along)
-        squares = self.of_words - 2 * cross + rest.square().sum() - along.square().sum()
+        # The nearest words are recomputed precisely.
+        squares = self.squares(state[None])[:, 0]
         near = squares.topk(min(count, len(squares)), largest=False).indices
         return near, self.missed(state, near)
 
-    def _vectors(self, state: Tensor, words: Tensor) -> Tensor:
-        rest = torch.cat([state, state.new_ones(1)]).expand(len(words), -1)
-        return torch.cat([self.words[words], rest], dim=1)
+    def squares(self, states: Tensor) -> Tensor:
+        """Return the squared distance (C, N) of every [word; state; 1] from the span, for states (N, H).
+
+        One product gives ‖v‖² − ‖Lᵀv‖² of these vectors v.
+        """
+        rest = F.pad(states, (0, 1), value=1.0)
+        along = rest @ self.left[self.width :]
+        cross = self.words @ (self.left[: self.width] @ along.T)
+        squares: Tensor = self.of_words[:, None] - 2 * cross + (rest.square().sum(dim=1) - along.square().sum(dim=1))
+        return squares
+
+    def vectors(self, states: Tensor, words: Tensor) -> Tensor:
+        """Return [word; state; 1] (N, K) for words (N,) and one state (H,), or for one word (1,) and states (N, H)."""
+        rest = F.pad(states, (0, 1), value=1.0)
+        count = max(len(words), states[..., 0].numel())
+        return torch.cat([self.words[words].expand(count, -1), rest.expand(count, -1)], dim=1)
+
+    def outside(self, vectors: Tensor) -> Tensor:
+        """Return the part of vectors (N, K) outside the span."""
+        rest: Tensor = vectors - (vectors @ self.left) @ self.left.T
+        return rest
 
     def missed(self, state: Tensor, words: Tensor) -> Tensor:
         """Return the relative distances (N,) of [word; state; 1] from the span, for words (N,)."""
-        vectors = self._vectors(state, words)
-        outside = vectors - (vectors @ self.left) @ self.left.T
-        missed: Tensor = outside.norm(dim=1) / vectors.norm(dim=1)
+        vectors = self.vectors(state, words)
+        missed: Tensor = self.outside(vectors).norm(dim=1) / vectors.norm(dim=1)
         return missed
 
     def context_of(self, state: Tensor, word: int) -> Tensor:
-        vector = self._vectors(state, torch.tensor([word]))[0]
+        vector = self.vectors(state, torch.tensor([word]))[0]
         context: Tensor = self.context @ (self.solve @ (self.left.T @ vector))
         return context
 
-    def node(
+    def _read(
         self,
         words: tuple[int, ...],
         word: int,
@@ -309,15 +321,18 @@ def _told(nodes: list[Node], whole: bool, decoder: Decoder, end: int, vocabulary
     reasons = [general or ("another word fits nearly as well" if near else "") for near in close]
     if not any(reasons):
         reasons = _open(nodes, ends, decoder, end)
-    tokens = [list(node.words) for node in ends]
-    return Transcripts(
-        tokens,
-        None if vocabulary is None else [vocabulary.decode(words) for words in tokens],
-        ["ambiguous" if reason else "unique" for reason in reasons],
-        reasons,
-        decoder.rank,
-        [(node.miss, node.other) for node in ends],
+    return transcripts_of(
+        ends, ["ambiguous" if reason else "unique" for reason in reasons], reasons, decoder.rank, vocabulary
     )
+
+
+def transcripts_of(
+    ends: Sequence[Node], status: list[Status], reasons: list[str], inputs: int, vocabulary: Vocabulary | None
+) -> Transcripts:
+    """Return the transcripts that end at some prefixes, each with its status and reason."""
+    tokens = [list(node.words) for node in ends]
+    texts = None if vocabulary is None else [vocabulary.decode(words) for words in tokens]
+    return Transcripts(tokens, texts, status, reasons, inputs, [(node.miss, node.other) for node in ends])
 
 
 def _open(nodes: list[Node], ends: list[Node], decoder: Decoder, end: int) -> list[str]:
