@@ -242,11 +242,9 @@ def _check_state(model: nn.Module, which: str, state: Mapping[str, Tensor]) -> N
             f"the state {which} is not of {type(model).__name__}: it differs in {', '.join(differing[:5])}"
         )
     for name, value in state.items():
-        if value.shape != expected[name].shape:
-            shapes = tuple(value.shape), tuple(expected[name].shape)
-            raise InputError(f"the state {which}: '{name}' is {shapes[0]}, the model's {shapes[1]}")
-        if value.is_floating_point() != expected[name].is_floating_point():
-            raise InputError(f"the state {which}: '{name}' is of {value.dtype}, the model's of {expected[name].dtype}")
+        own = expected[name]
+        if value.shape != own.shape or value.is_floating_point() != own.is_floating_point():
+            raise InputError(f"the state {which}: '{name}' is {described(value)}, the model's {described(own)}")
 
 
 @checked_arguments()
