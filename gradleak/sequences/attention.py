@@ -120,7 +120,8 @@ def grow(own: Network, spans: Sequence[Span], words: Tensor, start: int, *, most
         start: The token before every sentence.
         most: The most prefixes that are returned.
     """
-    places, layer = _Places(own, spans[0], words), own.groups[0].layer
+    layer = own.groups[0].layer
+    fitting: list[Tensor] = []
     tree = Tree(words.new_empty(0), words.new_empty(0), own.head.weight.new_empty(0, own.head.in_features))
     prefixes, nodes = words.new_tensor([[start]]), words.new_tensor([-1])
     while len(prefixes):
@@ -132,7 +133,11 @@ def grow(own: Network, spans: Sequence[Span], words: Tensor, start: int, *, most
         prefixes = prefixes[fits]
         if len(tree) > most:
             return None
-        following = places.at(prefixes.shape[1]) if len(prefixes) else words[:0]
+        place, known = prefixes.shape[1], len(fitting)
+        if len(prefixes) and place >= known:
+            lasts = (place + PLACES, place + 1)
+            fitting += next(filter(None, (_fitting(own, spans[0], words, known, last) for last in lasts)), [])
+        following = fitting[place] if place < len(fitting) else words[:0]
         if len(following) * len(prefixes) > 100 * most:
             return None
         nodes = torch.arange(before, len(tree), device=words.device).repeat_interleave(len(following))
@@ -164,30 +169,20 @@ def _later(own: Network, spans: Sequence[Span], prefixes: Tensor) -> tuple[Tenso
     return fits, features
 
 
-class _Places:
-    """The words that lie in the first layer's span at each position, computed on demand."""
+def _fitting(own: Network, span: Span, words: Tensor, first: int, last: int) -> list[Tensor]:
+    """Return the words that lie in the first layer's span at the positions from `first` to before `last`.
 
-    def __init__(self, own: Network, span: Span, words: Tensor) -> None:
-        self.own, self.span, self.words = own, span, words
-        self.found: list[Tensor] = []
-
-    def at(self, place: int) -> Tensor:
-        """Return the words that fit at a position; none beyond the model's longest input."""
-        if place >= len(self.found) and not (self._look(place + PLACES) or self._look(place + 1)):
-            return self.words[:0]
-        return self.words[self.found[place]]
-
-    def _look(self, length: int) -> bool:
-        layer = self.own.groups[0].layer
-        parts = []
-        for part in self.words.split(WORDS):
-            try:
-                seen = _inputs(self.own.model, part[:, None].expand(-1, length), [layer])
-            except torch.OutOfMemoryError:
-                raise
-            except (InputError, IndexError, RuntimeError):
-                return False  # longer than the model's longest input
-            fresh = seen[layer][:, len(self.found) :]
-            parts.append(self.span.inside(fresh.flatten(0, 1)).unflatten(0, fresh.shape[:2]))
-        self.found += list(torch.cat(parts).unbind(dim=1)) if parts else []
-        return bool(parts)
+    The list is empty if the last of these positions is beyond the model's longest input.
+    """
+    layer = own.groups[0].layer
+    parts = []
+    for part in words.split(WORDS):
+        try:
+            seen = _inputs(own.model, part[:, None].expand(-1, last), [layer])
+        except torch.OutOfMemoryError:
+            raise
+        except (InputError, IndexError, RuntimeError):
+            return []
+        fresh = seen[layer][:, first:]
+        parts.append(span.inside(fresh.flatten(0, 1)).unflatten(0, fresh.shape[:2]))
+    return [words[fits] for fits in torch.cat(parts).unbind(dim=1)]

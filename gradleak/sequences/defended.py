@@ -19,7 +19,7 @@ from gradleak.errors import InputError
 from gradleak.leak import Leak
 from gradleak.models.recogniser import START
 from gradleak.sequences.observed import FIRST
-from gradleak.sequences.transcripts import Decoder, Node, Transcripts, first_layer, transcripts_of
+from gradleak.sequences.transcripts import Decoder, Node, Transcripts, transcripts_of
 
 # Largest span, and so the most steps, if the number of steps is unknown.
 MOST = 40
@@ -59,7 +59,7 @@ def read_defended(
         raise InputError(f"the decoder makes at least one step; got {steps}")
     # Cast to float64, so that the rounding limit does not depend on the type in which the gradient was sent.
     leak = replace(leak, gradients={name: leak.gradient(name).double() for name in FIRST})
-    gradient = first_layer(leak)
+    gradient = leak.joined(FIRST)
     values, vectors = torch.linalg.eigh(gradient.T @ gradient)
     energies, directions = values.flip(0).clamp(min=0), vectors.flip(1)
     least = steps or 1

@@ -56,8 +56,7 @@ class Layer:
 
     def gradient(self, leak: Leak) -> Tensor:
         """Return the gradient (R, E + H [+ 1]) whose rows are sums of [e; h; 1]; of a GRU, only its two gates' rows."""
-        parts = [leak.gradient(name) for name in self.names[:3]]
-        whole = torch.cat([part.flatten(1) if part.ndim > 1 else part[:, None] for part in parts], dim=1)
+        whole = leak.joined(self.names[:3])
         return whole if self.kind is nn.LSTM else whole[: 2 * self.width]
 
     def inputs(self, inputs: Tensor, state: Tensor) -> Tensor:

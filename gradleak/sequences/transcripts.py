@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak.answers import Answer
@@ -17,10 +19,9 @@ from gradleak.arguments import checked_arguments
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.leak import Leak
-from gradleak.models.recogniser import END, START
+from gradleak.models.recogniser import END, START, Recogniser
 from gradleak.sequences.ends import ended, ended_behind, top_states
 from gradleak.sequences.observed import FIRST
-from gradleak.sequences.output import decoder_of
 from gradleak.spans import inputs_span, limit
 
 # A word fits if the relative distance of its vector from the span is below this tolerance. States accumulate the
@@ -40,7 +41,7 @@ class Transcripts:
     """The transcripts of a batch, one for each utterance.
 
     Attributes:
-        tokens: The tokens of each utterance, without its marks.
+        tokens: The tokens of each utterance, without its marks; `read_output` keeps the end mark.
         texts: Their texts, if a vocabulary was given.
         status: For each utterance: "unique" if no other transcript explains the gradient, "ambiguous" if other words
             may fit or follow, "failed" if the search gave up.
@@ -102,10 +103,11 @@ def read_transcripts(
         return transcripts_of([], [], [], 0, vocabulary)
     if decoder.rank >= len(decoder.known):
         reason = f"the gradient's rank of {decoder.rank} leaves nothing outside its span: noise, or too many steps"
-        return _nothing(reason, decoder.rank, vocabulary)
+        return single([], "failed", reason, decoder.rank, vocabulary)
     first = decoder.start(start)
     if first.miss > FITS[0]:
-        return _nothing("the start token does not lie in the gradient's span", decoder.rank, vocabulary)
+        reason = "the start token does not lie in the gradient's span"
+        return single([], "failed", reason, decoder.rank, vocabulary)
     searches = []
     for fits in FITS:
         nodes, completed = _searched(decoder, first, fits)
@@ -145,6 +147,14 @@ class Node:
     other: float
 
 
+def decoder_of(model: nn.Module) -> tuple[Tensor, list[nn.LSTMCell]]:
+    """Return a recogniser's embedding (C, E) and its decoder's layers, in float64; refuse other models."""
+    if not isinstance(model, Recogniser):
+        raise InputError(f"transcripts are read from a Recogniser's decoder; got {type(model).__name__}")
+    cells = [copy.deepcopy(cell).double().requires_grad_(False) for cell in model.cells]
+    return model.embedding.weight.detach().double(), cast("list[nn.LSTMCell]", cells)
+
+
 class Decoder:
     """The first layer of a decoder and the span (K, S) of its inputs, by default from its gradient; float64."""
 
@@ -154,7 +164,7 @@ class Decoder:
         self.utterances = leak.batch_size * leak.local_steps
         self.steps = leak.local_steps
         self.words, self.hidden = embedding, self.cells[0].hidden_size
-        gradient = first_layer(leak)
+        gradient = leak.joined(FIRST)
         span = inputs_span(gradient).vectors if span is None else span
         self.rank = span.shape[1]
         word_width = self.words.shape[1]
@@ -335,6 +345,19 @@ def transcripts_of(
     return Transcripts(tokens, texts, status, reasons, inputs, [(node.miss, node.other) for node in ends])
 
 
+def single(
+    tokens: list[int],
+    status: Status,
+    reason: str,
+    inputs: int,
+    vocabulary: Vocabulary | None,
+    misses: tuple[float, float] = (1.0, 0.0),
+) -> Transcripts:
+    """Return the transcript of a single utterance."""
+    texts = None if vocabulary is None else [vocabulary.decode(tokens)]
+    return Transcripts([tokens], texts, [status], [reason], inputs, [misses])
+
+
 def _open(nodes: list[Node], ends: list[Node], decoder: Decoder, end: int) -> list[str]:
     """Return, for each last word, why more words may follow it, "" if none does."""
     gradient = decoder.gradients.get("head.weight")
@@ -356,12 +379,3 @@ def _open(nodes: list[Node], ends: list[Node], decoder: Decoder, end: int) -> li
     else:
         return ["there are several utterances and layers: whether another word follows is not told"] * len(ends)
     return ["" if last else "words may follow of which the recogniser is sure" for last in are_last]
-
-
-def _nothing(reason: str, inputs: int, vocabulary: Vocabulary | None) -> Transcripts:
-    return Transcripts([[]], None if vocabulary is None else [""], ["failed"], [reason], inputs, [(1.0, 0.0)])
-
-
-def first_layer(leak: Leak) -> Tensor:
-    """Return the gradient (4H, K) of a decoder's first layer: its weights, and its bias as a last column."""
-    return torch.cat([leak.gradient(name).reshape(len(leak.gradients[name]), -1) for name in FIRST], dim=1)

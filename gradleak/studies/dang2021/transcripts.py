@@ -393,8 +393,8 @@ class ReadLastLayer(ReadOrMatch):
         # The first tokens of a long enough text, and the end mark.
         tokens = [*longer[self.number * 7 % len(longer)][: self.length - 1], text.vocabulary(self.source).end]
         found, seconds = timed(read_output, self.leak_of([tokens], only=LAST))
-        judged = certified([found.tokens], [tokens], [found.status])
-        return [self.scored(found.tokens, tokens, seconds) | judged | {"steps_found": found.steps}]
+        judged = certified(found.tokens, [tokens], found.status)
+        return [self.scored(found.tokens[0], tokens, seconds) | judged | {"steps_found": found.inputs}]
 
 
 def compared(number: int, found: Transcripts, tokens: Sequence[list[int]], seconds: float) -> Columns:
