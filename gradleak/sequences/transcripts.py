@@ -198,9 +198,8 @@ class Decoder:
     def start(self, start: int) -> Node:
         """Return the node after the start token, before which state and context are zero."""
         zeros = self.words.new_zeros(self.hidden)
-        miss = float(self.missed(zeros, torch.tensor([start]))[0])
-        context = self.words.new_zeros(len(self.context))
-        return self._read((), start, context, (zeros, zeros), miss, float("inf"))
+        before = Node((), zeros, (zeros, zeros), float(self.missed(zeros, torch.tensor([start]))[0]), float("inf"))
+        return replace(self.after(before, start, context=self.words.new_zeros(len(self.context))), words=())
 
     def after(
         self, node: Node, word: int, miss: float = 0.0, other: float = float("inf"), context: Tensor | None = None
@@ -209,9 +208,15 @@ class Decoder:
 
         If the context of the step is not given, it follows from the span.
         """
-        context = self.context_of(node.state[0], word) if context is None else context
-        misses = max(node.miss, miss), min(node.other, other)
-        return self._read((*node.words, word), word, context, node.state, *misses)
+        state = node.state[0]
+        inputs = torch.cat([self.words[word], self.context_of(state, word) if context is None else context])
+        return Node(
+            (*node.words, word),
+            torch.cat([inputs, state, inputs.new_ones(1)]),
+            self.cells[0](inputs, node.state),
+            max(node.miss, miss),
+            min(node.other, other),
+        )
 
     def following(self, node: Node, most: float) -> tuple[list[Node], float]:
         """Return the nodes of the words that fit after a node, and the miss of the nearest other word."""
@@ -260,20 +265,6 @@ class Decoder:
         vector = self.vectors(state, torch.tensor([word]))[0]
         context: Tensor = self.context @ (self.solve @ (self.left.T @ vector))
         return context
-
-    def _read(
-        self,
-        words: tuple[int, ...],
-        word: int,
-        context: Tensor,
-        state: tuple[Tensor, Tensor],
-        miss: float,
-        other: float,
-    ) -> Node:
-        """Return the prefix after a step that reads a word and a context."""
-        inputs = torch.cat([self.words[word], context])
-        read = torch.cat([inputs, state[0], inputs.new_ones(1)])
-        return Node(words, read, self.cells[0](inputs, state), miss, other)
 
 
 def _searched(decoder: Decoder, first: Node, fits: float) -> tuple[list[Node], bool]:
