@@ -88,49 +88,27 @@ def smooth(labels: Tensor, classes: int, epsilon: float | Tensor, *, convention:
     raise unknown("smoothing convention", convention, ["wang2024", "posterior2023"])
 
 
-def mixup(
-    inputs: Tensor, targets: Tensor, *, generator: Seed, parts: int = 2, weights: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Mix each sample with random other samples, such that all samples of a mixture have different classes.
+def mixup(inputs: Tensor, targets: Tensor, *, generator: Seed) -> tuple[Tensor, Tensor]:
+    """Mix each sample with a random sample of another class, with a share λ ~ U(0, 1) of each, as in wang2024.
 
     Args:
         inputs: The samples (N, …); pixels are mixed if the inputs are pixels.
         targets: One-hot or soft labels (N, C).
         generator: A seed or a generator.
-        parts: The number of samples in each mixture.
-        weights: The weights of the samples (N, parts), which sum to 1 in each row. By default they are uniform on the
-            simplex: for two parts λ ~ U(0, 1), as in wang2024.
 
     Returns:
         The mixed inputs (N, …) and labels (N, C).
     """
-    if not 2 <= parts <= targets.shape[1]:
-        raise InputError(f"parts must lie in 2 … {targets.shape[1]} (the number of classes); got {parts}")
-    rng = _generator(generator)
+    rng, count = _generator(generator), len(inputs)
     classes = targets.argmax(dim=1).cpu()
-    if len(classes.unique()) < parts:
-        raise InputError(
-            f"mixing {parts} samples of different classes needs {parts} classes; the batch has {len(classes.unique())}"
-        )
-    count = len(inputs)
-    partners = [torch.arange(count)]
-    used = F.one_hot(classes, targets.shape[1]).bool()
-    for _ in range(parts - 1):
-        # Choose among samples whose class is not in the mixture yet, for all rows at once.
-        allowed = ~used[:, classes]
-        choice = torch.multinomial(allowed.double(), 1, generator=rng)[:, 0]
-        partners.append(choice)
-        used = used.scatter(1, classes[choice][:, None], True)
-    if weights is None:
-        exponential = -torch.rand(count, parts, generator=rng, dtype=torch.float64).clamp(min=1e-300).log()
-        weights = exponential / exponential.sum(dim=1, keepdim=True)
-    elif weights.shape != (count, parts) or not torch.allclose(
-        weights.double().sum(dim=1), torch.ones(count, dtype=torch.float64, device=weights.device), atol=1e-6
-    ):
-        raise InputError(f"weights must be ({count}, {parts}) and sum to 1 in each row; got {tuple(weights.shape)}")
-    share = weights.to(targets)
-    picked = torch.stack(partners, dim=1)
-    shape = (count, parts, *[1] * (inputs.ndim - 1))
+    if len(classes.unique()) < 2:
+        raise InputError("mixing samples of different classes needs 2 classes; the batch has 1")
+    partners = torch.multinomial((classes[:, None] != classes).double(), 1, generator=rng)
+    picked = torch.cat([torch.arange(count)[:, None], partners], dim=1)
+    # The shares are uniform on the simplex.
+    exponential = -torch.rand(count, 2, generator=rng, dtype=torch.float64).clamp(min=1e-300).log()
+    share = (exponential / exponential.sum(dim=1, keepdim=True)).to(targets)
+    shape = (count, 2, *[1] * (inputs.ndim - 1))
     mixed = (share.to(inputs).reshape(shape) * inputs[picked.to(inputs.device)]).sum(dim=1)
     return mixed, (share.unsqueeze(2) * targets[picked.to(targets.device)]).sum(dim=1)
 

@@ -271,27 +271,25 @@ def ieee() -> Iterator[None]:
     for exact results. Half-precision products are summed in float32.
     """
     # torch has an older and a newer set of switches. The older set cannot be read if the two contradict each other.
-    older: list[tuple[Any, str, bool]] = []
-    for owner, name in (
-        (torch.backends.cuda.matmul, "allow_tf32"),
-        (torch.backends.cudnn, "allow_tf32"),
-        (torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"),
-        (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"),
-    ):
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    switches: list[tuple[Any, str, Any]] = [
+        (matmul, "allow_tf32", False),
+        (cudnn, "allow_tf32", False),
+        (matmul, "allow_fp16_reduced_precision_reduction", False),
+        (matmul, "allow_bf16_reduced_precision_reduction", False),
+        *((owner, "fp32_precision", "ieee") for owner in _precisions().values()),
+    ]
+    before = []
+    for owner, name, _ in switches:
         with contextlib.suppress(RuntimeError):
-            older.append((owner, name, getattr(owner, name)))
-    newer = {name: owner.fp32_precision for name, owner in _precisions().items()}
+            before.append((owner, name, getattr(owner, name)))
     try:
-        for owner, name, _ in older:
-            setattr(owner, name, False)
-        for owner in _precisions().values():
-            owner.fp32_precision = "ieee"
+        for switch in switches:
+            setattr(*switch)
         yield
     finally:
-        for owner, name, value in older:
-            setattr(owner, name, value)
-        for name, owner in _precisions().items():
-            owner.fp32_precision = newer[name]
+        for switch in before:
+            setattr(*switch)
 
 
 def precision() -> str:

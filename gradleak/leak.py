@@ -7,8 +7,9 @@ import copy
 import math
 import os
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -169,6 +170,10 @@ class Leak:
             raise InputError(f"the update has no separate gradient of a parameter that the attack needs: {reason}")
         return self.gradients[parameter]
 
+    def joined(self, parameters: Iterable[str]) -> Tensor:
+        """Return the gradients (N, K) of parameters of N rows side by side; a bias is one column."""
+        return torch.cat([self.gradient(name).reshape(len(self.gradients[name]), -1) for name in parameters], dim=1)
+
     def withheld(self, parameter: str) -> str:
         """Return why the update has no separate gradient of a parameter, or "" if it has one.
 
@@ -242,11 +247,9 @@ def _check_state(model: nn.Module, which: str, state: Mapping[str, Tensor]) -> N
             f"the state {which} is not of {type(model).__name__}: it differs in {', '.join(differing[:5])}"
         )
     for name, value in state.items():
-        if value.shape != expected[name].shape:
-            shapes = tuple(value.shape), tuple(expected[name].shape)
-            raise InputError(f"the state {which}: '{name}' is {shapes[0]}, the model's {shapes[1]}")
-        if value.is_floating_point() != expected[name].is_floating_point():
-            raise InputError(f"the state {which}: '{name}' is of {value.dtype}, the model's of {expected[name].dtype}")
+        own = expected[name]
+        if value.shape != own.shape or value.is_floating_point() != own.is_floating_point():
+            raise InputError(f"the state {which}: '{name}' is {described(value)}, the model's {described(own)}")
 
 
 @checked_arguments()
@@ -303,12 +306,21 @@ def observe(
         _check_rows(logits, labels)
         if local_steps < 1 or len(inputs) % local_steps:
             raise InputError(f"{len(inputs)} samples cannot be cut into {local_steps} local steps of one batch size")
-        named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        named = {name: value for name, value in model.named_parameters() if value.requires_grad}
         size = len(inputs) // local_steps
         if local_steps == 1:
             gradients = _gradients(loss(logits, labels).mean(), named, precision)
         else:
-            gradients = _updates(model, named, inputs.split(size), labels.split(size), loss, rate, precision)
+
+            def gradients_at(samples: Tensor, own: Tensor, weights: Gradients) -> Gradients:
+                weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+                logits = functional_call(model, weights, (samples,)).to(own.dtype)
+                return _gradients(loss(logits, own).mean(), weights, precision)
+
+            parts = zip(inputs.split(size), labels.split(size), strict=True)
+            before = {name: value.detach() for name, value in named.items()}
+            with evaluating(model):
+                gradients, _ = descended(before, [partial(gradients_at, *part) for part in parts], rate)
         return Leak(model, defended(gradients, defense), head, size, tuple(inputs.shape[1:]), local_steps)
 
 
@@ -352,28 +364,19 @@ def _gradients(loss: Tensor, named: Mapping[str, Tensor], precision: str | Preci
     return scaled_gradients(precision, take)
 
 
-def _updates(
-    model: nn.Module,
-    named: Mapping[str, Tensor],
-    inputs: Sequence[Tensor],
-    labels: Sequence[Tensor],
-    loss: Loss,
-    rate: float,
-    precision: str | Precision | None,
-) -> Gradients:
-    """Return the sum of the gradients over a client's local steps."""
-    weights = {name: parameter.detach().clone().requires_grad_() for name, parameter in named.items()}
-    total = {name: torch.zeros_like(parameter) for name, parameter in named.items()}
-    with evaluating(model):
-        for samples, targets in zip(inputs, labels, strict=True):
-            logits = functional_call(model, weights, (samples,)).to(targets.dtype)
-            gradients = _gradients(loss(logits, targets).mean(), weights, precision)
-            total = {name: value + gradients[name] for name, value in total.items()}
-            weights = {
-                name: (parameter - rate * gradients[name]).detach().requires_grad_()
-                for name, parameter in weights.items()
-            }
-    return total
+def descended(
+    weights: Gradients, steps: Iterable[Callable[[Gradients], Gradients]], rate: float
+) -> tuple[Gradients, Gradients]:
+    """Return the sum of the gradients over steps of gradient descent, and the weights after them.
+
+    Each step is a function that returns the gradients at given weights.
+    """
+    total: Gradients = {}
+    for gradients_at in steps:
+        gradients = gradients_at(weights)
+        total = {name: total[name] + value if total else value for name, value in gradients.items()}
+        weights = weights | {name: weights[name] - rate * value for name, value in gradients.items()}
+    return total, weights
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ an attacker only knows a bound on their relative error.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -137,19 +136,13 @@ def shown_rounding(values: Tensor) -> Tensor:
     bits = flat.view(integer) | leading
     # The lowest bit that is set in any of the numbers.
     lowest = (bits & -bits).amin(dim=1)
-    edges, units = _shown_units(digits, flat.device)
+    # The binary digits of a product of two TF32 or float16 numbers, of one such number, and of a bfloat16 number, show
+    # a coarser rounding if the lowest bit is at least as large as these edges.
+    edges = torch.tensor([2 ** (digits - significant) for significant in (22, 11, 8)], device=flat.device)
+    units = torch.tensor([0.0, 2.0**-11, 2.0**-11, 2.0**-8], dtype=torch.float64, device=flat.device)
     if not (lowest >= edges[0]).any():
         return flat.new_zeros(len(flat), dtype=torch.float64)
     return units[torch.bucketize(lowest, edges, right=True)].masked_fill_(flat.count_nonzero(dim=1) < ENOUGH, 0)
-
-
-@functools.cache
-def _shown_units(digits: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the least values of the lowest bit that show a coarser rounding, and the unit below and from each."""
-    # The binary digits of a product of two TF32 or float16 numbers, of one such number, and of a bfloat16 number.
-    shown = ((22, 2.0**-11), (11, 2.0**-11), (8, 2.0**-8))
-    edges = torch.tensor([2 ** (digits - significant) for significant, _ in shown], device=device)
-    return edges, torch.tensor([0.0, *(unit for _, unit in shown)], dtype=torch.float64, device=device)
 
 
 def rounded(values: Tensor) -> Tensor:

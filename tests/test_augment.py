@@ -29,17 +29,17 @@ def test_smoothing_by_sample() -> None:
 
 
 @settings(max_examples=20)
-@given(parts=st.integers(2, 4), seed=st.integers(0, 99))
-def test_mixtures_hold_the_weights_of_different_classes(parts: int, seed: int) -> None:
+@given(seed=st.integers(0, 99))
+def test_mixtures_hold_two_different_classes(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     labels = torch.cat([torch.arange(4), torch.randint(4, (8,), generator=generator)])
     inputs = torch.rand(12, 3, generator=generator)
-    mixed, targets = mixup(inputs, one_hot(labels, 4), generator=seed, parts=parts)
-    assert ((targets > 0).sum(dim=1) == parts).all()
+    mixed, targets = mixup(inputs, one_hot(labels, 4), generator=seed)
+    assert ((targets > 0).sum(dim=1) == 2).all()
     torch.testing.assert_close(targets.sum(dim=1), torch.ones(12))
     assert mixed.min() >= inputs.min()
     assert mixed.max() <= inputs.max()
-    again = mixup(inputs, one_hot(labels, 4), generator=seed, parts=parts)
+    again = mixup(inputs, one_hot(labels, 4), generator=seed)
     assert torch.equal(mixed, again[0])
 
 
@@ -47,9 +47,6 @@ def test_inputs_are_mixed_with_the_weights_of_their_labels() -> None:
     hot = one_hot(torch.arange(5), 5)
     mixed, targets = mixup(hot.clone(), hot, generator=1)
     torch.testing.assert_close(mixed, targets)
-    weights = torch.tensor([[0.9, 0.1]] * 5)
-    _, targets = mixup(hot, hot, generator=1, weights=weights)
-    torch.testing.assert_close(targets.amax(dim=1), torch.full((5,), 0.9))
 
 
 def test_balanced_batches_visit_all_classes() -> None:

@@ -147,22 +147,6 @@ def test_package_offers_its_names_lazily() -> None:
         gradleak.observed  # noqa: B018
 
 
-def test_local_steps_are_those_of_plain_gradient_descent() -> None:
-    model, (inputs, labels) = network(4, bias=True).double(), batch(6, 4)
-    inputs = inputs.double()
-    leak = observe(model, inputs, labels, local_steps=3, rate=0.5)
-    before = [p.detach().clone() for p in model.parameters()]
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    for part, own in zip(inputs.split(2), labels.split(2), strict=True):
-        optimizer.zero_grad()
-        F.cross_entropy(model.eval()(part), own).backward()
-        optimizer.step()
-    for (name, after), start in zip(model.named_parameters(), before, strict=True):
-        torch.testing.assert_close(leak.gradients[name], (start - after.detach()) / 0.5)
-    with pytest.raises(InputError, match="6 samples cannot be cut into 4"):
-        observe(model, inputs, labels, local_steps=4)
-
-
 def test_sequences_have_a_target_a_place() -> None:
     model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))
     tokens, targets = torch.tensor([[1, 5, 6], [1, 7, 2]]), torch.tensor([[5, 6, 2], [7, 2, -100]])

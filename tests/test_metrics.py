@@ -37,15 +37,9 @@ def test_psnr_and_ssim_are_those_of_scikit_image_on_clipped_images(seed: int, no
         assert float(metrics.ssim(recovered, truth)[n]) == pytest.approx(similar, rel=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("decibels", "word"),
-    [
-        (-math.inf, "not recognisable"), (19.9, "not recognisable"), (20.0, "recognisable"),
-        (40.0, "indistinguishable"), (59.9, "indistinguishable"), (60.0, "exact"), (math.inf, "exact"),
-    ],
-)  # fmt: skip
-def test_an_image_is_graded_by_the_largest_limit_that_it_reaches(decibels: float, word: str) -> None:
-    assert metrics.grade(decibels) == word
+def test_an_image_is_graded_by_the_largest_limit_that_it_reaches() -> None:
+    words = [metrics.grade(decibels) for decibels in (-math.inf, 19.9, 20.0, 40.0, 59.9, 60.0, math.inf)]
+    assert words == ["not recognisable"] * 2 + ["recognisable"] + ["indistinguishable"] * 2 + ["exact"] * 2
 
 
 def test_a_diverged_reconstruction_counts_as_failed() -> None:

@@ -15,12 +15,7 @@ from gradleak.images import peel, trace_fully_connected
 from gradleak.images.inversion.convolutional import trace_convolutional
 from gradleak.labels import recover_batch, recover_soft_labels
 from gradleak.leak import Leak, observe
-from gradleak.precision import (
-    PRECISIONS,
-    computing,
-    rounded,
-    shown_rounding,
-)
+from gradleak.precision import PRECISIONS, computing, rounded, shown_rounding
 from gradleak.studies.shared.samples import random_layer, soft_labels
 from tests.images.peeling.test_attack import small
 

@@ -152,7 +152,6 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: update(after={}), "the state after is not of Sequential: it differs in 0.bias"),
     (lambda: seen(with_norm(parametrizations.weight_norm)), "'2' is computed from other parameters"),
     (lambda: augment.smooth(CLASSES, 3, 1.5), "epsilon must lie in 0 … 1"),
-    (lambda: augment.mixup(drawn(3, 1), torch.eye(3), generator=0, parts=1), "2 … 3"),
     (lambda: augment.mixup(drawn(2, 1), torch.eye(3)[[0, 0]], generator=0), "needs 2 classes"),
     (lambda: defenses.named("fog/1"), "unknown defence 'fog'"),
     (lambda: defenses.named("prune"), "'prune' is not right: it is written prune/level"),

@@ -14,9 +14,11 @@ from gradleak.errors import MissingData
 
 def load(name: str, split: Split) -> Dataset:
     """Return a dataset at its original image size from torchvision's cache, or download it."""
-    folder = paths.cache() / "torchvision"
+    from torchvision import datasets
+
+    part: dict[str, Any] = {"split": split} if name == "svhn" else {"train": split == "train"}
     try:
-        raw = _fetch(KNOWN[name].torchvision, str(folder), split)
+        raw = getattr(datasets, KNOWN[name].torchvision)(str(paths.cache() / "torchvision"), download=True, **part)
     except Exception as error:  # torchvision raises errors of its own, of urllib and of the system
         raise MissingData(
             f"dataset '{name}' is not at hand and could not be downloaded: put {name}.npz into a folder and set "
@@ -37,11 +39,3 @@ def load(name: str, split: Split) -> Dataset:
         tuple(names),
         "torchvision's copy of the original",
     )
-
-
-def _fetch(kind: str, folder: str, split: Split) -> Any:
-    from torchvision import datasets
-
-    if kind == "SVHN":
-        return datasets.SVHN(folder, split=split, download=True)
-    return getattr(datasets, kind)(folder, train=split == "train", download=True)

@@ -9,7 +9,6 @@ import torch
 from PIL import Image
 
 from gradleak.data.base import Dataset, Split
-from gradleak.errors import InputError
 
 PHOTOGRAPHS = (
     "astronaut", "chelsea", "china", "coffee", "flower", "hubble deep field", "immunohistochemistry",
@@ -23,12 +22,10 @@ HEIGHT, STRIDE, BLOCK = 14, 1 / 8, 3 / 2
 PLAIN = 0.045  # standard deviation of the brightness below which a crop is uniform, such as sky
 
 
-def digits(split: Split, size: int | None = None) -> Dataset:
+def digits(split: Split, size: int = 8) -> Dataset:
     """Return a split of scikit-learn's 1,797 handwritten digits, 8×8; every fifth of each class is a test image."""
     from sklearn.datasets import load_digits
 
-    if size not in (None, 8):
-        raise InputError(f"'digits' are 8×8 pixels; got size={size}")
     raw = load_digits()
     rank = np.zeros(len(raw.target), dtype=int)
     for label in range(10):
@@ -45,16 +42,13 @@ def digits(split: Split, size: int | None = None) -> Dataset:
     )
 
 
-def photos(split: Split, size: int | None = None) -> Dataset:
+def photos(split: Split, size: int = 32) -> Dataset:
     """Return square colour crops of ten photographs, whose class is the photograph.
 
     Each photograph is divided into blocks with 1.5 times the crop's side. One block in five is for test, and the rest
     are for training. Test blocks lie a knight's move apart, so both splits cover the whole photograph and share no
     pixel.
     """
-    size = size or 32
-    if size not in SIZES:
-        raise InputError(f"'photos' come at {' or '.join(map(str, SIZES))} pixels; got size={size}")
     images, labels = _crops(split, size)
     return Dataset(
         "photos",

@@ -44,34 +44,28 @@ def load(name: str, split: Split = "train", *, size: int | None = None) -> Datas
     known = _known(name)
     if split not in ("train", "test"):
         raise InputError(f"split must be 'train' or 'test'; got '{split}'")
-    if size is not None and size < 1:
-        raise InputError(f"size must be a positive number of pixels; got {size}: {sizes(name)}")
+    in_file = files.location(name) is not None
+    if not (name in EMBEDDED or in_file or known.torchvision):
+        raise MissingData(
+            f"dataset '{name}' is not at hand: put {known.file} into a folder and set $GRADLEAK_DATA to it "
+            "(torchvision does not offer this dataset)"
+        )
+    if size is not None and (size < 1 if in_file else size not in _sides(name)):
+        raise InputError(f"{sizes(name)}; got size={size}")
     if name in EMBEDDED:
-        return EMBEDDED[name](split, size)
-    if files.location(name) is not None:
-        return files.load(name, split, size)
-    if known.torchvision:
-        dataset = download.load(name, split)
-        if size not in (None, dataset.images.shape[-1]):
-            raise InputError(f"'{name}' comes at {dataset.images.shape[-1]} pixels; got size={size}")
-        return dataset
-    raise MissingData(
-        f"dataset '{name}' is not at hand: put {known.file} into a folder and set $GRADLEAK_DATA to it "
-        "(torchvision does not offer this dataset)"
-    )
+        return EMBEDDED[name](split, size or known.size)
+    return files.load(name, split, size) if in_file else download.load(name, split)
 
 
 def _sides(name: str) -> tuple[int, ...]:
-    """Return the sides (pixels) in which an embedded dataset's images are available."""
+    """Return the sides (pixels) in which a dataset's images are available without resizing."""
     return embedded.SIZES if name == "photos" else (KNOWN[name].size,)
 
 
 def sizes(name: str) -> str:
     """Return a phrase that lists the sizes in which a dataset's images are available."""
-    if name in EMBEDDED:
-        return f"'{name}' come at {' or '.join(map(str, _sides(name)))} pixels"
     resized = ", and at others resized" if files.location(name) is not None else ""
-    return f"'{name}' come at {shape(name)[1]} pixels{resized}"
+    return f"'{name}' come at {' or '.join(map(str, _sides(name)))} pixels{resized}"
 
 
 def shape(name: str, *, size: int | None = None) -> tuple[int, int]:

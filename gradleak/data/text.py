@@ -179,14 +179,14 @@ def states() -> list[DatasetState]:
         "sentences", "embedded", "sentences of our own", count, EMBEDDED_PIECES, "text", "classes: word pieces"
     )
     try:
-        count, pieces = len(_lines(TRANSCRIPTS)), len(_lines(PIECES))
+        count, pieces, source = len(_lines(TRANSCRIPTS)), len(_lines(PIECES)), f"$GRADLEAK_TEXT/{TRANSCRIPTS}"
+        published = DatasetState("librispeech", "file", source, count, pieces, "text", "classes: word pieces")
     except MissingData:
         needed = f"wants {TRANSCRIPTS} and {PIECES} in $GRADLEAK_TEXT"
-        return [sentences, DatasetState("librispeech", "missing", needed, None, None, "text", "")]
+        published = DatasetState("librispeech", "missing", needed, None, None, "text", "")
     except StorageError:
-        return [sentences, DatasetState("librispeech", "damaged", TRANSCRIPTS, None, None, "text", "cannot be read")]
-    source = f"$GRADLEAK_TEXT/{TRANSCRIPTS}"
-    return [sentences, DatasetState("librispeech", "file", source, count, pieces, "text", "classes: word pieces")]
+        published = DatasetState("librispeech", "damaged", TRANSCRIPTS, None, None, "text", "cannot be read")
+    return [sentences, published]
 
 
 def _check(name: str) -> None:

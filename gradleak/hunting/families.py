@@ -696,14 +696,11 @@ def _transcripts(seed: int, broken: Broken) -> list[Answer]:
         return observe_speech(cast(Recogniser, network), sounds, tokens, local_steps=steps, rate=rate)
 
     leak = broken.sent(look, model, draw.generator)
-    if reader == "output":
-        reading = read_output(leak)
-        status, right = reading.status, [reading.tokens] == tokens
-    else:
-        result = read_transcripts(leak) if reader == "transcripts" else read_sharing(leak)
-        right = sorted(result.tokens) == sorted(sentences)
-        statuses = set(result.status) or {"failed"}
-        status = "unique" if statuses == {"unique"} else "ambiguous" if "ambiguous" in statuses else "failed"
+    readers = {"output": read_output, "transcripts": read_transcripts, "sharing": read_sharing}
+    result = readers[reader](leak)
+    right = sorted(result.tokens) == sorted(tokens if reader == "output" else sentences)
+    statuses = set(result.status) or {"failed"}
+    status = "unique" if statuses == {"unique"} else "ambiguous" if "ambiguous" in statuses else "failed"
     setting = f"{reader}, {counted(len(sentences), 'utterance')}, {counted(steps, 'local step')}, {words} words"
     outcome = answer(
         certain=status == "unique", failed=status == "failed", error=0.0 if right else math.inf, promised=0.0,

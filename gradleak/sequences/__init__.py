@@ -4,16 +4,14 @@ from gradleak.models.language import batch_of
 from gradleak.sequences.defended import read_defended
 from gradleak.sequences.matching import Matched, match_transcript
 from gradleak.sequences.observed import observe_speech
-from gradleak.sequences.output import Ordered, read_output
-from gradleak.sequences.prefixes import read_prefixes
-from gradleak.sequences.read import Sentences, read_sentences
+from gradleak.sequences.output import read_output
+from gradleak.sequences.read import Sentences, read_prefixes, read_sentences
 from gradleak.sequences.shared import read_sharing
 from gradleak.sequences.transcripts import Transcripts, read_transcripts
 from gradleak.sequences.words import Words, reveal_words
 
 __all__ = [
     "Matched",
-    "Ordered",
     "Sentences",
     "Transcripts",
     "Words",

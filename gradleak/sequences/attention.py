@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gradleak.errors import InputError
-from gradleak.leak import Gradients
+from gradleak.leak import Leak
 from gradleak.sequences.span import Span
 from gradleak.sequences.tree import Tree
 
@@ -26,11 +26,19 @@ WORDS, PREFIXES, PLACES = 1024, 256, 8
 
 @dataclass(frozen=True)
 class Group:
-    """Linear layers with the same input: the first of them, and the names of their weights and biases."""
+    """Linear layers with the same input: the first of them, their names, and whether all of them have a bias."""
 
     layer: nn.Linear
-    weights: tuple[str, ...]
-    biases: tuple[str, ...]
+    names: tuple[str, ...]
+    biased: bool
+
+    def gradient(self, leak: Leak) -> Tensor:
+        """Return the gradient (R, D [+ 1]) whose rows are sums of the layers' inputs."""
+        weights = torch.cat([leak.gradient(f"{name}.weight") for name in self.names])
+        if not self.biased:
+            return weights
+        biases = torch.cat([leak.gradient(f"{name}.bias") for name in self.names])
+        return torch.cat([weights, biases[:, None]], dim=1)
 
 
 @dataclass(frozen=True)
@@ -71,7 +79,6 @@ def _inputs(
 def network(model: nn.Module, head: str, classes: int) -> Network:
     """Return the Linear layers of a model; refuse a model that is not causal, or whose first layer mixes positions."""
     copied = copy.deepcopy(model).double().eval()
-    names: dict[Tensor, str] = {parameter: name for name, parameter in copied.named_parameters()}
     linears = {module: name for name, module in copied.named_modules() if isinstance(module, nn.Linear)}
     last = copied.get_submodule(head)
     assert isinstance(last, nn.Linear)
@@ -96,62 +103,44 @@ def network(model: nn.Module, head: str, classes: int) -> Network:
         raise InputError(f"the first Linear layer '{linears[first]}' reads more than one word and its position")
     # Layers with wider inputs add no information, and their spans are expensive to compute.
     groups = [group for group in groups if group[0].in_features <= first.in_features]
-    with_names = [
-        Group(
-            group[0],
-            tuple(names[layer.weight] for layer in group),
-            tuple(names[layer.bias] for layer in group) if all(layer.bias is not None for layer in group) else (),
-        )
+    named = [
+        Group(group[0], tuple(linears[layer] for layer in group), all(layer.bias is not None for layer in group))
         for group in groups
     ]
-    return Network(copied, last, tuple(with_names))
+    return Network(copied, last, tuple(named))
 
 
-def stacked(gradients: Gradients, group: Group) -> Tensor:
-    """Return the gradient (R, D [+ 1]) whose rows are sums of a group's inputs."""
-    whole = torch.cat([gradients[name] for name in group.weights])
-    if not group.biases:
-        return whole
-    return torch.cat([whole, torch.cat([gradients[name] for name in group.biases])[:, None]], dim=1)
-
-
-def grow(own: Network, first: Span, later: Sequence[Span], words: Tensor, start: int, *, most: int) -> Tree | None:
+def grow(own: Network, spans: Sequence[Span], words: Tensor, start: int, *, most: int) -> Tree | None:
     """Return all prefixes whose positions lie in all spans; None if there are too many.
 
     Args:
         own: The model.
-        first: The span of the first group's inputs.
-        later: The spans of the other groups' inputs, and of the last layer's.
+        spans: The spans of each group's inputs, and of the last layer's.
         words: The tokens to try (K,).
         start: The token before every sentence.
         most: The most prefixes that are returned.
     """
-    places = _Places(own, first, words)
-    device = words.device
-    tree = Tree(
-        torch.empty(0, dtype=torch.long, device=device),
-        torch.empty(0, dtype=torch.long, device=device),
-        own.head.weight.new_empty(0, own.head.in_features),
-    )
-    prefixes, nodes = torch.full((1, 1), start, device=device), torch.tensor([-1], device=device)
+    layer = own.groups[0].layer
+    fitting: list[Tensor] = []
+    tree = Tree(words.new_empty(0), words.new_empty(0), own.head.weight.new_empty(0, own.head.in_features))
+    prefixes, nodes = words.new_tensor([[start]]), words.new_tensor([-1])
     while len(prefixes):
-        fits, features = _later(own, later, prefixes)
+        fits, features = _later(own, spans[1:], prefixes)
         if prefixes.shape[1] == 1:
-            layer = own.groups[0].layer
-            fits &= first.inside(_inputs(own.model, prefixes, [layer])[layer][:, -1])
+            fits &= spans[0].inside(_inputs(own.model, prefixes, [layer])[layer][:, -1])
         before = len(tree)
-        tree = Tree(
-            torch.cat([tree.parents, nodes[fits]]),
-            torch.cat([tree.words, prefixes[fits, -1]]),
-            torch.cat([tree.features, features[fits]]),
-        )
+        tree = tree.extended(nodes[fits], prefixes[fits, -1], features[fits])
         prefixes = prefixes[fits]
         if len(tree) > most:
             return None
-        following = places.at(prefixes.shape[1]) if len(prefixes) else words[:0]
+        place, known = prefixes.shape[1], len(fitting)
+        if len(prefixes) and place >= known:
+            lasts = (place + PLACES, place + 1)
+            fitting += next(filter(None, (_fitting(own, spans[0], words, known, last) for last in lasts)), [])
+        following = fitting[place] if place < len(fitting) else words[:0]
         if len(following) * len(prefixes) > 100 * most:
             return None
-        nodes = torch.arange(before, len(tree), device=device).repeat_interleave(len(following))
+        nodes = torch.arange(before, len(tree), device=words.device).repeat_interleave(len(following))
         longer = prefixes.repeat_interleave(len(following), dim=0)
         prefixes = torch.cat([longer, following.repeat(len(prefixes))[:, None]], dim=1)
     return tree
@@ -180,30 +169,20 @@ def _later(own: Network, spans: Sequence[Span], prefixes: Tensor) -> tuple[Tenso
     return fits, features
 
 
-class _Places:
-    """The words that lie in the first layer's span at each position, computed on demand."""
+def _fitting(own: Network, span: Span, words: Tensor, first: int, last: int) -> list[Tensor]:
+    """Return the words that lie in the first layer's span at the positions from `first` to before `last`.
 
-    def __init__(self, own: Network, span: Span, words: Tensor) -> None:
-        self.own, self.span, self.words = own, span, words
-        self.found: list[Tensor] = []
-
-    def at(self, place: int) -> Tensor:
-        """Return the words that fit at a position; none beyond the model's longest input."""
-        if place >= len(self.found) and not (self._look(place + PLACES) or self._look(place + 1)):
-            return self.words[:0]
-        return self.words[self.found[place]]
-
-    def _look(self, length: int) -> bool:
-        layer = self.own.groups[0].layer
-        parts = []
-        for part in self.words.split(WORDS):
-            try:
-                seen = _inputs(self.own.model, part[:, None].expand(-1, length), [layer])
-            except torch.OutOfMemoryError:
-                raise
-            except (InputError, IndexError, RuntimeError):
-                return False  # longer than the model's longest input
-            fresh = seen[layer][:, len(self.found) :]
-            parts.append(self.span.inside(fresh.flatten(0, 1)).unflatten(0, fresh.shape[:2]))
-        self.found += list(torch.cat(parts).unbind(dim=1)) if parts else []
-        return bool(parts)
+    The list is empty if the last of these positions is beyond the model's longest input.
+    """
+    layer = own.groups[0].layer
+    parts = []
+    for part in words.split(WORDS):
+        try:
+            seen = _inputs(own.model, part[:, None].expand(-1, last), [layer])
+        except torch.OutOfMemoryError:
+            raise
+        except (InputError, IndexError, RuntimeError):
+            return []
+        fresh = seen[layer][:, first:]
+        parts.append(span.inside(fresh.flatten(0, 1)).unflatten(0, fresh.shape[:2]))
+    return [words[fits] for fits in torch.cat(parts).unbind(dim=1)]

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gradleak.errors import InputError
+from gradleak.leak import Gradients
+from gradleak.sequences.recognised import Model
 from gradleak.sequences.tree import Tree
 
 # Rows of the gradient that are used for words outside all prefixes, in addition to the rows of the prefixes' words.
@@ -32,43 +33,21 @@ TRACE = 1e-6
 
 
 @dataclass(frozen=True)
-class Head:
-    """The last layer and its gradient.
-
-    Attributes:
-        weight: (C, I).
-        bias: (C,), zeros if the layer has none.
-        weight_gradient: (C, I).
-        bias_gradient: (C,), or None.
-        tied: Whether the embedding has the same weight. The embedding's gradient is then added to the rows of the words
-            that are inputs.
-    """
-
-    weight: Tensor
-    bias: Tensor
-    weight_gradient: Tensor
-    bias_gradient: Tensor | None
-    tied: bool
-
-
-@dataclass(frozen=True)
 class Counts:
     """The number of occurrences of every prefix.
 
     Attributes:
         passes: The counts (N,).
-        miss: The largest distance of a count from a whole number before rounding.
         known: Whether no other counts solve the equations.
         total: The number of tokens M.
     """
 
     passes: Tensor
-    miss: float
     known: bool
     total: int
 
 
-def count(tree: Tree, head: Head, end: int, *, equalise: bool = True) -> Counts | None:
+def count(tree: Tree, model: Model, gradients: Gradients, end: int, *, equalise: bool) -> Counts | None:
     """Return how often each prefix occurs, or None if no whole numbers explain the gradient.
 
     A batch and the same batch twice have the same mean gradient, so counts are known only up to a common factor. The
@@ -76,11 +55,13 @@ def count(tree: Tree, head: Head, end: int, *, equalise: bool = True) -> Counts 
 
     Args:
         tree: The prefixes.
-        head: The last layer and its gradient.
+        model: The model, whose last layer's gradients are used. If its weight is that of the embedding, the gradient's
+            rows of words that are inputs also hold the embedding's gradient, so these rows are left out.
+        gradients: The gradients.
         end: The end mark.
         equalise: Whether the gradient's rows are divided by their lengths. This suits gradients without added noise.
     """
-    system, right = _normal_equations(tree, head, end, equalise)
+    system, right = _normal_equations(tree, model, gradients, end, equalise)
     shares, known = _solved(system, right)
     factor = float(shares.sum())
     if not factor > 0:
@@ -91,27 +72,27 @@ def count(tree: Tree, head: Head, end: int, *, equalise: bool = True) -> Counts 
     total = _total(shares, leaves)
     if total is None:
         return None
-    passes = shares * total
-    return Counts(passes.round().long(), float((passes - passes.round()).abs().max()), known, total)
+    return Counts((shares * total).round().long(), known, total)
 
 
-def _normal_equations(tree: Tree, head: Head, end: int, equalise: bool) -> tuple[Tensor, Tensor]:
+def _normal_equations(
+    tree: Tree, model: Model, gradients: Gradients, end: int, equalise: bool
+) -> tuple[Tensor, Tensor]:
     parents, words, device = tree.parents.clamp(min=0), tree.words, tree.features.device
-    classes = len(head.weight)
-    if not 0 <= end < classes:
-        raise InputError(f"the end mark must be one of the {classes} words; got {end}")
+    weight, classes = model.head.weight.detach(), model.head.out_features
     used = torch.cat([words, torch.tensor([end], device=device)]).unique()
     unused = torch.ones(classes, dtype=torch.bool, device=device)
     unused[used] = False
     other_words = unused.nonzero()[:, 0]
     rows = torch.cat([used, other_words[:: max(1, len(other_words) // OTHERS)]])
-    gradient, features = head.weight_gradient[rows].double(), tree.features
-    if head.bias_gradient is not None:
+    gradient, features = gradients[model.head_weight][rows].double(), tree.features
+    if model.head_bias is not None:
         # The bias is the weight of a last feature that is always 1.
-        gradient = torch.cat([gradient, head.bias_gradient[rows, None].double()], dim=1)
+        gradient = torch.cat([gradient, gradients[model.head_bias][rows, None].double()], dim=1)
         features = torch.cat([features, features.new_ones(len(features), 1)], dim=1)
-    logits = [tree.features @ part.double().T for part in head.weight.split(CLASSES)]
-    predicted = (torch.cat(logits, dim=1) + head.bias).softmax(dim=1)[:, rows]
+    logits = [tree.features @ part.double().T for part in weight.split(CLASSES)]
+    bias = 0 if model.head.bias is None else model.head.bias.detach()
+    predicted = (torch.cat(logits, dim=1) + bias).softmax(dim=1)[:, rows]
 
     place = torch.full((classes,), -1, device=device)
     place[rows] = torch.arange(len(rows), device=device)
@@ -120,9 +101,9 @@ def _normal_equations(tree: Tree, head: Head, end: int, equalise: bool) -> tuple
     continuing = torch.where((tree.parents < 0)[:, None], 0.0, continuing)
 
     system, right = features.new_zeros(len(tree), len(tree)), features.new_zeros(len(tree))
-    mixed = torch.isin(rows, words) & head.tied
+    mixed = torch.isin(rows, words) & model.tied
     blocks = [(~mixed, slice(None))]
-    if bool(mixed.any()) and head.bias_gradient is not None:
+    if bool(mixed.any()) and model.head_bias is not None:
         blocks.append((mixed, slice(-1, None)))
     for chosen, columns in blocks:
         inputs, block = features[:, columns], gradient[chosen][:, columns]

@@ -27,7 +27,7 @@ from gradleak.spans import classes_span
 # Parameters whose gradients are matched, of the decoder's layers and the last layer. The embedding's gradient is not
 # matched, because its rows would show the words directly.
 MATCHED = ("weight_ih", "weight_hh", "bias_ih")
-LAST = ("weight", "bias")
+LAST = ("head.weight", "head.bias")
 # Ratio of the final to the initial learning rate, as in the paper.
 FALLS = 0.1
 # Standard deviation of the initial logits of the labels.
@@ -199,9 +199,10 @@ class _Decoder:
         self.layers = [[value.detach() for value in cell.parameters()] for cell in model.cells]
         self.context = model.keys.in_features
         self.observed = [
-            _Factors(_joined(leak, f"cells.{layer}", MATCHED), self.count) for layer in range(len(self.layers))
+            _Factors(leak.joined(f"cells.{layer}.{kind}" for kind in MATCHED), self.count)
+            for layer in range(len(self.layers))
         ]
-        self.last = _Factors(_joined(leak, leak.head, LAST), self.count)
+        self.last = _Factors(leak.joined(LAST), self.count)
         self.size = sum(factors.square for factors in (*self.observed, self.last)) ** 0.5
 
     def drawn(self, search: Search, starts: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -260,9 +261,3 @@ class _Decoder:
 
 def _with_one(vectors: Tensor) -> Tensor:
     return torch.cat([vectors, torch.ones_like(vectors[..., :1])], dim=-1)
-
-
-def _joined(leak: Leak, layer: str, kinds: tuple[str, ...]) -> Tensor:
-    """Return a layer's gradients side by side, (N, K)."""
-    parts = [leak.gradient(f"{layer}.{kind}") for kind in kinds]
-    return torch.cat([part.reshape(len(part), -1) for part in parts], dim=1)

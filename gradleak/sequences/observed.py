@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 
 from gradleak.arguments import checked_arguments
 from gradleak.errors import InputError
-from gradleak.leak import Defense, Gradients, Leak, defended, evaluating, naming
+from gradleak.leak import Defense, Gradients, Leak, defended, descended, evaluating, naming
 from gradleak.models.recogniser import START, Recogniser
 
 HEAD = "head"
@@ -73,33 +74,25 @@ def observe_speech(
     wanted = list(named) if only is None else list(only)
     size = len(speech) // local_steps
     # Over several steps all parameters are updated, even if the gradients of only some are sent.
-    weights = {name: named[name].detach() for name in named}
-    total: Gradients = {}
-    with evaluating(model):
-        for step in range(local_steps):
-            learned = list(named) if local_steps > 1 else wanted
-            part = slice(step * size, (step + 1) * size)
-            with naming("the recogniser does not take these utterances"):
-                gradients = _step(model, weights, learned, speech[part], tokens[part], start)
-            total = {name: total[name] + gradients[name] if total else gradients[name] for name in wanted}
-            if local_steps > 1:
-                weights = {name: weights[name] - rate * gradients[name] for name in weights}
-    if difference:
-        if local_steps == 1:
-            weights = weights | {name: weights[name] - rate * total[name] for name in wanted}
-        total = {name: (named[name].detach() - weights[name]) / rate for name in wanted}
-    return Leak(model, defended(total, defense), HEAD, size, None, local_steps)
+    learned = list(named) if local_steps > 1 else wanted
+    parts = [slice(first, first + size) for first in range(0, len(speech), size)]
+    steps = [partial(_gradients, model, learned, speech[part], tokens[part], start) for part in parts]
+    before = {name: parameter.detach() for name, parameter in named.items()}
+    with evaluating(model), naming("the recogniser does not take these utterances"):
+        total, after = descended(before, steps, rate)
+    sent = {name: (before[name] - after[name]) / rate if difference else total[name] for name in wanted}
+    return Leak(model, defended(sent, defense), HEAD, size, None, local_steps)
 
 
-def _step(
+def _gradients(
     model: Recogniser,
-    own: Gradients,
     learned: Sequence[str],
     speech: Sequence[Tensor],
     tokens: Sequence[Sequence[int]],
     start: int,
+    own: Gradients,
 ) -> Gradients:
-    """Return the gradients of one step, computed utterance by utterance without padding."""
+    """Return the gradients of one step at weights `own`, computed utterance by utterance without padding."""
     values = own | {name: own[name].detach().requires_grad_() for name in learned}
     count = sum(map(len, tokens))
     total: Gradients = {}

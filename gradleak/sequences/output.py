@@ -7,23 +7,19 @@ state lies in the span. With several layers s_t depends on c_t, and a solves as 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from gradleak.answers import Answer
 from gradleak.answers import ReadingStatus as Status
 from gradleak.arguments import checked_arguments
 from gradleak.data.text import Vocabulary
 from gradleak.devices import least_squares
-from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
 from gradleak.leak import Leak
-from gradleak.models.recogniser import END, START, Recogniser
+from gradleak.models.recogniser import END, START
+from gradleak.sequences.transcripts import Transcripts, decoder_of, single
 from gradleak.spans import inputs_span
 
 # A word fits if the relative distance of its state from the span is below FITS. The choice is certain if the next
@@ -35,36 +31,8 @@ ROUNDS = 8
 SAME = 1e-3
 
 
-@dataclass(frozen=True)
-class Ordered:
-    """The transcript of one utterance.
-
-    Attributes:
-        tokens: The tokens in order, with the end mark.
-        text: Their text, if a vocabulary was given.
-        status: "unique" if no other transcript explains the gradient, "ambiguous" if other words may fit or follow,
-            "failed" if steps are missing or do not follow one another.
-        reason: Why the transcript is not unique, "" if it is.
-        steps: The number of steps found in the gradient.
-        misses: Two relative distances between the state that the gradient gives and the decoder's state: the largest
-            along this transcript, and the smallest of an alternative word at any step.
-    """
-
-    tokens: list[int]
-    text: str | None
-    status: Status
-    reason: str
-    steps: int
-    misses: tuple[float, float]
-
-    @property
-    def answers(self) -> tuple[Answer, ...]:
-        """The answer for the utterance."""
-        return (Answer(self.status, self.reason, sentences=[self.tokens]),)
-
-
 @checked_arguments()
-def read_output(leak: Leak, start: int = START, *, end: int = END, vocabulary: Vocabulary | None = None) -> Ordered:
+def read_output(leak: Leak, start: int = START, *, end: int = END, vocabulary: Vocabulary | None = None) -> Transcripts:
     """Return one utterance's transcript, with its end mark, from the gradient of a recogniser's last layer alone.
 
     RLG gives the words (dang2021); the decoder's states give their order and repetitions. The transcript is unique if
@@ -83,58 +51,37 @@ def read_output(leak: Leak, start: int = START, *, end: int = END, vocabulary: V
         >>> speech = torch.randn(16, 80, generator=torch.Generator().manual_seed(0))
         >>> leak = observe_speech(recogniser("small", 40), [speech], [[7, 12, 9, END]], only=["head.weight"])
         >>> read_output(leak).tokens
-        [7, 12, 9, 2]
+        [[7, 12, 9, 2]]
     """
     embedding, cells = decoder_of(leak.model)
     span = inputs_span(leak.weight_gradient).vectors
     steps, width = span.shape[1], cells[0].hidden_size
     if steps == 0:
-        return _failed("the gradient is zero", vocabulary)
+        return single([], "failed", "the gradient is zero", steps, vocabulary)
     if steps >= width:
-        return _failed(f"the gradient's rank of {steps} leaves no state outside its span", vocabulary, steps)
+        reason = f"the gradient's rank of {steps} leaves no state outside its span"
+        return single([], "failed", reason, steps, vocabulary)
     bag = torch.tensor(sorted(rlg(leak.weight_gradient)), dtype=torch.long)
     if len(bag) == 0:
-        return _failed("RLG finds no word in the gradient", vocabulary, steps)
+        return single([], "failed", "RLG finds no word in the gradient", steps, vocabulary)
     decoder = _Decoder(embedding, cells, span)
     words, features, misses = decoder.chained(bag, start)
     if len(features) < steps:
         reason = f"{len(features)} of {steps} steps follow from one another"
-        return _failed(reason, vocabulary, steps, words, misses)
+        return single(words, "failed", reason, steps, vocabulary, misses)
     tokens, misfit = _explained(leak, features)
-    status: Status = "unique"
-    reason = ""
+    status: Status = "ambiguous"
     if tokens[:-1] != words or not misfit < SAME:
         status, reason = "failed", f"the gradient of what was read misses the one that was seen by {misfit:.1g} of it"
     elif misses[1] < APART * misses[0]:
-        status, reason = "ambiguous", "another word follows nearly as well"
+        reason = "another word follows nearly as well"
     elif tokens[-1] != end:
-        status, reason = "ambiguous", "the end mark is not there: words may follow of which the recogniser is sure"
+        reason = "the end mark is not there: words may follow of which the recogniser is sure"
     elif leak.batch_size * leak.local_steps > 1:
-        status, reason = "ambiguous", "more than one utterance may have been said"
-    return Ordered(tokens, vocabulary.decode(tokens) if vocabulary else None, status, reason, steps, misses)
-
-
-def _failed(
-    reason: str,
-    vocabulary: Vocabulary | None,
-    steps: int = 0,
-    words: Sequence[int] = (),
-    misses: tuple[float, float] = (1.0, 0.0),
-) -> Ordered:
-    return Ordered(list(words), vocabulary.decode(words) if vocabulary else None, "failed", reason, steps, misses)
-
-
-@dataclass(frozen=True)
-class _Followed:
-    """The steps that read each of K words: coordinates in the span (K, S), misses (K,), and all layers' states."""
-
-    inside: Tensor
-    misses: Tensor
-    states: list[tuple[Tensor, Tensor]]
-
-    def one(self, place: int) -> list[tuple[Tensor, Tensor]]:
-        """Return the states and cells (1, H) of one of the words."""
-        return [(state[place][None], cell[place][None]) for state, cell in self.states]
+        reason = "more than one utterance may have been said"
+    else:
+        status, reason = "unique", ""
+    return single(tokens, status, reason, steps, vocabulary, misses)
 
 
 class _Decoder:
@@ -158,22 +105,29 @@ class _Decoder:
         worst, nearest = 0.0, float("inf")
         tried = torch.tensor([start])
         while len(features) < self.span.shape[1]:
-            followed = self._following(tried, context, states)
-            place = int(followed.misses.argmin())
-            miss = float(followed.misses[place])
+            inside, following_misses, following = self._following(tried, context, states)
+            place = int(following_misses.argmin())
+            miss = float(following_misses[place])
             if not miss < FITS:
                 break
-            other_misses = torch.cat([followed.misses[:place], followed.misses[place + 1 :]])
+            other_misses = torch.cat([following_misses[:place], following_misses[place + 1 :]])
             worst, nearest = max(worst, miss), min([nearest, *other_misses.tolist()])
             words.append(int(tried[place]))
-            features.append(self.span @ followed.inside[place])
-            states, context = followed.one(place), features[-1][len(self.tops) :]
+            features.append(self.span @ inside[place])
+            states = [(state[place][None], cell[place][None]) for state, cell in following]
+            context = features[-1][len(self.tops) :]
             tried = bag
         stacked = torch.stack(features) if features else self.span.new_zeros(0, len(self.span))
         return words[1:], stacked, (worst, nearest)
 
-    def _following(self, words: Tensor, context: Tensor, before: Sequence[tuple[Tensor, Tensor]]) -> _Followed:
-        """Return the steps that read each of the `words` (K,) after a context and states."""
+    def _following(
+        self, words: Tensor, context: Tensor, before: Sequence[tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor, list[tuple[Tensor, Tensor]]]:
+        """Return the steps that read each of the `words` (K,) after a context and states.
+
+        Returns:
+            The coordinates in the span (K, S), the misses (K,), and all layers' states and cells (K, H).
+        """
         inputs = torch.cat([self.embedding[words], context.expand(len(words), -1)], dim=1)
         first = self.cells[0](inputs, tuple(part.expand(len(words), -1) for part in before[0]))
         inside = self.tops.new_zeros(len(words), self.tops.shape[1])
@@ -183,7 +137,7 @@ class _Decoder:
             inside = inside - least_squares(slope - self.tops, outside[:, :, None])[:, :, 0]
         states, _ = self._above(first, inside, before)
         top = states[-1][0]
-        return _Followed(inside, (top - inside @ self.tops.T).norm(dim=1) / top.norm(dim=1), states)
+        return inside, (top - inside @ self.tops.T).norm(dim=1) / top.norm(dim=1), states
 
     def _above(
         self, first: tuple[Tensor, Tensor], inside: Tensor, before: Sequence[tuple[Tensor, Tensor]]
@@ -195,7 +149,7 @@ class _Decoder:
             from_below = weight[:, :width]
             own = previous[0] @ rest[0].T + rest[1] + rest[2]
             gates = (states[-1][0] @ from_below.T + inside @ heard.T + own).requires_grad_()
-            after = _cell_after(gates, previous)
+            after = _cell_after(gates, previous[1])
             # Each entry of a state depends only on its own four gates, so one backward pass gives all derivatives.
             by_gate = torch.autograd.grad(after[0].sum(), gates)[0].unflatten(1, (4, width))
             along = (from_below @ slope + heard) if len(states) > 1 else heard.expand(len(inside), -1, -1)
@@ -204,19 +158,11 @@ class _Decoder:
         return states, slope
 
 
-def _cell_after(gates: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the state and the cell (…, H), as nn.LSTMCell computes them from its gates (…, 4H)."""
-    input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=-1)
-    cell = forget_gate.sigmoid() * before[1] + input_gate.sigmoid() * candidate.tanh()
+def _cell_after(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the state and the cell (N, H), as nn.LSTMCell computes them from its gates (N, 4H) and the last cell."""
+    input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=1)
+    cell = forget_gate.sigmoid() * cell + input_gate.sigmoid() * candidate.tanh()
     return output_gate.sigmoid() * cell.tanh(), cell
-
-
-def decoder_of(model: nn.Module) -> tuple[Tensor, list[nn.LSTMCell]]:
-    """Return a recogniser's embedding (C, E) and its decoder's layers, in float64; refuse other models."""
-    if not isinstance(model, Recogniser):
-        raise InputError(f"transcripts are read from a Recogniser's decoder; got {type(model).__name__}")
-    cells = [copy.deepcopy(cell).double().requires_grad_(False) for cell in model.cells]
-    return model.embedding.weight.detach().double(), cast("list[nn.LSTMCell]", cells)
 
 
 def _explained(leak: Leak, features: Tensor) -> tuple[list[int], float]:

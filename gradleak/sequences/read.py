@@ -1,4 +1,9 @@
-"""Read whole sentences, in their order of words, from one gradient of a language model."""
+"""Read whole sentences, in their order of words, from one gradient of a language model.
+
+If every sentence's gradient is clipped separately, the sentences have weights that are not whole numbers. If the last
+layer's gradient is not sent, there are no counts at all. In both cases the layers before it still have the same spans,
+which give the prefixes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of
-from gradleak.sequences.counts import Head, count
+from gradleak.sequences.counts import count
 from gradleak.sequences.recognised import Model, recognise, tokens_of
 
 # Most prefixes that are searched, because their counts are a linear system with as many unknowns.
@@ -135,6 +140,43 @@ def read_sentences(
     return failed
 
 
+@checked_arguments()
+def read_prefixes(
+    leak: Leak, start: int = 1, *, words: Sequence[int] | None = None, most: int = MOST
+) -> list[list[int]]:
+    """Return the longest prefixes of sentences that a language model's gradient shows, sorted.
+
+    These are all sentences, except those with which another sentence begins. Some prefixes may be false,
+    because they lie in the gradients' row spans by chance; there is no certificate. The list is empty if the first
+    layer's gradient has full rank, or if more than `most` prefixes lie in the spans.
+
+    Args:
+        leak: The gradients of one step.
+        start: The token before every sentence.
+        words: The tokens to try; all by default.
+        most: The number of prefixes at which the search gives up.
+
+    Examples:
+        >>> from gradleak import observe
+        >>> from gradleak.models.language import batch_of, build_language_model
+        >>> model = build_language_model("lstm", pieces=50, width=32)
+        >>> read_prefixes(observe(model, *batch_of([[7, 8, 9], [7, 12]]), head="head"))
+        [[7, 8, 9], [7, 12]]
+    """
+    leak.check_one_step("reading sentences")
+    model = recognise(leak.model, leak.head)
+    every = torch.arange(len(model.embedding), device=model.embedding.device)
+    tried = every if words is None else tokens_of(model, words)
+    trees = [model.grow(leak, tried, start, equalise=equalise, most=most).tree for equalise in (True, False)]
+    # With rounding errors alone, scaling rows to one length gives more prefixes; added noise hides the short rows.
+    tree = max((tree for tree in trees if tree is not None), key=len, default=None)
+    if tree is None or len(tree) < 2:
+        return []
+    ends = torch.ones_like(tree.words, dtype=torch.bool)
+    ends[tree.parents[1:]] = False
+    return sorted(tree.path(node) for node in ends.nonzero()[:, 0].tolist())
+
+
 def _tried(leak: Leak, model: Model, words: Sequence[int] | None) -> list[Tensor]:
     """Return the sets of words to try, in this order."""
     everything = torch.arange(len(model.embedding), device=model.embedding.device)
@@ -147,22 +189,15 @@ def _tried(leak: Leak, model: Model, words: Sequence[int] | None) -> list[Tensor
 
 
 def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalise: bool, most: int) -> Sentences:
-    grown = model.grow(leak.gradients, words, start, equalise=equalise, most=most)
+    grown = model.grow(leak, words, start, equalise=equalise, most=most)
     failed = Sentences([], [], "failed", "", rank=grown.rank)
     if grown.tree is None or len(grown.tree) == 0:
         return replace(failed, reason=grown.reason)
     tree = grown.tree
     failed = replace(failed, prefixes=len(tree))
     # With rounding alone all rows have the same relative error and equal weight; with noise long rows are more precise.
-    weight, bias = leak.model.get_parameter(model.head_weight).detach(), model.head_bias
-    head = Head(
-        weight,
-        weight.new_zeros(len(weight)) if bias is None else leak.model.get_parameter(bias).detach(),
-        leak.gradients[model.head_weight],
-        None if bias is None else leak.gradients[bias],
-        model.tied,
-    )
-    counts = count(tree, head, end, equalise=True) or count(tree, head, end, equalise=False)
+    found = (count(tree, model, leak.gradients, end, equalise=same) for same in (True, False))
+    counts = next(filter(None, found), None)
     if counts is None:
         return replace(failed, reason=f"no whole numbers of passes through {len(tree)} prefixes give the gradient")
     # Of the passes through a prefix, those that do not go on end there.
@@ -215,34 +250,22 @@ def _compared(leak: Leak, tokens: list[list[int]], times: list[int], start: int,
     device = next(leak.model.parameters()).device
     own = observe(leak.model, *batch_of(sentences, start, end, device=device), head=leak.head).gradients
     pairs = [(seen, own[name]) for name, seen in leak.gradients.items()]
-    products = torch.stack([_products(seen, mine) for seen, mine in pairs])
+    # The inner products (2, 2) of each two tensors with themselves and each other.
+    zero = torch.zeros(2, 2, dtype=torch.float64, device=device)
+    products = torch.stack([sum((part @ part.T for part in _parts(*pair)), zero) for pair in pairs])
     power = float(products[:, 1, 1].sum())
     factor = float(products[:, 0, 1].sum()) / power if power else 1.0
     sizes = products[:, 0, 0].sqrt().tolist()
     # A tensor whose gradient is zero in theory, such as a key's bias, holds only rounding errors.
     least = SMALL * math.hypot(*sizes) or 1.0
-    misses = [_missed(seen, mine, factor) for seen, mine in pairs]
-    return factor, max(miss / max(size, least) for miss, size in zip(misses, sizes, strict=True))
+    squares = (sum(float((seen - factor * mine).square().sum()) for seen, mine in _parts(*pair)) for pair in pairs)
+    return factor, max(math.sqrt(square) / max(size, least) for square, size in zip(squares, sizes, strict=True))
 
 
-def _products(seen: Tensor, mine: Tensor) -> Tensor:
-    """Return the inner products (2, 2) of two tensors with themselves and each other."""
-    total = torch.zeros(2, 2, dtype=torch.float64, device=seen.device)
-    for parts in _parts(seen, mine):
-        pair = torch.stack(parts)
-        total += pair @ pair.T
-    return total
-
-
-def _missed(seen: Tensor, mine: Tensor, factor: float) -> float:
-    """Return the norm of `seen` − `factor` · `mine`."""
-    return math.sqrt(sum(float((seen - factor * mine).square().sum()) for seen, mine in _parts(seen, mine)))
-
-
-def _parts(seen: Tensor, mine: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield two tensors in float64 part by part, because copies of a whole large layer are slow."""
-    for seen_part, mine_part in zip(seen.flatten().split(PART), mine.flatten().split(PART), strict=True):
-        yield seen_part.double(), mine_part.double()
+def _parts(seen: Tensor, mine: Tensor) -> Iterator[Tensor]:
+    """Yield parts (2, N) of two tensors in float64, because copies of a whole large layer are slow."""
+    for parts in zip(seen.flatten().split(PART), mine.flatten().split(PART), strict=True):
+        yield torch.stack([part.double() for part in parts])
 
 
 def _why_not(case: Case) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from gradleak.errors import InputError
-from gradleak.leak import Gradients, evaluating
+from gradleak.leak import Gradients, Leak, evaluating
 from gradleak.sequences import attention, recurrent
 from gradleak.sequences.span import Span, everything, span_of
 from gradleak.sequences.tree import Tree
@@ -39,17 +40,21 @@ class Model:
 
     Attributes:
         embedding: (V, E).
-        features: The number of the last layer's inputs.
+        head: The last layer.
         embedding_name: The name of the embedding's weight in the leak.
         head_weight: The name of the last layer's weight in the leak.
         head_bias: The name of the last layer's bias, or None.
+        layers: The other layers whose gradients have spans, in the order of execution.
+        search: Returns the prefixes of words that lie in the spans of these layers and of the last one, see `grow`.
     """
 
     embedding: Tensor
-    features: int
+    head: nn.Linear
     embedding_name: str
     head_weight: str
     head_bias: str | None
+    layers: Sequence[recurrent.Layer | attention.Group]
+    search: Callable[..., Tree | None]
 
     @property
     def tied(self) -> bool:
@@ -60,53 +65,24 @@ class Model:
         """Return the span of the last layer's inputs; the whole space if its gradients are not sent, or are tied."""
         gradient = gradients.get(self.head_weight)
         if self.tied or gradient is None or (self.head_bias is not None and self.head_bias not in gradients):
-            return everything(self.embedding.new_empty(0, self.features))
+            return everything(self.embedding.new_empty(0, self.head.in_features))
         if self.head_bias is not None:
             gradient = torch.cat([gradient, gradients[self.head_bias][:, None]], dim=1)
         return span_of(gradient, equalise=equalise, least=least)
 
-    def grow(self, gradients: Gradients, words: Tensor, start: int, *, equalise: bool, most: int) -> Grown:
-        """Return the prefixes of `words` whose every step lies in the spans."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True)
-class Recurrent(Model):
-    """An embedding, LSTM or GRU layers, a Linear layer."""
-
-    layers: list[recurrent.Layer]
-
-    def grow(self, gradients: Gradients, words: Tensor, start: int, *, equalise: bool, most: int) -> Grown:
-        """Return the prefixes whose every step lies in the spans of all layers."""
-        _check_sent(gradients, [name for layer in self.layers for name in layer.names[:3]])
-        spans = [span_of(layer.gradient(gradients), equalise=equalise) for layer in self.layers[:1]]
-        first = spans[0]
-        if first.power == 0:
-            return _full(first, "recurrent layer's")
-        spans += [span_of(layer.gradient(gradients), equalise=equalise, least=first.rank) for layer in self.layers[1:]]
-        head = self.head_span(gradients, first.rank, equalise=equalise)
-        tree = recurrent.grow(self.layers, self.embedding, spans, head, words, start, most=most)
-        return _grown(tree, first, most)
-
-
-@dataclass(frozen=True)
-class Attention(Model):
-    """A causal model whose modules with parameters are Embeddings, Linear layers and LayerNorms."""
-
-    network: attention.Network
-
-    def grow(self, gradients: Gradients, words: Tensor, start: int, *, equalise: bool, most: int) -> Grown:
-        """Return the prefixes whose every position lies in the spans of all Linear layers."""
-        groups = self.network.groups
-        _check_sent(gradients, [name for group in groups for name in (*group.weights, *group.biases)])
-        first = span_of(attention.stacked(gradients, groups[0]), equalise=equalise)
-        if first.power == 0:
-            return _full(first, "first Linear layer's")
-        later = [
-            span_of(attention.stacked(gradients, group), equalise=equalise, least=first.rank) for group in groups[1:]
-        ]
-        later.append(self.head_span(gradients, first.rank, equalise=equalise))
-        return _grown(attention.grow(self.network, first, later, words, start, most=most), first, most)
+    def grow(self, leak: Leak, words: Tensor, start: int, *, equalise: bool, most: int) -> Grown:
+        """Return the prefixes of `words` whose every step lies in the spans of all layers."""
+        first, *later = (layer.gradient(leak) for layer in self.layers)
+        span = span_of(first, equalise=equalise)
+        if span.power == 0:
+            reason = f"the first layer's gradient has full rank: {len(span.basis)} prefixes or more, or noise"
+            return Grown(None, span.rank, reason)
+        spans = [span, *(span_of(gradient, equalise=equalise, least=span.rank) for gradient in later)]
+        spans.append(self.head_span(leak.gradients, span.rank, equalise=equalise))
+        tree = self.search(spans, words, start, most=most)
+        if tree is None:
+            return Grown(None, span.rank, f"more than {most} prefixes lie in the spans")
+        return Grown(tree, span.rank, "" if len(tree) else "not even the start mark lies in the spans")
 
 
 def tokens_of(model: Model, words: Sequence[int]) -> Tensor:
@@ -115,25 +91,6 @@ def tokens_of(model: Model, words: Sequence[int]) -> Tensor:
         raise InputError(f"words must be some of the model's {len(model.embedding)} tokens")
     different: Tensor = torch.tensor(words, device=model.embedding.device).unique()
     return different
-
-
-def _check_sent(gradients: Gradients, names: Sequence[str]) -> None:
-    for name in names:
-        if name not in gradients:
-            raise InputError(f"the gradient of '{name}' is not sent, but prefixes are read from its span")
-
-
-def _full(span: Span, whose: str) -> Grown:
-    width = len(span.basis)
-    return Grown(None, span.rank, f"the {whose} gradient has full rank: {width} prefixes or more, or noise")
-
-
-def _grown(tree: Tree | None, first: Span, most: int) -> Grown:
-    if tree is None:
-        return Grown(None, first.rank, f"more than {most} prefixes lie in the spans")
-    if len(tree) == 0:
-        return Grown(tree, first.rank, "not even the start mark lies in the spans")
-    return Grown(tree, first.rank)
 
 
 def recognise(model: nn.Module, head: str) -> Model:
@@ -161,27 +118,28 @@ def recognise(model: nn.Module, head: str) -> Model:
         raise InputError("an Embedding with max_norm or scale_grad_by_freq is not supported")
     facts = (
         embedding.weight.detach(),
-        last.in_features,
+        last,
         names[embedding.weight],
         names[last.weight],
         None if last.bias is None else names[last.bias],
     )
     if layers:
         ((name, module),) = layers.items()
-        recognised = Recurrent(*facts, recurrent.layers_of(name, module))
-        _check(model, recognised, last)
-        return recognised
-    return Attention(*facts, attention.network(model, head, last.out_features))
+        _check(model, embedding, module, last)
+        own = recurrent.layers_of(name, module)
+        return Model(*facts, own, partial(recurrent.grow, own, embedding.weight.detach()))
+    network = attention.network(model, head, last.out_features)
+    return Model(*facts, network.groups, partial(attention.grow, network))
 
 
-def _check(model: nn.Module, own: Recurrent, last: nn.Linear) -> None:
+def _check(model: nn.Module, embedding: nn.Embedding, layers: nn.RNNBase, last: nn.Linear) -> None:
     """Refuse a model that computes anything else between its modules."""
     generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(len(own.embedding), (2, 5), generator=generator).to(own.embedding.device)
-    states = recurrent.run(own.layers, own.embedding[tokens].double())
+    tokens = torch.randint(embedding.num_embeddings, (2, 5), generator=generator).to(embedding.weight.device)
     with torch.no_grad(), evaluating(model):
-        logits = model(tokens)
-        expected = nn.functional.linear(states.to(last.weight.dtype), last.weight, last.bias)
+        logits, words = model(tokens), embedding(tokens)
+        states = layers(words)[0] if layers.batch_first else layers(words.transpose(0, 1))[0].transpose(0, 1)
+        expected = last(states)
     if logits.shape != expected.shape or float((logits - expected).norm()) > ALIKE * float(logits.norm()):
         raise InputError(
             f"{type(model).__name__} does more than its Embedding, recurrent layers and Linear layer one after the "

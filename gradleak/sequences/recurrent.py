@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gradleak.errors import InputError
-from gradleak.leak import Gradients
+from gradleak.leak import Leak
 from gradleak.sequences.span import Span
 from gradleak.sequences.tree import Tree
 
@@ -26,51 +26,37 @@ WORDS, ROUGH = 1024, 1e-5
 
 @dataclass(frozen=True)
 class Layer:
-    """The weights of one recurrent layer, with biases of zero if it has none."""
+    """A recurrent layer.
+
+    Attributes:
+        kind: nn.LSTM or nn.GRU.
+        names: The names of its weights, and of its biases if it has any.
+        weights: The weights for inputs and states, and the biases of both, zero if it has none.
+    """
 
     kind: type[nn.RNNBase]
-    names: tuple[str, ...]
-    input_weight: Tensor
-    state_weight: Tensor
-    input_bias: Tensor
-    state_bias: Tensor
+    names: list[str]
+    weights: tuple[Tensor, ...]
 
     @property
     def width(self) -> int:
         """The size of its state."""
-        return self.state_weight.shape[1]
+        return self.weights[1].shape[1]
 
     def start(self) -> tuple[Tensor, ...]:
         """Return the state before the first word, which is zero, and the cell of an LSTM."""
-        zeros = self.state_weight.new_zeros(1, self.width)
+        zeros = self.weights[1].new_zeros(1, self.width)
         return (zeros, zeros) if self.kind is nn.LSTM else (zeros,)
 
     def step(self, inputs: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the states after inputs (N, E)."""
-        return self.after(self.read(inputs), self.carried(state), state)
-
-    def read(self, inputs: Tensor) -> Tensor:
-        """Return the contribution of inputs (N, E) to the gates."""
-        return inputs @ self.input_weight.T + self.input_bias
-
-    def carried(self, state: tuple[Tensor, ...]) -> Tensor:
-        """Return the contribution of the previous states to the gates."""
-        return state[0] @ self.state_weight.T + self.state_bias
-
-    def after(self, new: Tensor, old: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the states after a step, from the contributions of the inputs and of the previous states."""
         if self.kind is nn.LSTM:
-            input_gate, forget_gate, candidate, output_gate = (new + old).chunk(4, dim=1)
-            cell = forget_gate.sigmoid() * state[1] + input_gate.sigmoid() * candidate.tanh()
-            return output_gate.sigmoid() * cell.tanh(), cell
-        (reset, update, proposal), (reset_old, update_old, proposal_old) = new.chunk(3, dim=1), old.chunk(3, dim=1)
-        hold = (update + update_old).sigmoid()
-        return ((1 - hold) * (proposal + (reset + reset_old).sigmoid() * proposal_old).tanh() + hold * state[0],)
+            return torch.lstm_cell(inputs, state, *self.weights)
+        return (torch.gru_cell(inputs, state[0], *self.weights),)
 
-    def gradient(self, gradients: Gradients) -> Tensor:
+    def gradient(self, leak: Leak) -> Tensor:
         """Return the gradient (R, E + H [+ 1]) whose rows are sums of [e; h; 1]; of a GRU, only its two gates' rows."""
-        parts = [gradients[name] for name in self.names[:3]]
-        whole = torch.cat([part.flatten(1) if part.ndim > 1 else part[:, None] for part in parts], dim=1)
+        whole = leak.joined(self.names[:3])
         return whole if self.kind is nn.LSTM else whole[: 2 * self.width]
 
     def inputs(self, inputs: Tensor, state: Tensor) -> Tensor:
@@ -88,73 +74,42 @@ def layers_of(name: str, module: nn.RNNBase) -> list[Layer]:
     layers = []
     for index in range(module.num_layers):
         kinds = ["weight_ih", "weight_hh"] + ["bias_ih", "bias_hh"] * bool(module.bias)
-        names = [f"{kind}_l{index}" for kind in kinds]
-        weights = [getattr(module, parameter).detach().double() for parameter in names]
+        weights = [getattr(module, f"{kind}_l{index}").detach().double() for kind in kinds]
         weights += [weights[0].new_zeros(len(weights[0]))] * (4 - len(weights))
-        prefix = f"{name}." if name else ""
-        layers.append(Layer(type(module), tuple(prefix + parameter for parameter in names), *weights))
+        layers.append(Layer(type(module), [f"{name}.{kind}_l{index}" for kind in kinds], tuple(weights)))
     return layers
 
 
-def run(layers: Sequence[Layer], embedded: Tensor) -> Tensor:
-    """Return the last layer's states (B, T, H) for embedded tokens (B, T, E)."""
-    states = [tuple(part.expand(len(embedded), -1) for part in layer.start()) for layer in layers]
-    tops = []
-    for inputs in embedded.unbind(dim=1):
-        for index, layer in enumerate(layers):
-            states[index] = layer.step(inputs, states[index])
-            inputs = states[index][0]
-        tops.append(inputs)
-    return torch.stack(tops, dim=1)
-
-
 def grow(
-    layers: Sequence[Layer],
-    embedding: Tensor,
-    spans: Sequence[Span],
-    head: Span,
-    words: Tensor,
-    start: int,
-    *,
-    most: int,
+    layers: Sequence[Layer], embedding: Tensor, spans: Sequence[Span], words: Tensor, start: int, *, most: int
 ) -> Tree | None:
     """Return all prefixes whose every step lies in the spans of all layers; None if there are too many.
 
     Args:
         layers: The recurrent layers.
         embedding: (V, E).
-        spans: The span of each layer's inputs.
-        head: The span of the last layer's inputs.
+        spans: The span of each layer's inputs, and of the last layer's.
         words: The tokens to try (K,).
         start: The token before every sentence.
         most: The most prefixes that are returned.
     """
     first = _Trial(layers[0], spans[0], embedding, words)
     states = [layer.start() for layer in layers]
-    tree = Tree(words.new_empty(0), words.new_empty(0), states[0][0].new_empty(0, 0))
+    tree = Tree(words.new_empty(0), words.new_empty(0), layers[-1].weights[1].new_empty(0, layers[-1].width))
     parents, prefix_indices, chosen = words.new_tensor([-1]), words.new_tensor([0]), words.new_tensor([start])
     before = 0
     while True:
-        # Many candidates share a prefix or a word, so their contributions to the gates are computed once.
-        distinct, place = chosen.unique(return_inverse=True)
-        inputs, fits = embedding[distinct].double(), torch.ones_like(chosen, dtype=torch.bool)
-        new = layers[0].read(inputs)[place]
-        inputs = inputs[place]
+        inputs, fits = embedding[chosen].double(), torch.ones_like(chosen, dtype=torch.bool)
         stepped: list[tuple[Tensor, ...]] = []
         for index, (layer, state) in enumerate(zip(layers, states, strict=True)):
             followed = tuple(part[prefix_indices] for part in state)
+            # After the first step, `first` has chosen only words that lie in the first layer's span.
             if index or before == 0:
                 fits &= spans[index].inside(layer.inputs(inputs, followed[0]))
-            stepped.append(
-                layer.after(new if index == 0 else layer.read(inputs), layer.carried(state)[prefix_indices], followed)
-            )
+            stepped.append(layer.step(inputs, followed))
             inputs = stepped[-1][0]
-        fits &= head.inside(inputs)
-        tree = Tree(
-            torch.cat([tree.parents, parents[fits]]),
-            torch.cat([tree.words, chosen[fits]]),
-            torch.cat([tree.features.reshape(-1, inputs.shape[1]), inputs[fits]]),
-        )
+        fits &= spans[-1].inside(inputs)
+        tree = tree.extended(parents[fits], chosen[fits], inputs[fits])
         if len(tree) > most:
             return None
         if not fits.any():

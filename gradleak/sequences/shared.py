@@ -29,6 +29,7 @@ from gradleak.sequences.transcripts import (
     Transcripts,
     outside,
     read_transcripts,
+    transcripts_of,
 )
 
 # Multiples are searched on a grid of PLACES points from −FAR to FAR, with d scaled to length one.
@@ -81,11 +82,8 @@ def read_sharing(
         return plain
     reason = "" if _ended(decoder, going, ends, end) else "more words may follow"
     ends = sorted(ends, key=lambda prefix: prefix.words)
-    tokens = [list(prefix.words) for prefix in ends]
-    texts = None if vocabulary is None else [vocabulary.decode(words) for words in tokens]
-    misses = [(prefix.miss, prefix.other) for prefix in ends]
     status: Status = "ambiguous" if reason else "unique"
-    return Transcripts(tokens, texts, [status] * len(ends), [reason] * len(ends), decoder.rank, misses)
+    return transcripts_of(ends, [status] * len(ends), [reason] * len(ends), decoder.rank, vocabulary)
 
 
 def _both(decoder: Decoder, going: Sequence[Node], ends: Sequence[Node]) -> bool:
@@ -144,7 +142,7 @@ class _Search:
             queue += [(longer, follower) for longer, followers in following for follower in followers]
             if not following:
                 ends.append(step)
-        return going, [self._last(step) for step in self._without_false(going, ends)]
+        return going, [self._made(step, self._read_on(step)[0]) for step in self._without_false(going, ends)]
 
     def _without_false(self, going: list[Node], ends: list[_Step]) -> list[_Step]:
         """Return the ends without those that are linear combinations of steps with successors.
@@ -158,11 +156,11 @@ class _Search:
         reads = [*(node.read for node in going), difference]
         basis = torch.linalg.svd(torch.stack(reads).T, full_matrices=False)
         columns = basis.U[:, KNOWN * basis.S[0] < basis.S]
-        independent = [node for node in ends if outside(self._made(node, node.context, 0.0).read, columns) > FITS[0]]
+        independent = [node for node in ends if outside(self._made(node).read, columns) > FITS[0]]
         if len(going) + len(independent) <= self.decoder.rank:
             return independent
         # False ends that are combinations of other ends have states that the next layer has not read.
-        return [node for node in independent if self._passed_on(node)]
+        return [node for node in independent if self._read_on(node)[1] < FITS[0]]
 
     def _following(self, step: _Step) -> list[tuple[Node, list[int]]]:
         """Return the prefixes after a step, one for each possible context, with the words that fit next."""
@@ -182,15 +180,14 @@ class _Search:
         return [self._longer(step, *root) for root in roots]
 
     def _longer(self, step: _Step, multiple: float, miss: float, followers: list[int]) -> tuple[Node, list[int]]:
-        longer = self._made(step, step.context + multiple * self.direction, miss)
+        longer = self._made(step, multiple, miss)
         other_misses = self.decoder.missed(longer.state[0], torch.arange(len(self.decoder.words)))
         other_misses[followers] = torch.inf
         return replace(longer, other=min(longer.other, float(other_misses.min()))), followers
 
-    def _made(self, step: _Step, context: Tensor, miss: float) -> Node:
-        """Return the prefix after a step with a context."""
-        before, words = step.prefix, (*step.prefix.words, step.word)
-        return self.decoder.node(words, step.word, context, before.state, max(before.miss, miss), before.other)
+    def _made(self, step: _Step, multiple: float = 0.0, miss: float = 0.0) -> Node:
+        """Return the prefix after a step whose context is increased by a multiple of d."""
+        return self.decoder.after(step.prefix, step.word, miss, context=step.context + multiple * self.direction)
 
     def _root(self, step: _Step, outside: Outside, multiple: float) -> tuple[float, float]:
         """Return the multiple near a given one that minimises the norm of `outside`, and this norm."""
@@ -205,29 +202,19 @@ class _Search:
         """Return the function that gives the part of [word; state; 1] outside the span, for states (N, H)."""
 
         def outside(states: Tensor) -> Tensor:
-            ones = states.new_ones(len(states), 1)
-            vectors = torch.cat([self.decoder.words[word].expand(len(states), -1), states, ones], dim=1)
-            vectors = vectors / vectors.norm(dim=1, keepdim=True)
-            rest: Tensor = vectors - (vectors @ self.decoder.left) @ self.decoder.left.T
-            return rest
+            vectors = self.decoder.vectors(states, torch.tensor([word]))
+            return self.decoder.outside(vectors / vectors.norm(dim=1, keepdim=True))
 
         return outside
 
-    def _passed_on(self, step: _Step) -> bool:
-        """Whether the next layer has read the state after a last word, for some multiple; True if unknown."""
-        root = self._read_on(step)
-        return root is None or root[1] < FITS[0]
+    def _read_on(self, step: _Step) -> tuple[float, float]:
+        """Return the multiple after which the next layer has read the state, and its distance from that layer's inputs.
 
-    def _last(self, step: _Step) -> Node:
-        """Return the prefix after a last word, with the multiple that the next layer has read if that is known."""
-        root = self._read_on(step)
-        return self._made(step, step.context if root is None else step.context + root[0] * self.direction, 0.0)
-
-    def _read_on(self, step: _Step) -> tuple[float, float] | None:
-        """Return the multiple whose state is nearest to the next layer's inputs, and its distance; None if unknown."""
+        Both are 0 if these inputs are unknown.
+        """
         span = self.decoder.passed_on
         if span is None:
-            return None
+            return 0.0, 0.0
 
         def outside(states: Tensor) -> Tensor:
             states = states / states.norm(dim=1, keepdim=True)
@@ -238,15 +225,8 @@ class _Search:
 
     def _misses(self, states: Tensor) -> Tensor:
         """Return each word's relative distance from the span after states (N, H), (C, N)."""
-        decoder = self.decoder
-        rest = torch.cat([states, states.new_ones(len(states), 1)], dim=1)
-        along = rest @ decoder.left[decoder.width :]
-        cross = decoder.words @ (decoder.left[: decoder.width] @ along.T)
-        sizes = rest.square().sum(dim=1)
-        squares = decoder.of_words[:, None] - 2 * cross + (sizes - along.square().sum(dim=1))
-        lengths = decoder.words.square().sum(dim=1)[:, None] + sizes
-        missed: Tensor = (squares.clamp(min=0) / lengths).sqrt()
-        return missed
+        lengths = self.decoder.words.square().sum(dim=1)[:, None] + states.square().sum(dim=1) + 1
+        return (self.decoder.squares(states).clamp(min=0) / lengths).sqrt()
 
     def _states(self, step: _Step, multiples: Tensor) -> Tensor:
         """Return the states (N, H) after a step with each multiple (N,)."""

@@ -62,24 +62,18 @@ class Span:
     def inside(self, vectors: Tensor) -> Tensor:
         """Return which vectors (N, D) lie in the span, which means that noise explains their miss.
 
-        Vectors (N, D − 1) get a last entry of 1, the input of the bias.
+        Vectors (N, D − 1) get a last entry of 1, the input of the bias. A vector in the span is a weighted sum of the
+        gradient's rows. Directions with small singular values need large weights, which amplify the rows' noise.
         """
+        if self.power == 0:
+            return vectors.new_ones(len(vectors), dtype=torch.bool)
         if vectors.shape[1] + 1 == len(self.basis):
             vectors = torch.cat([vectors, vectors.new_ones(len(vectors), 1)], dim=1)
         scaled = vectors / self.units
         scaled = scaled / scaled.norm(dim=1, keepdim=True)
         along = scaled @ self.basis
-        return self.small((scaled - along @ self.basis.T).norm(dim=1), along)
-
-    def small(self, misses: Tensor, along: Tensor) -> Tensor:
-        """Return which misses (N,) the noise explains, for vectors of length one with coordinates `along` (N, K).
-
-        Such a vector is a weighted sum of the gradient's rows. Directions with small singular values need large
-        weights, which amplify the rows' noise.
-        """
-        if self.power == 0:
-            return torch.ones_like(misses, dtype=torch.bool)
-        return misses < self._allowed((along / self.sizes).norm(dim=1))
+        misses: Tensor = (scaled - along @ self.basis.T).norm(dim=1)
+        return misses.less(self._allowed((along / self.sizes).norm(dim=1)))
 
     def _allowed(self, rows: Tensor) -> Tensor:
         """Return the largest misses (N,) that noise explains, for sums of rows with weights of these lengths (N,)."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gradleak.answers import Answer
 from gradleak.answers import ReadingStatus as Status
@@ -16,10 +19,9 @@ from gradleak.arguments import checked_arguments
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.leak import Leak
-from gradleak.models.recogniser import END, START
+from gradleak.models.recogniser import END, START, Recogniser
 from gradleak.sequences.ends import ended, ended_behind, top_states
 from gradleak.sequences.observed import FIRST
-from gradleak.sequences.output import decoder_of
 from gradleak.spans import inputs_span, limit
 
 # A word fits if the relative distance of its vector from the span is below this tolerance. States accumulate the
@@ -39,7 +41,7 @@ class Transcripts:
     """The transcripts of a batch, one for each utterance.
 
     Attributes:
-        tokens: The tokens of each utterance, without its marks.
+        tokens: The tokens of each utterance, without its marks; `read_output` keeps the end mark.
         texts: Their texts, if a vocabulary was given.
         status: For each utterance: "unique" if no other transcript explains the gradient, "ambiguous" if other words
             may fit or follow, "failed" if the search gave up.
@@ -61,11 +63,6 @@ class Transcripts:
         """The answer for each utterance."""
         facts = zip(self.tokens, self.status, self.reasons, strict=True)
         return tuple(Answer(status, reason, sentences=[tokens]) for tokens, status, reason in facts)
-
-    @property
-    def counts(self) -> list[int]:
-        """How often each transcript occurs; at least this often if its status is not "unique"."""
-        return [1] * len(self.tokens)
 
 
 @checked_arguments()
@@ -103,13 +100,14 @@ def read_transcripts(
     """
     decoder = Decoder(leak)
     if decoder.rank == 0:
-        return Transcripts([], None if vocabulary is None else [], [], [], 0, [])
+        return transcripts_of([], [], [], 0, vocabulary)
     if decoder.rank >= len(decoder.known):
         reason = f"the gradient's rank of {decoder.rank} leaves nothing outside its span: noise, or too many steps"
-        return _nothing(reason, decoder.rank, vocabulary)
+        return single([], "failed", reason, decoder.rank, vocabulary)
     first = decoder.start(start)
     if first.miss > FITS[0]:
-        return _nothing("the start token does not lie in the gradient's span", decoder.rank, vocabulary)
+        reason = "the start token does not lie in the gradient's span"
+        return single([], "failed", reason, decoder.rank, vocabulary)
     searches = []
     for fits in FITS:
         nodes, completed = _searched(decoder, first, fits)
@@ -133,8 +131,7 @@ def step_misses(leak: Leak, tokens: Sequence[int], start: int = START) -> list[T
     every = torch.arange(len(decoder.words))
     misses = [decoder.missed(node.state[0], every)]
     for word in tokens:
-        context = decoder.context_of(node.state[0], word)
-        node = decoder.node((*node.words, word), word, context, node.state, node.miss, node.other)
+        node = decoder.after(node, word)
         misses.append(decoder.missed(node.state[0], every))
     return misses
 
@@ -150,6 +147,14 @@ class Node:
     other: float
 
 
+def decoder_of(model: nn.Module) -> tuple[Tensor, list[nn.LSTMCell]]:
+    """Return a recogniser's embedding (C, E) and its decoder's layers, in float64; refuse other models."""
+    if not isinstance(model, Recogniser):
+        raise InputError(f"transcripts are read from a Recogniser's decoder; got {type(model).__name__}")
+    cells = [copy.deepcopy(cell).double().requires_grad_(False) for cell in model.cells]
+    return model.embedding.weight.detach().double(), cast("list[nn.LSTMCell]", cells)
+
+
 class Decoder:
     """The first layer of a decoder and the span (K, S) of its inputs, by default from its gradient; float64."""
 
@@ -159,7 +164,7 @@ class Decoder:
         self.utterances = leak.batch_size * leak.local_steps
         self.steps = leak.local_steps
         self.words, self.hidden = embedding, self.cells[0].hidden_size
-        gradient = first_layer(leak)
+        gradient = leak.joined(FIRST)
         span = inputs_span(gradient).vectors if span is None else span
         self.rank = span.shape[1]
         word_width = self.words.shape[1]
@@ -193,65 +198,73 @@ class Decoder:
     def start(self, start: int) -> Node:
         """Return the node after the start token, before which state and context are zero."""
         zeros = self.words.new_zeros(self.hidden)
-        miss = float(self.missed(zeros, torch.tensor([start]))[0])
-        context = self.words.new_zeros(len(self.context))
-        return self.node((), start, context, (zeros, zeros), miss, float("inf"))
+        before = Node((), zeros, (zeros, zeros), float(self.missed(zeros, torch.tensor([start]))[0]), float("inf"))
+        return replace(self.after(before, start, context=self.words.new_zeros(len(self.context))), words=())
+
+    def after(
+        self, node: Node, word: int, miss: float = 0.0, other: float = float("inf"), context: Tensor | None = None
+    ) -> Node:
+        """Return the node after a node and a word, from the misses of this word and of the best other word.
+
+        If the context of the step is not given, it follows from the span.
+        """
+        state = node.state[0]
+        inputs = torch.cat([self.words[word], self.context_of(state, word) if context is None else context])
+        return Node(
+            (*node.words, word),
+            torch.cat([inputs, state, inputs.new_ones(1)]),
+            self.cells[0](inputs, node.state),
+            max(node.miss, miss),
+            min(node.other, other),
+        )
 
     def following(self, node: Node, most: float) -> tuple[list[Node], float]:
         """Return the nodes of the words that fit after a node, and the miss of the nearest other word."""
-        state = node.state[0]
-        near, misses = self.nearest(state, self.rank + 4)
+        near, misses = self.nearest(node.state[0], self.rank + 4)
         fits = misses < most
         other = float(misses[~fits].min()) if bool((~fits).any()) else 0.0
-        nodes = [
-            self.node(
-                (*node.words, word), word, self.context_of(state, word), node.state,
-                max(node.miss, miss), min(node.other, other),
-            )
-            for word, miss in zip(near[fits].tolist(), misses[fits].tolist(), strict=True)
-        ]  # fmt: skip
-        return nodes, other
+        words = zip(near[fits].tolist(), misses[fits].tolist(), strict=True)
+        return [self.after(node, word, miss, other) for word, miss in words], other
 
     def nearest(self, state: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Return the `count` words nearest to the span after a state, and their relative distances (K,)."""
-        rest = torch.cat([state, state.new_ones(1)])
-        along = self.left[self.width :].T @ rest
-        # One product gives ‖v‖² − ‖Lᵀv‖² of v = [word; state; 1] for all words. The nearest are then recomputed
-        # precisely.
-        cross = self.words @ (self.left[: self.width] @ along)
-        squares = self.of_words - 2 * cross + rest.square().sum() - along.square().sum()
+        # The nearest words are recomputed precisely.
+        squares = self.squares(state[None])[:, 0]
         near = squares.topk(min(count, len(squares)), largest=False).indices
         return near, self.missed(state, near)
 
-    def _vectors(self, state: Tensor, words: Tensor) -> Tensor:
-        rest = torch.cat([state, state.new_ones(1)]).expand(len(words), -1)
-        return torch.cat([self.words[words], rest], dim=1)
+    def squares(self, states: Tensor) -> Tensor:
+        """Return the squared distance (C, N) of every [word; state; 1] from the span, for states (N, H).
+
+        One product gives ‖v‖² − ‖Lᵀv‖² of these vectors v.
+        """
+        rest = F.pad(states, (0, 1), value=1.0)
+        along = rest @ self.left[self.width :]
+        cross = self.words @ (self.left[: self.width] @ along.T)
+        squares: Tensor = self.of_words[:, None] - 2 * cross + (rest.square().sum(dim=1) - along.square().sum(dim=1))
+        return squares
+
+    def vectors(self, states: Tensor, words: Tensor) -> Tensor:
+        """Return [word; state; 1] (N, K) for words (N,) and one state (H,), or for one word (1,) and states (N, H)."""
+        rest = F.pad(states, (0, 1), value=1.0)
+        count = max(len(words), states[..., 0].numel())
+        return torch.cat([self.words[words].expand(count, -1), rest.expand(count, -1)], dim=1)
+
+    def outside(self, vectors: Tensor) -> Tensor:
+        """Return the part of vectors (N, K) outside the span."""
+        rest: Tensor = vectors - (vectors @ self.left) @ self.left.T
+        return rest
 
     def missed(self, state: Tensor, words: Tensor) -> Tensor:
         """Return the relative distances (N,) of [word; state; 1] from the span, for words (N,)."""
-        vectors = self._vectors(state, words)
-        outside = vectors - (vectors @ self.left) @ self.left.T
-        missed: Tensor = outside.norm(dim=1) / vectors.norm(dim=1)
+        vectors = self.vectors(state, words)
+        missed: Tensor = self.outside(vectors).norm(dim=1) / vectors.norm(dim=1)
         return missed
 
     def context_of(self, state: Tensor, word: int) -> Tensor:
-        vector = self._vectors(state, torch.tensor([word]))[0]
+        vector = self.vectors(state, torch.tensor([word]))[0]
         context: Tensor = self.context @ (self.solve @ (self.left.T @ vector))
         return context
-
-    def node(
-        self,
-        words: tuple[int, ...],
-        word: int,
-        context: Tensor,
-        state: tuple[Tensor, Tensor],
-        miss: float,
-        other: float,
-    ) -> Node:
-        """Return the prefix after a step that reads a word and a context."""
-        inputs = torch.cat([self.words[word], context])
-        read = torch.cat([inputs, state[0], inputs.new_ones(1)])
-        return Node(words, read, self.cells[0](inputs, state), miss, other)
 
 
 def _searched(decoder: Decoder, first: Node, fits: float) -> tuple[list[Node], bool]:
@@ -309,15 +322,31 @@ def _told(nodes: list[Node], whole: bool, decoder: Decoder, end: int, vocabulary
     reasons = [general or ("another word fits nearly as well" if near else "") for near in close]
     if not any(reasons):
         reasons = _open(nodes, ends, decoder, end)
-    tokens = [list(node.words) for node in ends]
-    return Transcripts(
-        tokens,
-        None if vocabulary is None else [vocabulary.decode(words) for words in tokens],
-        ["ambiguous" if reason else "unique" for reason in reasons],
-        reasons,
-        decoder.rank,
-        [(node.miss, node.other) for node in ends],
+    return transcripts_of(
+        ends, ["ambiguous" if reason else "unique" for reason in reasons], reasons, decoder.rank, vocabulary
     )
+
+
+def transcripts_of(
+    ends: Sequence[Node], status: list[Status], reasons: list[str], inputs: int, vocabulary: Vocabulary | None
+) -> Transcripts:
+    """Return the transcripts that end at some prefixes, each with its status and reason."""
+    tokens = [list(node.words) for node in ends]
+    texts = None if vocabulary is None else [vocabulary.decode(words) for words in tokens]
+    return Transcripts(tokens, texts, status, reasons, inputs, [(node.miss, node.other) for node in ends])
+
+
+def single(
+    tokens: list[int],
+    status: Status,
+    reason: str,
+    inputs: int,
+    vocabulary: Vocabulary | None,
+    misses: tuple[float, float] = (1.0, 0.0),
+) -> Transcripts:
+    """Return the transcript of a single utterance."""
+    texts = None if vocabulary is None else [vocabulary.decode(tokens)]
+    return Transcripts([tokens], texts, [status], [reason], inputs, [misses])
 
 
 def _open(nodes: list[Node], ends: list[Node], decoder: Decoder, end: int) -> list[str]:
@@ -341,12 +370,3 @@ def _open(nodes: list[Node], ends: list[Node], decoder: Decoder, end: int) -> li
     else:
         return ["there are several utterances and layers: whether another word follows is not told"] * len(ends)
     return ["" if last else "words may follow of which the recogniser is sure" for last in are_last]
-
-
-def _nothing(reason: str, inputs: int, vocabulary: Vocabulary | None) -> Transcripts:
-    return Transcripts([[]], None if vocabulary is None else [""], ["failed"], [reason], inputs, [(1.0, 0.0)])
-
-
-def first_layer(leak: Leak) -> Tensor:
-    """Return the gradient (4H, K) of a decoder's first layer: its weights, and its bias as a last column."""
-    return torch.cat([leak.gradient(name).reshape(len(leak.gradients[name]), -1) for name in FIRST], dim=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -23,6 +24,11 @@ class Tree:
 
     def __len__(self) -> int:
         return len(self.parents)
+
+    def extended(self, parents: Tensor, words: Tensor, features: Tensor) -> Tree:
+        """Return the tree with further prefixes."""
+        parts = (self.parents, parents), (self.words, words), (self.features, features)
+        return Tree(*(torch.cat(pair) for pair in parts))
 
     def path(self, node: int) -> list[int]:
         """Return the words of the prefix `node`, without the start mark."""

@@ -33,7 +33,6 @@ class Words:
     Attributes:
         tokens: One sorted list of the tokens that occur in the text, each once.
         texts: Their pieces in one line, if a vocabulary was given.
-        counts: [1], since there is one text.
         status: "ambiguous", because words that the model predicts with certainty have no gradient, or "failed" if no
             word was found.
         count: The number of tokens in the text, with repetitions.
@@ -41,7 +40,6 @@ class Words:
 
     tokens: list[list[int]]
     texts: list[str] | None
-    counts: list[int]
     status: list[Status]
     count: int
 
@@ -52,14 +50,13 @@ class Words:
 
 
 @checked_arguments()
-def reveal_words(leak: Leak, start: int = 1, *, vocabulary: Vocabulary | None = None) -> Words:
+def reveal_words(leak: Leak, *, vocabulary: Vocabulary | None = None) -> Words:
     """Return the bag of words of a text, with its end mark, by RLG (dang2021).
 
     The number of tokens is the rank of the gradient after division of its rows by their lengths (`gradleak.spans`).
 
     Args:
         leak: The client's gradients, of which the last layer's weight is used.
-        start: Not used, since the start mark is never predicted; the other readers need it.
         vocabulary: Turns tokens into texts.
 
     Examples:
@@ -70,12 +67,11 @@ def reveal_words(leak: Leak, start: int = 1, *, vocabulary: Vocabulary | None = 
         >>> words.tokens, words.count
         ([[2, 7, 8, 9]], 5)
     """
-    del start
     gradient = leak.weight_gradient
     tokens = sorted(bag(gradient))
     texts = None if vocabulary is None else [" ".join(vocabulary.pieces[token] for token in tokens)]
     status: list[Status] = ["ambiguous" if tokens else "failed"]
-    return Words([tokens], texts, [1], status, classes_span(gradient).rank)
+    return Words([tokens], texts, status, classes_span(gradient).rank)
 
 
 def bag(gradient: Tensor) -> set[int]:

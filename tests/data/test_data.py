@@ -149,7 +149,7 @@ def test_torchvision_is_asked_when_there_is_no_file(
     dataset = data.load(name, "test")
     assert dataset.images.shape == (5, 1 if name == "mnist" else 3, shape[2], shape[2])
     assert float(dataset.images.mean()) == pytest.approx(0.2)
-    with pytest.raises(InputError, match="comes at"):
+    with pytest.raises(InputError, match="come at"):
         data.load(name, "test", size=7)
 
 

@@ -64,7 +64,6 @@ def test_several_utterances_that_begin_with_other_words(model: Recogniser) -> No
     found = read(model, *said)
     assert found.tokens == sorted(said)
     assert found.status == ["unique"] * 5
-    assert found.counts == [1] * 5
 
 
 def test_words_that_other_steps_add_up_to_are_left_out(model: Recogniser) -> None:
@@ -110,7 +109,7 @@ def test_several_utterances_and_layers_are_read_and_not_promised() -> None:
 @pytest.mark.parametrize("said", [[[10, 20], [10, 20], [30]], [[10, 20], [10, 20]], [[10, 20], []]])
 def test_what_is_said_twice_or_not_at_all_is_not_called_unique(model: Recogniser, said: list[list[int]]) -> None:
     found = read(model, *said)
-    assert sum(found.counts) == len(found.tokens) < len(said)
+    assert len(found.tokens) < len(said)
     assert "unique" not in found.status
     assert all("different things" in reason for reason in found.reasons)
 

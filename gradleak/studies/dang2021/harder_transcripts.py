@@ -147,10 +147,10 @@ class ReadLastLayer(ReadHarder):
         size, _, length, _ = self.form.split("/")
         for tokens in running(self.source, int(length), self.utterances):
             found, seconds = timed(read_output, self.leak_of([tokens], size, only=LAST))
-            worst, other = found.misses
-            yield compared("last layer", [found.tokens], [found.status], [tokens], seconds) | {
+            ((worst, other),) = found.misses
+            yield compared("last layer", found.tokens, found.status, [tokens], seconds) | {
                 "distinct": len(set(tokens)),
-                "steps_found": found.steps,
+                "steps_found": found.inputs,
                 "worst": worst,
                 "other": min(other, 1.0),
             }
@@ -270,7 +270,7 @@ def read_in_order(leak: Leak) -> tuple[str, list[int], str]:
         return "the decoder's first layer", found.tokens[0], found.status[0]
     if set(LAST) <= set(leak.gradients):
         alone = read_output(leak)
-        return "the last layer", alone.tokens[:-1], alone.status
+        return "the last layer", alone.tokens[0][:-1], alone.status[0]
     return "–", [], "failed"
 
 

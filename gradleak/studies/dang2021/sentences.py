@@ -270,7 +270,7 @@ def misses(model: nn.Module, leak: Leak, sentence: list[int], start: int) -> lis
     """
     recurrent = next(module for module in model.modules() if isinstance(module, nn.LSTM | nn.GRU))
     layer = layers_of("recurrent", recurrent)[0]
-    span = span_of(layer.gradient(leak.gradients))
+    span = span_of(layer.gradient(leak))
     embedding = next(module for module in model.modules() if isinstance(module, nn.Embedding)).weight.detach().double()
     state, found = layer.start(), []
     for word in [start, *sentence]:

@@ -25,7 +25,7 @@ from gradleak.labels.hard.rlg import rlg
 from gradleak.models.recogniser import SIZES
 from gradleak.sequences.matching import OURS, PRINTED, match_transcript
 from gradleak.sequences.observed import FIRST, observe_speech
-from gradleak.sequences.recovered import read_recovered
+from gradleak.sequences.output import read_output
 from gradleak.sequences.transcripts import Transcripts, read_transcripts, step_misses
 from gradleak.sequences.words import reveal_words
 from gradleak.show.aggregate import select
@@ -392,9 +392,9 @@ class ReadLastLayer(ReadOrMatch):
             raise InputError(f"no text of '{self.source}' has {self.length} tokens")
         # The first tokens of a long enough text, and the end mark.
         tokens = [*longer[self.number * 7 % len(longer)][: self.length - 1], text.vocabulary(self.source).end]
-        found, seconds = timed(read_recovered, self.leak_of([tokens], only=LAST))
-        judged = certified([found.tokens], [tokens], [found.status])
-        return [self.scored(found.tokens, tokens, seconds) | judged | {"steps_found": found.steps}]
+        found, seconds = timed(read_output, self.leak_of([tokens], only=LAST))
+        judged = certified(found.tokens, [tokens], found.status)
+        return [self.scored(found.tokens[0], tokens, seconds) | judged | {"steps_found": found.inputs}]
 
 
 def compared(number: int, found: Transcripts, tokens: Sequence[list[int]], seconds: float) -> Columns:
