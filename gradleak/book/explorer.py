@@ -11,9 +11,8 @@ import pandas as pd
 
 from gradleak.defenses import DP_VARIANCE
 from gradleak.metrics import SCALE
-from gradleak.runs import records
 from gradleak.show.tables import Table, badge
-from gradleak.studies import Study, paper_of
+from gradleak.studies import paper_of
 from gradleak.studies.shared.outcomes import FAMILIES, KINDS, LEVELS, SHARES, Outcome, defense_in_words
 
 UNMEASURED = "not measured"
@@ -37,16 +36,6 @@ BATCHES = {"one sample": 2.0, "2 to 8 samples": 9.0, "9 to 64 samples": 65.0, "m
 # gradients are clipped to.
 NOISES = {"below 1e-6": 1e-6, "1e-6 to 1e-4": 1e-4, "1e-4 to 1e-2": 1e-2, "1e-2 and more": math.inf}
 CLIPPED = {"below 1e-3": 1e-3, "1e-3 to 1e-1": 1e-1, "1e-1 and more": math.inf}
-
-
-def gather(ordered: Sequence[Study]) -> list[Outcome]:
-    """Return the outcomes of all recorded studies that state them."""
-    return [
-        outcome
-        for study in ordered
-        if (record := records.recorded(study.name)) and (summary := study.summary(record))
-        for outcome in summary.outcomes
-    ]
 
 
 def text(outcomes: Sequence[Outcome]) -> str:

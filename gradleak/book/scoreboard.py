@@ -10,8 +10,7 @@ import pandas as pd
 from jinja2 import Template
 
 from gradleak import claims
-from gradleak.claims import Line, listed, rounding
-from gradleak.claims.listed import Fact
+from gradleak.claims import Line, listed
 from gradleak.claims.shown import bar
 from gradleak.runs import golden, records
 from gradleak.show import provenance
@@ -90,16 +89,13 @@ def files(ordered: Sequence[Study], judged: Mapping[str, list[Line]]) -> dict[st
         record = records.recorded(study.name)
         state = golden.state(record) if record else None
         address = provenance.address(study.name)
-        links = [Fact("Record", f"{address.rpartition('/')[2]} ({state})", f"../{address}")] if record else []
-        links.append(Fact("Page", study.title, f"../book/executed/{study.paper}/{study.name}.html"))
+        links = [("Record", f"{address.rpartition('/')[2]} ({state})", f"../{address}")] if record else []
+        links.append(("Page", study.title, f"../book/executed/{study.paper}/{study.name}.html"))
         for line in judged[study.name]:
             entries.append(listed.listed(line, state))
-            again = [Fact("Run again", text) for text in rounding.verdicts(line.claim.id)]
-            made[f"claims/{line.claim.id}.html"] = page.render(
-                statement=line.claim.statement,
-                facts=[*listed.facts(line), *again, *links],
-                rows=listed.rows_behind(line.claim, record) if record else None,
-            ).encode()
+            rows, total = listed.rows_behind(line.claim, record) if record else (None, 0)
+            text = page.render(claim=line.claim, facts=listed.facts(line), links=links, rows=rows, total=total)
+            made[f"claims/{line.claim.id}.html"] = text.encode()
         if record:
             made[address] = records.file_of(study.name).read_bytes()
     made["claims.json"] = listed.as_json(entries).encode()
