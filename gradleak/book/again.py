@@ -50,7 +50,7 @@ class Again:
             f"verdicts that change: {len(self.changed)}",
             *(f"  {name}: '{after}' where '{before}' is recorded" for name, (before, after) in self.changed.items()),
             *(f"  failed: {message}" for message in dict.fromkeys(self.errors.values())),
-            *(f"  {one.how.outcome}, {one.text}" for one in every),
+            *(f"  {one.outcome}, {one.text}" for one in every),
         ]
 
 

@@ -35,8 +35,9 @@ def write(ordered: list[Study], papers: list[str], runs: Mapping[str, PageRun]) 
     best = {name: png for name, run in runs.items() if (png := gallery.best(run.notebook))}
     lines, found = [line for own in judged.values() for line in own], summaries(ordered)
     outcomes = [outcome for summary in found.values() for outcome in summary.outcomes]
+    places = {f"book/executed/{study.paper}/{study.name}": (study.paper, study.place) for study in ordered}
     texts = {
-        "places.json": json.dumps({_page(study): (study.paper, study.place) for study in ordered}),
+        "places.json": json.dumps(places),
         "what-leaks.md": landing.text(found),
         "explorer.md": explorer.text(outcomes),
         "outcomes.json": explorer.rows(outcomes).to_json(orient="records"),
@@ -95,22 +96,17 @@ def _png(figure: Figure) -> bytes:
     return picture
 
 
-def _page(study: Study) -> str:
-    return f"book/executed/{study.paper}/{study.name}"
-
-
 def _status(study: Study, page: PageRun) -> dict[str, str]:
     """Return the state of a page's record, how long the page ran, and the addresses of both."""
     record = records.recorded(study.name)
-    row = {"page": study.name} | dict.fromkeys(("record", "file", "date", "trials", "time of all trials"), MISSING)
-    if record:
-        row |= {
-            "record": golden.state(record),
-            "file": "JSON",
-            "date": " to ".join(record.days),
-            "trials": record.size.partition(" trial")[0],
-            "time of all trials": duration(record.seconds),
-        }
-    at = {"at": f"doc:executed/{study.paper}/{study.name}", "record at": ""}
-    at |= {"record at": f"bookfile:{provenance.address(study.name)}"} if record else {}
-    return row | {"quick run": f"{page.seconds:.0f} s"} | at
+    return {
+        "page": study.name,
+        "record": golden.state(record) if record else MISSING,
+        "file": "JSON" if record else MISSING,
+        "date": " to ".join(record.days) if record else MISSING,
+        "trials": record.size.partition(" trial")[0] if record else MISSING,
+        "time of all trials": duration(record.seconds) if record else MISSING,
+        "quick run": f"{page.seconds:.0f} s",
+        "at": f"doc:executed/{study.paper}/{study.name}",
+        "record at": f"bookfile:{provenance.address(study.name)}" if record else "",
+    }

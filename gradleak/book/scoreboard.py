@@ -10,8 +10,7 @@ import pandas as pd
 from jinja2 import Template
 
 from gradleak import claims
-from gradleak.claims import Line, listed
-from gradleak.claims.shown import bar
+from gradleak.claims import Line, listed, shown
 from gradleak.runs import golden, records
 from gradleak.show import provenance
 from gradleak.studies import Study
@@ -43,11 +42,8 @@ def scores(lines: Sequence[Line]) -> str:
 
 def bars(papers: Sequence[str], lines: Sequence[Line]) -> str:
     """Return a bar for each paper's claims and one for ours on it, divided by verdict, as raw HTML in Markdown."""
-    drawn = []
-    for paper in papers:
-        own = [line for line in lines if line.claim.paper == paper]
-        groups = ((paper, claims.of_papers(own)), ("ours on it", claims.of_ours(own)))
-        drawn += [bar(name, group) for name, group in groups if group]
+    own = {paper: [line for line in lines if line.claim.paper == paper] for paper in papers}
+    drawn = (shown.bars(paper, "ours on it", about) for paper, about in own.items())
     return f"```{{raw}} html\n{''.join(drawn)}\n```\n"
 
 

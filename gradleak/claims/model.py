@@ -52,11 +52,6 @@ class Within(_Strict):
     relative: Number = 0
     below: Number | None = None
 
-    def distances(self, published: float) -> tuple[float, float]:
-        """Return the largest accepted distances below and above the published value."""
-        above = self.absolute + self.relative * abs(published)
-        return above if self.below is None else self.below, above
-
 
 class Central(_Strict):
     """The rule for a published value that comes from a single random draw.
@@ -115,25 +110,26 @@ class Rule(_Strict):
             )
         return self
 
+    def _interval(self, published: Any) -> tuple[float, float, float]:
+        """Return the smallest and the largest accepted distance from a value, and this value."""
+        if self.within is not None:
+            above = self.within.absolute + self.within.relative * abs(published)
+            return -(above if self.within.below is None else self.within.below), above, published
+        if self.central is not None:
+            return -self.central.near, self.central.near, published
+        least, most = self.between or (self.at_least, self.at_most)
+        return -math.inf if least is None else least, math.inf if most is None else most, 0
+
     def accepted(self, published: Any) -> tuple[float, float]:
         """Return the smallest and the largest value that the rule accepts."""
-        if self.between is not None:
-            return self.between
-        if self.central is not None:
-            return published - self.central.near, published + self.central.near
-        if self.within is not None:
-            below, above = self.within.distances(published)
-            return published - below, published + above
-        return -math.inf if self.at_least is None else self.at_least, math.inf if self.at_most is None else self.at_most
+        least, most, origin = self._interval(published)
+        return origin + least, origin + most
 
     def holds(self, value: float, published: Any, draws: Sequence[float] = ()) -> bool:
         """Whether a value follows the rule, which NaN never does; `draws` are the values of the rows behind it."""
-        if self.within is not None:
-            # Compare the distance, because the ends of the accepted interval would be rounded.
-            below, above = self.within.distances(published)
-            return bool(-below <= value - published <= above)
-        least, most = self.accepted(published)
-        return least <= value <= most and (self.central is None or self.central.holds(published, draws))
+        # Compare the distance, because the ends of the accepted interval would be rounded.
+        least, most, origin = self._interval(published)
+        return bool(least <= value - origin <= most) and (self.central is None or self.central.holds(published, draws))
 
     def text(self) -> str:
         """Return the rule as a short text, such as "≤ 2"."""

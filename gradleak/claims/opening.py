@@ -59,8 +59,7 @@ class Opening:
     @property
     def bars(self) -> str:
         """A bar in HTML of the verdicts on the paper's claims, and one on ours, if there are any."""
-        groups = (("The paper’s claims", words.of_papers(self.judged)), ("Our own claims", words.of_ours(self.judged)))
-        return "".join(words.bar(title, lines) for title, lines in groups if lines)
+        return words.bars("The paper’s claims", "Our own claims", self.judged)
 
     @property
     def note(self) -> str:

@@ -113,7 +113,13 @@ def style(verdict: Verdict) -> str:
     return f"badge-{verdict.replace(':', '').replace(' ', '-')}"
 
 
-def bar(title: str, judged: Iterable[Line]) -> str:
+def bars(of_paper: str, ours: str, judged: Sequence[Line]) -> str:
+    """Return a bar in HTML for the papers' claims and one for ours, with these titles, if there are any."""
+    groups = ((of_paper, of_papers(judged)), (ours, of_ours(judged)))
+    return "".join(_bar(title, lines) for title, lines in groups if lines)
+
+
+def _bar(title: str, judged: Iterable[Line]) -> str:
     """Return a bar in HTML that shows the numbers of claims by verdict, with its legend."""
     counts = [(style(verdict), count, f"{count} {verdict}") for verdict, count in counted(judged)]
     parts = "".join(f'<span class="{name}" style="flex:{count}" title="{text}"></span>' for name, count, text in counts)

@@ -28,7 +28,7 @@ def forecast(
         jobs: The number of processes, as in `run_study`.
         todo: The inputs of the trials that have to run unless they are in the cache; None for all.
     """
-    inputs = runner.planned(study, parameters)
+    inputs = study.trials(parameters)
     cache = Trials(study.name, runner.decides(study, parameters, code.of_trials(study)))
     missing = [one for one in (inputs if todo is None else todo) if cache.get(one) is None]
     known = f"{len(inputs)} trials: {len(inputs) - len(missing)} are finished already, {len(missing)} have to run"

@@ -9,7 +9,7 @@ import importlib.metadata
 import json
 import platform
 import subprocess
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -90,11 +90,6 @@ class Trial(_Strict):
 def part_of(trial: Trial) -> str:
     """Return the part of the study to which a trial belongs; "" if the study has no parts."""
     return str(trial.inputs.get("part", ""))
-
-
-def _distinct(value: Hashable) -> tuple[bool, Hashable]:
-    """Return a key for a value that is not the same for true and 1, which Python considers equal."""
-    return isinstance(value, bool), value
 
 
 class Accepted(_Strict):
@@ -187,19 +182,6 @@ class Record(_Strict):
         """The parameters in which the run of a line differed from the record's, by the `id` of the line."""
         numbered = zip(self.lines, (trial for trial in self.trials for _ in trial.rows), strict=True)
         return {id(line): trial.under for line, trial in numbered if trial.under}
-
-    @functools.cached_property
-    def _places(self) -> dict[str, dict[tuple[bool, Hashable], set[int]]]:
-        return {}
-
-    def places(self, name: str, values: Iterable[Hashable]) -> set[int]:
-        """Return the indices of the lines whose column `name` equals one of these values; true does not equal 1."""
-        if name not in self._places:
-            indices = self._places[name] = {}
-            for index, line in enumerate(self.lines):
-                if isinstance(value := line.get(name), Hashable):
-                    indices.setdefault(_distinct(value), set()).add(index)
-        return set().union(*(self._places[name].get(_distinct(value), set()) for value in values))
 
     def frame(self) -> pd.DataFrame:
         """Return all rows, each joined with its trial's inputs, as a copy that may be changed."""

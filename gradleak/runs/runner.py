@@ -54,7 +54,7 @@ def run_study(
     """
     study = studies.load(study) if isinstance(study, str) else study
     data_sources = sources_of(study, parameters)
-    inputs = planned(study, parameters)
+    inputs = study.trials(parameters)
     profile = profile_of(study, parameters)
     if profile == "quick" and jobs is None and not os.environ.get("GRADLEAK_JOBS"):
         jobs = 1  # the imports in other processes would take longer than the work
@@ -68,18 +68,6 @@ def run_study(
         planned=len(inputs),
         trials=[done[known(trial_inputs)] for trial_inputs in inputs],
     )
-
-
-def planned(study: Study, parameters: Parameters) -> list[Columns]:
-    """Return the inputs of all trials of a run as a record holds them.
-
-    Raises:
-        InputError: The study has no trials with these parameters.
-    """
-    inputs = study.trials(parameters)
-    if not inputs:
-        raise InputError(f"study '{study.name}' has no trials with these parameters")
-    return inputs
 
 
 def finished(

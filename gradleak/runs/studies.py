@@ -111,8 +111,10 @@ class Study:
         return {kind.part: kind for kind in classes if kind not in bases}
 
     def trials(self, parameters: BaseParameters) -> list[Columns]:
-        """Return the inputs of every trial of a run."""
-        return [inputs_of(experiment) for experiment in parameters.experiments()]
+        """Return the inputs of every trial of a run, as a record holds them; a run without trials is an error."""
+        if not (inputs := [inputs_of(experiment) for experiment in parameters.experiments()]):
+            raise InputError(f"study '{self.name}' has no trials with these parameters")
+        return inputs
 
     def experiment(self, inputs: Columns) -> Experiment:
         """Return the experiment that a trial with these inputs runs."""

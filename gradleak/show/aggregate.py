@@ -80,17 +80,6 @@ def least(column: str, text: Text = ".3g") -> Measure:
     return lambda rows: cell(rows[column].min(), text)
 
 
-def greatest(column: str, text: Text = ".3g") -> Measure:
-    """Measure the maximum of a column."""
-    return lambda rows: cell(rows[column].max(), text)
-
-
-def ranged(middle: Measure, column: str, text: Text = ".3g") -> Measure:
-    """Show the measure `middle` and, in brackets, the minimum and the maximum of a column."""
-    low, high = least(column, text), greatest(column, text)
-    return lambda rows: f"{middle(rows)} ({low(rows)} … {high(rows)})"
-
-
 def total(column: str, text: Text = ",.0f") -> Measure:
     """Measure the sum of a column."""
     return lambda rows: cell(rows[column].sum(), text)

@@ -224,27 +224,6 @@ def crossed(colours: Iterable[str], dashes: Iterable[str]) -> dict[str, Look]:
     }  # fmt: skip
 
 
-def bound(place: float, words: str = "", height: float = 0.0, *, label: str = "", **words_style: Any) -> Mark:
-    """Draw a dashed vertical line.
-
-    Args:
-        place: Where the line crosses the horizontal axis.
-        words: What stands beside the line.
-        height: Where the words stand, on the vertical axis.
-        label: The line's label in the legend.
-        words_style: What `Axes.text` takes.
-    """
-
-    look: Look = {"fontsize": 9, "color": figures.TRUTH} | words_style
-    line = level(place, label, upright=True, linewidth=1.2)
-
-    def draw(axis: Axes, rows: pd.DataFrame) -> None:
-        line(axis, rows)
-        axis.text(place, height, words, **look)
-
-    return draw
-
-
 def bars(x: str, y: str, by: str) -> Mark:
     """Draw the mean of a column as bars beside each other, one for each value of `by`."""
 
