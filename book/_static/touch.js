@@ -6,20 +6,14 @@
 
   // Elements -----------------------------------------------------------------------------------------------------
 
-  function element(name, attributes = {}, ...children) {
-    const made = document.createElement(name)
+  function filled(made, attributes, children) {
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value)
     made.append(...children)
     return made
   }
-
-  function drawn(parent, name, attributes = {}, text = "") {
-    const made = document.createElementNS(SVG, name)
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value)
-    made.textContent = text
-    parent.append(made)
-    return made
-  }
+  const element = (name, attributes = {}, ...children) => filled(document.createElement(name), attributes, children)
+  const drawn = (parent, name, attributes = {}, text = "") =>
+    parent.appendChild(filled(document.createElementNS(SVG, name), attributes, [text]))
 
   // A linear scale from [low, high] to [start, end]
   const scale = (low, high, start, end) => value => start + (value - low) / (high - low) * (end - start)

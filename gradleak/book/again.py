@@ -23,33 +23,33 @@ class Again:
 
     Attributes:
         record: The record.
-        compared: How each trial differs from its recorded rows, by the trial's index.
-        errors: What the trials that failed reported, by the trial's index.
+        compared: How each trial that ended differs from its recorded rows.
+        errors: What the trials that failed reported.
         changed: The claims whose verdict changes, each with the recorded and the new verdict.
     """
 
     record: Record
-    compared: Mapping[int, Sequence[Difference]]
-    errors: Mapping[int, str]
+    compared: Sequence[Sequence[Difference]]
+    errors: Sequence[str]
     changed: Mapping[str, tuple[str, str]]
 
     @property
     def differs(self) -> bool:
         """Whether a trial failed, or a row or a verdict differs."""
-        return bool(self.errors or self.changed) or any(outcome(one) == "differs" for one in self.compared.values())
+        return bool(self.errors or self.changed) or any(outcome(one) == "differs" for one in self.compared)
 
     @property
     def lines(self) -> list[str]:
         """The outcome in lines: numbers of trials, verdicts, errors, and each column's largest differences."""
-        outcomes = Counter(map(outcome, self.compared.values()))
-        every = worst(one for differences in self.compared.values() for one in differences)
+        outcomes = Counter(map(outcome, self.compared))
+        every = worst(one for differences in self.compared for one in differences)
         return [
             f"{self.record.study}: {len(self.compared)} of {counted(len(self.record.trials), 'trial')} ran again: "
             f"{outcomes['same']} with the same rows, {outcomes['within']} within the tolerance of their columns, "
             f"{outcomes['differs']} different",
             f"verdicts that change: {len(self.changed)}",
             *(f"  {name}: '{after}' where '{before}' is recorded" for name, (before, after) in self.changed.items()),
-            *(f"  failed: {message}" for message in dict.fromkeys(self.errors.values())),
+            *(f"  failed: {message}" for message in dict.fromkeys(self.errors)),
             *(f"  {one.outcome}, {one.text}" for one in every),
         ]
 
@@ -75,24 +75,20 @@ def again(
     if record is None:
         raise MissingData(f"'{study}' has no record: `gradleak record {study}` makes one")
     places = _in_turn(record)[:most]
-    recorded = [record.trials[place].inputs for place in places]
-    devices = [device or ("auto" if records.on_gpu(inputs) else "cpu") for inputs in recorded]
-    work = [
-        (loaded, loaded.on_device(inputs, experiments.resolve_device(wanted)))
-        for inputs, wanted in zip(recorded, devices, strict=True)
-    ]
-    compared: dict[int, list[Difference]] = {}
-    errors: dict[int, str] = {}
-    trials = list(record.trials)
+    work = []
+    for inputs in (record.trials[place].inputs for place in places):
+        wanted = device or ("auto" if records.on_gpu(inputs) else "cpu")
+        work.append((loaded, loaded.on_device(inputs, experiments.resolve_device(wanted))))
+    trials, compared, errors = list(record.trials), list[list[Difference]](), list[str]()
     end = time.monotonic() + 60 * minutes
     with contextlib.closing(runner.run_trials(work, jobs=jobs, caught=True)) as finished:
         for number, result in finished:
-            place = places[number]
             if isinstance(result, GradleakError):
-                errors[place] = first_line(result)
+                errors.append(first_line(result))
             else:
-                compared[place] = compare(loaded, record.trials[place], result)
-                trials[place] = record.trials[place].model_copy(update={"rows": result.rows})
+                before = trials[places[number]]
+                compared.append(compare(loaded, before, result))
+                trials[places[number]] = before.model_copy(update={"rows": result.rows})
             if time.monotonic() > end:
                 break
     return Again(record, compared, errors, _changed(record, record.model_copy(update={"trials": trials})))

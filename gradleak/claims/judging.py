@@ -53,11 +53,6 @@ class Judgement:
     differs: tuple[str, ...] = ()
 
     @property
-    def at_scale(self) -> bool:
-        """Whether the setting was the paper's, with as many samples and starts as the claim needs."""
-        return self.verdict in DECIDED
-
-    @property
     def text(self) -> str:
         """The value alone with its unit, as a text."""
         return self.claim.formatted(self.value)
@@ -96,7 +91,7 @@ class Line:
     def deciding(self) -> Judgement:
         """The judgement that counts: first one at the claim's scale, then one with a value, then the recorded one."""
         judgements = [self.recorded, self.fresh]
-        return max(judgements, key=lambda judgement: (judgement.at_scale, judgement.value is not None))
+        return max(judgements, key=lambda judged: (judged.verdict in DECIDED, judged.value is not None))
 
     @property
     def verdict(self) -> Verdict:

@@ -199,7 +199,7 @@ def parameters(
     if profile not in PROFILES:
         raise unknown("profile", profile, ["quick", PAPER])
     known = study.Parameters.model_fields
-    values: Columns = study.Parameters.at(profile) if profile != "quick" else {}
+    values = study.Parameters.at(profile)
     for name, value in (overrides or {}).items():
         if name not in known:
             raise unknown(f"parameter of '{study.name}'", name, known)
