@@ -11,7 +11,7 @@ import pandas as pd
 
 from gradleak.defenses import DP_VARIANCE
 from gradleak.metrics import SCALE
-from gradleak.show.tables import Table, badge
+from gradleak.show.tables import Cell, Table, badge
 from gradleak.studies import paper_of
 from gradleak.studies.shared.outcomes import FAMILIES, KINDS, LEVELS, SHARES, Outcome, defense_in_words
 
@@ -89,17 +89,16 @@ def _table(outcomes: Sequence[Outcome], name: str, line_of: Callable[[Outcome], 
     frame = pd.DataFrame(
         [[line, *map(_cell, own)] for line, own in zip(lines, cells, strict=True)], columns=[name, *KINDS]
     )
-    marks = [["", *(LEVELS[one.severity] if one else UNMEASURED for one in own)] for own in cells]
-    links = [["", *(f"doc:executed/{paper_of(one.page)}/{one.page}" if one else "" for one in own)] for own in cells]
     caption += ": the most severe outcome. In brackets: 95 % interval; number of cases. Click a value for its page."
-    return Table(frame, caption, f"tab-leaks-by-{name}", kind="cells", marks=marks, links=links)
+    return Table(frame, caption, f"tab-leaks-by-{name}", kind="cells")
 
 
-def _cell(one: Outcome | None) -> str:
+def _cell(one: Outcome | None) -> Cell:
     if one is None:
-        return UNMEASURED
+        return Cell(UNMEASURED, UNMEASURED)
     interval = "" if math.isnan(one.low) else f"{_number(one.low)}–{_number(one.high)}; "
-    return f"{_value(one)} ({interval}{one.count:,})"
+    link = f"doc:executed/{paper_of(one.page)}/{one.page}"
+    return Cell(f"{_value(one)} ({interval}{one.count:,})", LEVELS[one.severity], link)
 
 
 def _kind(one: Outcome) -> str:

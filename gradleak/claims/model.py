@@ -15,18 +15,15 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from gradleak.claims import rounding
+from gradleak.runs.records import Strict
 
 Number = int | float
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Measure(_Strict):
+class Measure(Strict):
     """The rows of a record that measure a claim, and how they are reduced to one number.
 
     Attributes:
@@ -45,7 +42,7 @@ class Measure(_Strict):
     samples: str = "count"
 
 
-class Within(_Strict):
+class Within(Strict):
     """The allowed distance from the published value; `below` is the distance on the lower side if that differs."""
 
     absolute: Number = 0
@@ -53,7 +50,7 @@ class Within(_Strict):
     below: Number | None = None
 
 
-class Central(_Strict):
+class Central(Strict):
     """The rule for a published value that comes from a single random draw.
 
     Attributes:
@@ -75,7 +72,7 @@ class Central(_Strict):
         return bool(cuts[round(tail) - 1] <= published <= cuts[round(1000 - tail) - 1])
 
 
-class Rule(_Strict):
+class Rule(Strict):
     """The rule under which a measured value reproduces a claim; exactly one of the fields is set.
 
     Attributes:
@@ -168,21 +165,21 @@ CAUSES = {
 }
 
 
-class Change(_Strict):
+class Change(Strict):
     """A change of a claim after a measurement, or that the claim was written after it; `why` also states the date."""
 
     kind: ChangeKind
     why: str
 
 
-class Immaterial(_Strict):
+class Immaterial(Strict):
     """A value that differs from the paper's without influence on a claim, and the reason."""
 
     value: Any
     why: str
 
 
-class Claim(_Strict):
+class Claim(Strict):
     """One statement of a paper or of ours, and the measurement that can confirm it.
 
     Attributes:

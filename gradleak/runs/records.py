@@ -32,11 +32,13 @@ Stated = TypeVar("Stated", bound="Parameters")
 PACKAGES = ("torch", "torchvision", "numpy", "scipy", "scikit-image", "scikit-learn", "pyswarms")
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """Base class of values that do not change and refuse unknown fields."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Machine(_Strict):
+class Machine(Strict):
     """The machine on which a trial ran; it contains no host, user or path.
 
     Attributes:
@@ -60,7 +62,7 @@ class Machine(_Strict):
         return ", ".join(filter(None, (device, self.processor, self.instructions, torch)))
 
 
-class Trial(_Strict):
+class Trial(Strict):
     """A finished experiment: a small, seeded, independent piece of work.
 
     Attributes:
@@ -92,7 +94,7 @@ def part_of(trial: Trial) -> str:
     return str(trial.inputs.get("part", ""))
 
 
-class Accepted(_Strict):
+class Accepted(Strict):
     """The statement that a record's rows stand although the golden rows of its page have changed.
 
     Attributes:
@@ -104,7 +106,7 @@ class Accepted(_Strict):
     why: str
 
 
-class Record(_Strict):
+class Record(Strict):
     """The result of a run of a study, which grows trial by trial.
 
     Attributes:
@@ -313,12 +315,13 @@ def this_machine(device: str) -> Machine:
     """Describe the machine on which this process runs trials on a device, "cpu" or "cuda"."""
     from gradleak import devices  # loads torch, which a list of pages does not need
 
-    return Machine(
-        device=_device(device),
-        processor=devices.processor(),
-        instructions=devices.instructions(),
-        versions=versions(),
-    )
+    kind = f"CPU, {platform.machine()}"
+    if devices.accelerated(device):
+        # The precision is a setting, so ask for it under the setting with which trials run.
+        with devices.ieee():
+            kind = f"{devices.described(device)}, float32 by {devices.precision()}"
+    facts = {"processor": devices.processor(), "instructions": devices.instructions()}
+    return Machine(device=kind, **facts, versions=versions())
 
 
 @functools.cache
@@ -331,16 +334,6 @@ def versions() -> dict[str, str]:
 def now() -> str:
     """Return the date and time in UTC, such as "2026-01-31T09:30:00Z"."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _device(device: str) -> str:
-    from gradleak import devices
-
-    if devices.accelerated(device):
-        # The precision is a setting, so ask for it under the setting with which trials run.
-        with devices.ieee():
-            return f"{devices.described(device)}, float32 by {devices.precision()}"
-    return f"CPU, {platform.machine()}"
 
 
 def commit() -> str:

@@ -82,7 +82,7 @@ def finished(
 
     Arguments as in `run_study` and `run_trials`.
     """
-    cache = Trials(study.name, decides(study, parameters, code.of_trials(study)))
+    cache = Trials(study.name, decides(study, parameters, code.key(study)))
     cached = {known(trial_inputs): cache.get(trial_inputs) for trial_inputs in inputs}
     yield from (trial for trial in cached.values() if trial is not None)
     missing = [(study, trial_inputs) for trial_inputs in inputs if cached[known(trial_inputs)] is None]

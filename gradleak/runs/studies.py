@@ -62,11 +62,6 @@ class Study:
         return found[1] if found else ""
 
     @property
-    def module_name(self) -> str:
-        """The name of the module with the page's code."""
-        return f"{PACKAGE}.{self.paper}.{self.name.replace('-', '_')}"
-
-    @property
     def module_file(self) -> Path:
         """The file of the module with the page's code."""
         return module_files()[self.name]
@@ -74,7 +69,7 @@ class Study:
     @cached_property
     def module(self) -> ModuleType:
         """The module with the page's code, imported at its first use."""
-        return importlib.import_module(self.module_name)
+        return importlib.import_module(f"{PACKAGE}.{self.paper}.{self.name.replace('-', '_')}")
 
     @property
     def Parameters(self) -> type[Parameters]:
@@ -138,24 +133,14 @@ class Study:
         return list(dict.fromkeys(name for experiment in parameters.experiments() for name in experiment.reads()))
 
     @property
-    def smallest(self) -> Columns:
-        """The values of the smallest profile, with which the whole page runs in seconds."""
-        return self.Parameters.at(SMALLEST)
-
-    @property
     def threads(self) -> int:
         """The largest number of threads that a trial of the study uses."""
         return max((kind.threads for kind in self.experiments.values()), default=1)
 
 
-def package_path() -> list[str]:
-    """Return the folders of the package that holds the studies."""
-    return list(importlib.import_module(PACKAGE).__path__)
-
-
 def module_files() -> dict[str, Path]:
     """Return the file of every page's module, by the page's name."""
-    files = (file for folder in package_path() for file in Path(folder).glob("*/*.py"))
+    files = (file for folder in importlib.import_module(PACKAGE).__path__ for file in Path(folder).glob("*/*.py"))
     shared = (*OF_PAPER, "__init__")
     pages = (file for file in files if file.parent.name != SHARED and file.stem not in shared)
     return {file.stem.replace("_", "-"): file for file in sorted(pages, key=lambda file: file.stem)}

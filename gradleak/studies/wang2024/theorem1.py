@@ -425,7 +425,7 @@ def figure_two(record: Record) -> Figure:
 def slider(record: Record) -> InteractiveFigure:
     """Return the label and the loss of `figure_two` with a slider over λ."""
     case = record.rows(OneInterval).iloc[0]
-    path = case[["logits", "ratios", "truth", "low"]].to_dict()
+    path = {name: case[name] for name in ("logits", "ratios", "truth", "low")}
     first, last = slider_ends(case["low"], case["high"])
     path |= {"high": case["high"] if math.isfinite(case["high"]) else None, "first": first, "last": last}
     return InteractiveFigure(
