@@ -33,11 +33,8 @@ def text(lines: Sequence[Line]) -> str:
 
 def scores(lines: Sequence[Line]) -> str:
     """Return the numbers of the papers' claims and of ours by verdict, as a list."""
-    of_papers, of_ours = claims.of_papers(lines), claims.of_ours(lines)
-    return (
-        f"- **The papers' claims, {len(of_papers)}**: {claims.in_words(of_papers) or 'none'}.\n"
-        f"- **Our own, {len(of_ours)}**: {claims.in_words(of_ours) or 'none'}.\n"
-    )
+    groups = {"The papers' claims": claims.of_papers(lines), "Our own": claims.of_ours(lines)}
+    return "".join(f"- **{who}, {len(own)}**: {claims.in_words(own) or 'none'}.\n" for who, own in groups.items())
 
 
 def bars(papers: Sequence[str], lines: Sequence[Line]) -> str:

@@ -122,10 +122,7 @@ class Line:
 
 def judge(claim: Claim, record: Record | None) -> Judgement:
     """Measure a claim on a record and return the verdict; without rows that measure it, the verdict is "not run"."""
-    if record is None:
-        return Judgement(claim)
-    chosen = selected(claim, record)
-    if not chosen:
+    if record is None or not (chosen := selected(claim, record)):
         return Judgement(claim)
     values = pd.Series([line[claim.measure.column] for line in chosen], dtype=float)
     count = sum(int(line.get(claim.measure.samples, 1)) for line in chosen)

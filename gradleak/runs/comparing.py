@@ -65,9 +65,8 @@ def compare(study: Study, recorded: Trial, again: Trial) -> list[Difference]:
     differences = []
     for number, (before, after) in enumerate(zip(recorded.rows, again.rows, strict=True), 1):
         for column in (name for name in {**before, **after} if not tells_time(study, name)):
-            declared = column in study.columns and study.columns[column].kind is not None
             for place, one, other in pairs(before.get(column, NOTHING), after.get(column, NOTHING)):
-                how, apart = compared(study.columns.kind(column), one, other, declared=declared)
+                how, apart = compared(study.columns.kind(column), one, other)
                 if how != "same":
                     differences.append(Difference(f"{column}{place}", how, apart, one, other, number, about))
     return worst(differences)

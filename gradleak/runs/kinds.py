@@ -42,40 +42,41 @@ class Kind:
         near: The largest rounding error; if both errors are larger, they are compared as measured numbers. None where
             no number is a rounding error.
         decibels: Whether the numbers are signal-to-noise ratios in dB; then the errors behind them are compared.
+        whole: Whether whole numbers have the tolerances, too; if not, they are compared exactly.
     """
 
     relative: float = RELATIVE
     absolute: float = ABSOLUTE
     near: float | None = None
     decibels: bool = False
+    whole: bool = False
 
 
 def measured(relative: float = RELATIVE, absolute: float = ABSOLUTE) -> Kind:
-    """Return the kind of numbers that may differ up to a relative or an absolute tolerance."""
-    return Kind(relative, absolute)
+    """Return the kind of numbers, also whole ones, that may differ up to a relative or an absolute tolerance."""
+    return Kind(relative, absolute, whole=True)
 
 
 def rounding(near: float = NEAR, *, decibels: bool = False) -> Kind:
     """Return the kind of numbers of which only the order of magnitude is compared if they are at most `near`."""
-    return Kind(near=near, decibels=decibels)
+    return Kind(near=near, decibels=decibels, whole=True)
 
 
 def kind_of(column: str) -> Kind:
     """Return the kind that the words of a column's name suggest."""
     words = set(column.replace("-", "_").split("_"))
     if words & DECIBELS:
-        return rounding(decibels=True)
-    return rounding() if words & ERRORS else measured()
+        return Kind(near=NEAR, decibels=True)
+    return Kind(near=NEAR if words & ERRORS else None)
 
 
-def compared(kind: Kind, recorded: Any, found: Any, *, declared: bool = False) -> tuple[Outcome, float]:
+def compared(kind: Kind, recorded: Any, found: Any) -> tuple[Outcome, float]:
     """Compare a value that was computed again with the recorded value.
 
     Args:
         kind: The kind of the column.
         recorded: The recorded value, not a list or a mapping.
         found: The value that was computed again.
-        declared: Whether the study declares the column's kind; if not, whole numbers are compared exactly.
 
     Returns:
         "same", "within" the tolerance or "differs", and the relative difference of measured numbers or the ratio of two
@@ -87,7 +88,7 @@ def compared(kind: Kind, recorded: Any, found: Any, *, declared: bool = False) -
         >>> compared(rounding(), 3e-11, 8e-10)[0]
         'differs'
     """
-    numbers = isinstance(recorded, float) or (declared and _whole(recorded))
+    numbers = isinstance(recorded, float) or (kind.whole and _whole(recorded))
     if not numbers or not (isinstance(found, float) or _whole(found)):
         equal = type(recorded) is type(found) and (recorded == found or (recorded != recorded and found != found))
         return "same" if equal else "differs", math.inf

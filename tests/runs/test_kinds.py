@@ -17,7 +17,7 @@ Pairs = list[tuple[float, float]]
 def test_texts_counts_and_statuses_are_compared_exactly() -> None:
     same: list[tuple[Any, Any]] = [("unique", "unique"), (3, 3), (True, True), (None, None)]
     differs: list[tuple[Any, Any]] = [("unique", "ambiguous"), (3, 4), (True, False), (True, 1), (3, 3.0), (None, 0.0)]
-    for kind in (measured(), rounding()):
+    for kind in (kind_of("value"), kind_of("error")):
         for outcome, pairs in (("same", same), ("differs", differs)):
             assert {kinds.compared(kind, *pair)[0] for pair in pairs} == {outcome}
 
@@ -60,10 +60,10 @@ def test_a_comparison_says_how_far_two_numbers_lie_apart() -> None:
 
 
 def test_counts_have_a_tolerance_only_where_the_study_states_it() -> None:
-    assert kinds.compared(measured(absolute=2), 100, 101)[0] == "differs"
-    assert kinds.compared(measured(absolute=2), 100, 101, declared=True)[0] == "within"
-    assert kinds.compared(measured(absolute=2), 100, 103, declared=True)[0] == "differs"
-    assert kinds.compared(measured(absolute=2), True, False, declared=True)[0] == "differs"
+    assert kinds.compared(kinds.Kind(absolute=2), 100, 101)[0] == "differs"
+    assert kinds.compared(measured(absolute=2), 100, 101)[0] == "within"
+    assert kinds.compared(measured(absolute=2), 100, 103)[0] == "differs"
+    assert kinds.compared(measured(absolute=2), True, False)[0] == "differs"
 
 
 def test_the_words_of_a_name_say_its_kind_unless_the_study_does() -> None:
