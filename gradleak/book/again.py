@@ -86,12 +86,19 @@ def again(
             if isinstance(result, GradleakError):
                 errors.append(first_line(result))
             else:
-                before = trials[places[number]]
-                compared.append(compare(loaded, before, result))
-                trials[places[number]] = before.model_copy(update={"rows": result.rows})
+                trial = trials[places[number]]
+                compared.append(compare(loaded, trial, result))
+                trials[places[number]] = trial.model_copy(update={"rows": result.rows})
             if time.monotonic() > end:
                 break
-    return Again(record, compared, errors, _changed(record, record.model_copy(update={"trials": trials})))
+    before, after = claims.judgements(record), claims.judgements(record.model_copy(update={"trials": trials}))
+    changed = {
+        name: (judged.verdict, after[name].verdict)
+        for name, judged in before.items()
+        # Times differ from run to run.
+        if judged.verdict != after[name].verdict and not tells_time(loaded, judged.claim.measure.column)
+    }
+    return Again(record, compared, errors, changed)
 
 
 def _in_turn(record: Record) -> list[int]:
@@ -99,17 +106,3 @@ def _in_turn(record: Record) -> list[int]:
     turns: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
     cheapest_first = sorted(range(len(record.trials)), key=lambda place: record.trials[place].seconds)
     return sorted(cheapest_first, key=lambda place: next(turns[part_of(record.trials[place])]))
-
-
-def _changed(record: Record, replaced: Record) -> dict[str, tuple[str, str]]:
-    """Return the claims whose verdicts differ between two records, with both verdicts.
-
-    Claims on run times are left out, because times differ from run to run.
-    """
-    study = studies.load(record.study)
-    before, after = claims.judgements(record), claims.judgements(replaced)
-    return {
-        name: (before[name].verdict, after[name].verdict)
-        for name in before
-        if before[name].verdict != after[name].verdict and not tells_time(study, before[name].claim.measure.column)
-    }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 
 import pandas as pd
 
@@ -170,7 +169,7 @@ def _row(one: Outcome) -> dict[str, str | int]:
 def table(outcomes: Sequence[Outcome]) -> str:
     """Return all outcomes as a CSV file, with the defence in words and the severity."""
     rows = [
-        asdict(one) | {"defense_in_words": defense_in_words(one.defense), "leaks": LEVELS[one.severity]}
+        vars(one) | {"defense_in_words": defense_in_words(one.defense), "leaks": LEVELS[one.severity]}
         for one in outcomes
     ]
     return pd.DataFrame(rows).to_csv(index=False, float_format="%.5g", na_rep="nan")

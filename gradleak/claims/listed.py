@@ -16,7 +16,6 @@ from gradleak.runs.golden import State
 from gradleak.runs.plain import worded
 from gradleak.runs.records import Record
 
-Whose = Literal["the paper's", "our prediction", "our finding"]
 # The most rows and columns that the details of a claim show.
 MOST_ROWS = 12
 MOST_COLUMNS = 6
@@ -101,7 +100,7 @@ def listed(line: Line, state: State | None) -> dict[str, Any]:
     return {name: worded(field.value(line)) for name, field in FIELDS.items()} | {"record": state or "not recorded"}
 
 
-def whose(claim: Claim) -> Whose:
+def whose(claim: Claim) -> str:
     """Return whose a claim is, in words."""
     return "the paper's" if not claim.ours else "our prediction" if claim.ours == "prediction" else "our finding"
 
