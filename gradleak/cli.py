@@ -125,10 +125,10 @@ def run(
     if show:
         return
     page = pages.run_page(loaded, parameters, out or paths.runs() / study, jobs=jobs, cluster=cluster)
-    summary = rerun.summary(loaded, records.read(page.record))
-    file = rerun.write(summary, page.notebook)
-    _show(summary.rows)
-    _say(summary.sentences)
+    rows, sentences = rerun.summary(loaded, records.read(page.record))
+    file = rerun.write(rows, sentences, page.notebook)
+    _show(rows)
+    _say(sentences)
     typer.echo(f"notebook  {page.notebook}\nrecord    {page.record}\npage      {file}\ntook      {page.seconds:.1f} s")
     if open_page:
         import webbrowser

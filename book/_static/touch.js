@@ -6,20 +6,14 @@
 
   // Elements -----------------------------------------------------------------------------------------------------
 
-  function element(name, attributes = {}, ...children) {
-    const made = document.createElement(name)
+  function filled(made, attributes, children) {
     for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value)
     made.append(...children)
     return made
   }
-
-  function drawn(parent, name, attributes = {}, text = "") {
-    const made = document.createElementNS(SVG, name)
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value)
-    made.textContent = text
-    parent.append(made)
-    return made
-  }
+  const element = (name, attributes = {}, ...children) => filled(document.createElement(name), attributes, children)
+  const drawn = (parent, name, attributes = {}, text = "") =>
+    parent.appendChild(filled(document.createElementNS(SVG, name), attributes, [text]))
 
   // A linear scale from [low, high] to [start, end]
   const scale = (low, high, start, end) => value => start + (value - low) / (high - low) * (end - start)
@@ -41,8 +35,7 @@
 
   const SUPERSCRIPT = { "-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹" }
   const minus = text => text.replace("-", "−")
-  const raised = number => [...String(number)].map(sign => SUPERSCRIPT[sign]).join("")
-  const power = exponent => exponent === 0 ? "1" : `10${raised(exponent)}`
+  const power = exponent => exponent === 0 ? "1" : `10${[...String(exponent)].map(sign => SUPERSCRIPT[sign]).join("")}`
 
   // 0.0123 as "0.012" and 1.6e-7 as "1.6 × 10⁻⁷"
   function number(value) {

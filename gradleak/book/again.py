@@ -23,34 +23,34 @@ class Again:
 
     Attributes:
         record: The record.
-        compared: How each trial differs from its recorded rows, by the trial's index.
-        errors: What the trials that failed reported, by the trial's index.
+        compared: How each trial that ended differs from its recorded rows.
+        errors: What the trials that failed reported.
         changed: The claims whose verdict changes, each with the recorded and the new verdict.
     """
 
     record: Record
-    compared: Mapping[int, Sequence[Difference]]
-    errors: Mapping[int, str]
+    compared: Sequence[Sequence[Difference]]
+    errors: Sequence[str]
     changed: Mapping[str, tuple[str, str]]
 
     @property
     def differs(self) -> bool:
         """Whether a trial failed, or a row or a verdict differs."""
-        return bool(self.errors or self.changed) or any(outcome(one) == "differs" for one in self.compared.values())
+        return bool(self.errors or self.changed) or any(outcome(one) == "differs" for one in self.compared)
 
     @property
     def lines(self) -> list[str]:
         """The outcome in lines: numbers of trials, verdicts, errors, and each column's largest differences."""
-        outcomes = Counter(map(outcome, self.compared.values()))
-        every = worst(one for differences in self.compared.values() for one in differences)
+        outcomes = Counter(map(outcome, self.compared))
+        every = worst(one for differences in self.compared for one in differences)
         return [
             f"{self.record.study}: {len(self.compared)} of {counted(len(self.record.trials), 'trial')} ran again: "
             f"{outcomes['same']} with the same rows, {outcomes['within']} within the tolerance of their columns, "
             f"{outcomes['differs']} different",
             f"verdicts that change: {len(self.changed)}",
             *(f"  {name}: '{after}' where '{before}' is recorded" for name, (before, after) in self.changed.items()),
-            *(f"  failed: {message}" for message in dict.fromkeys(self.errors.values())),
-            *(f"  {one.how.outcome}, {one.text}" for one in every),
+            *(f"  failed: {message}" for message in dict.fromkeys(self.errors)),
+            *(f"  {one.outcome}, {one.text}" for one in every),
         ]
 
 
@@ -75,27 +75,30 @@ def again(
     if record is None:
         raise MissingData(f"'{study}' has no record: `gradleak record {study}` makes one")
     places = _in_turn(record)[:most]
-    recorded = [record.trials[place].inputs for place in places]
-    devices = [device or ("auto" if records.on_gpu(inputs) else "cpu") for inputs in recorded]
-    work = [
-        (loaded, loaded.on_device(inputs, experiments.resolve_device(wanted)))
-        for inputs, wanted in zip(recorded, devices, strict=True)
-    ]
-    compared: dict[int, list[Difference]] = {}
-    errors: dict[int, str] = {}
-    trials = list(record.trials)
+    work = []
+    for inputs in (record.trials[place].inputs for place in places):
+        wanted = device or ("auto" if records.on_gpu(inputs) else "cpu")
+        work.append((loaded, loaded.on_device(inputs, experiments.resolve_device(wanted))))
+    trials, compared, errors = list(record.trials), list[list[Difference]](), list[str]()
     end = time.monotonic() + 60 * minutes
     with contextlib.closing(runner.run_trials(work, jobs=jobs, caught=True)) as finished:
         for number, result in finished:
-            place = places[number]
             if isinstance(result, GradleakError):
-                errors[place] = first_line(result)
+                errors.append(first_line(result))
             else:
-                compared[place] = compare(loaded, record.trials[place], result)
-                trials[place] = record.trials[place].model_copy(update={"rows": result.rows})
+                trial = trials[places[number]]
+                compared.append(compare(loaded, trial, result))
+                trials[places[number]] = trial.model_copy(update={"rows": result.rows})
             if time.monotonic() > end:
                 break
-    return Again(record, compared, errors, _changed(record, record.model_copy(update={"trials": trials})))
+    before, after = claims.judgements(record), claims.judgements(record.model_copy(update={"trials": trials}))
+    changed = {
+        name: (judged.verdict, after[name].verdict)
+        for name, judged in before.items()
+        # Times differ from run to run.
+        if judged.verdict != after[name].verdict and not tells_time(loaded, judged.claim.measure.column)
+    }
+    return Again(record, compared, errors, changed)
 
 
 def _in_turn(record: Record) -> list[int]:
@@ -103,17 +106,3 @@ def _in_turn(record: Record) -> list[int]:
     turns: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
     cheapest_first = sorted(range(len(record.trials)), key=lambda place: record.trials[place].seconds)
     return sorted(cheapest_first, key=lambda place: next(turns[part_of(record.trials[place])]))
-
-
-def _changed(record: Record, replaced: Record) -> dict[str, tuple[str, str]]:
-    """Return the claims whose verdicts differ between two records, with both verdicts.
-
-    Claims on run times are left out, because times differ from run to run.
-    """
-    study = studies.load(record.study)
-    before, after = claims.judgements(record), claims.judgements(replaced)
-    return {
-        name: (before[name].verdict, after[name].verdict)
-        for name in before
-        if before[name].verdict != after[name].verdict and not tells_time(study, before[name].claim.measure.column)
-    }

@@ -55,7 +55,8 @@ def citation() -> dict[str, Any]:
 def codecheck() -> str:
     """Return the manifest of CODECHECK: each record and the book, with what makes it and what it holds."""
     cited = citation()
-    authors = [{"name": _name(author)} for author in cited["authors"]]
+    names = (one.get("name") or f"{one['family-names']}, {one['given-names']}" for one in cited["authors"])
+    authors = [{"name": name} for name in names]
     paper: dict[str, Any] = {"title": cited["title"], "authors": authors}
     if "doi" in cited:
         paper["reference"] = f"https://doi.org/{cited['doi']}"
@@ -73,16 +74,11 @@ def codecheck() -> str:
 
 def _described(record: Record) -> str:
     study = studies.load(record.study)
-    judged = [claims.judge(claim, record) for claim in claims.load(record.study)]
-    verdicts = claims.tally([Line(one, one) for one in judged])
+    verdicts = claims.tally([Line(one, one) for one in claims.judgements(record).values()])
     return (
         f"{study.title} ({study.paper}, {study.place}), by `gradleak record {study.name}` on {record.where}: "
         f"{record.size} in {duration(record.seconds)}; claims: {verdicts or 'none'}."
     )
-
-
-def _name(author: dict[str, str]) -> str:
-    return author.get("name") or f"{author['family-names']}, {author['given-names']}"
 
 
 def write_codecheck() -> Path:

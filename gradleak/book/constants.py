@@ -7,7 +7,7 @@ import pandas as pd
 from gradleak import catalogue, studies
 from gradleak.answers import CERTAIN, MEANINGS
 from gradleak.metrics import SCALE
-from gradleak.show.tables import Table
+from gradleak.show.tables import Cell, Table
 
 # The reason of each limit of the scale. `{}` is the root-mean-square error of a pixel at the limit, of 255 levels.
 REASONS = {
@@ -20,20 +20,21 @@ REASONS = {
 
 def attacks() -> str:
     """Return the tables of all attacks, each with a link to its page, and of the statuses of answers, in Markdown."""
-    known, listed = studies.names(), catalogue.attacks()
+    pages = {name: f"doc:executed/{studies.paper_of(name)}/{name}" for name in studies.names()}
     frame = pd.DataFrame(
-        [(one.name, ", ".join(one.finds), one.needs, one.remedy) for one in listed],
+        [
+            (Cell(one.name, link=pages.get(one.page, "")), ", ".join(one.finds), one.needs, one.remedy)
+            for one in catalogue.attacks()
+        ],
         columns=["attack", "looks for", "needs", "weakened or stopped by"],
     )
-    pages = [f"doc:executed/{studies.paper_of(one.page)}/{one.page}" if one.page in known else "" for one in listed]
-    links = [[page, "", "", ""] for page in pages]
     caption = "Every attack that gradleak.attacks() lists and gradleak audit runs."
     statuses = pd.DataFrame(
         [(word, meaning, "yes" if word in CERTAIN else "no") for word, meaning in MEANINGS.items()],
         columns=["status", "meaning", "guaranteed"],
     )
     words = "The statuses of answers, and which of them an attack guarantees."
-    tables = (Table(frame, caption, "tab-attacks", links=links), Table(statuses, words, "tab-words-of-answers"))
+    tables = (Table(frame, caption, "tab-attacks"), Table(statuses, words, "tab-words-of-answers"))
     return "\n".join(table._repr_markdown_() for table in tables) + "\n"
 
 

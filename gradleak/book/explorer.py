@@ -5,15 +5,13 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 
 import pandas as pd
 
 from gradleak.defenses import DP_VARIANCE
 from gradleak.metrics import SCALE
-from gradleak.runs import records
-from gradleak.show.tables import Table, badge
-from gradleak.studies import Study, paper_of
+from gradleak.show.tables import Cell, Table, badge
+from gradleak.studies import paper_of
 from gradleak.studies.shared.outcomes import FAMILIES, KINDS, LEVELS, SHARES, Outcome, defense_in_words
 
 UNMEASURED = "not measured"
@@ -37,16 +35,6 @@ BATCHES = {"one sample": 2.0, "2 to 8 samples": 9.0, "9 to 64 samples": 65.0, "m
 # gradients are clipped to.
 NOISES = {"below 1e-6": 1e-6, "1e-6 to 1e-4": 1e-4, "1e-4 to 1e-2": 1e-2, "1e-2 and more": math.inf}
 CLIPPED = {"below 1e-3": 1e-3, "1e-3 to 1e-1": 1e-1, "1e-1 and more": math.inf}
-
-
-def gather(ordered: Sequence[Study]) -> list[Outcome]:
-    """Return the outcomes of all recorded studies that state them."""
-    return [
-        outcome
-        for study in ordered
-        if (record := records.recorded(study.name)) and (summary := study.summary(record))
-        for outcome in summary.outcomes
-    ]
 
 
 def text(outcomes: Sequence[Outcome]) -> str:
@@ -100,17 +88,16 @@ def _table(outcomes: Sequence[Outcome], name: str, line_of: Callable[[Outcome], 
     frame = pd.DataFrame(
         [[line, *map(_cell, own)] for line, own in zip(lines, cells, strict=True)], columns=[name, *KINDS]
     )
-    marks = [["", *(LEVELS[one.severity] if one else UNMEASURED for one in own)] for own in cells]
-    links = [["", *(f"doc:executed/{paper_of(one.page)}/{one.page}" if one else "" for one in own)] for own in cells]
     caption += ": the most severe outcome. In brackets: 95 % interval; number of cases. Click a value for its page."
-    return Table(frame, caption, f"tab-leaks-by-{name}", kind="cells", marks=marks, links=links)
+    return Table(frame, caption, f"tab-leaks-by-{name}", kind="cells")
 
 
-def _cell(one: Outcome | None) -> str:
+def _cell(one: Outcome | None) -> Cell:
     if one is None:
-        return UNMEASURED
+        return Cell(UNMEASURED, UNMEASURED)
     interval = "" if math.isnan(one.low) else f"{_number(one.low)}–{_number(one.high)}; "
-    return f"{_value(one)} ({interval}{one.count:,})"
+    link = f"doc:executed/{paper_of(one.page)}/{one.page}"
+    return Cell(f"{_value(one)} ({interval}{one.count:,})", LEVELS[one.severity], link)
 
 
 def _kind(one: Outcome) -> str:
@@ -182,7 +169,7 @@ def _row(one: Outcome) -> dict[str, str | int]:
 def table(outcomes: Sequence[Outcome]) -> str:
     """Return all outcomes as a CSV file, with the defence in words and the severity."""
     rows = [
-        asdict(one) | {"defense_in_words": defense_in_words(one.defense), "leaks": LEVELS[one.severity]}
+        vars(one) | {"defense_in_words": defense_in_words(one.defense), "leaks": LEVELS[one.severity]}
         for one in outcomes
     ]
     return pd.DataFrame(rows).to_csv(index=False, float_format="%.5g", na_rep="nan")

@@ -11,7 +11,7 @@ from PIL import Image
 
 from gradleak import claims
 from gradleak.claims import Line
-from gradleak.runs import records
+from gradleak.show.summary import Summary
 from gradleak.storage import parsed
 from gradleak.studies import Study
 
@@ -21,26 +21,25 @@ GRID = "::::{grid} 1 2 3 3\n:gutter: 3\n:class-container: gradleak-gallery\n"
 NOTHING = "*No page of this part is written yet.*\n"
 
 
-def text(own: Sequence[Study], judged: Mapping[str, list[Line]], pictured: Collection[str]) -> str:
+def text(
+    own: Sequence[Study], judged: Mapping[str, list[Line]], found: Mapping[str, Summary], pictured: Collection[str]
+) -> str:
     """Return a grid with a card for each page, in Markdown.
 
     Args:
         own: The pages.
         judged: The judged claims, by page.
+        found: The summaries of the pages, by page.
         pictured: The names of the pages that have a picture.
     """
-    cards = [_card(study, claims.tally(judged[study.name]), pictured=study.name in pictured) for study in own]
+    cards = []
+    for study in own:
+        finding = found[study.name].sentence if study.name in found else study.title
+        picture = [f":img-top: generated/gallery/{study.name}.png", f":img-alt: {finding}"]
+        link = [f":link: executed/{study.paper}/{study.name}", ":link-type: doc"]
+        body = ["", study.place, "", claims.tally(judged[study.name]) or "no claims", ":::"]
+        cards += [f":::{{grid-item-card}} {study.title}", *(picture if study.name in pictured else ()), *link, *body]
     return "\n".join([GRID, *cards, "::::\n"]) if cards else NOTHING
-
-
-def _card(study: Study, verdicts: str, *, pictured: bool) -> str:
-    record = records.recorded(study.name)
-    summary = study.summary(record) if pictured and record else None
-    finding = summary.sentence if summary else study.title
-    picture = [f":img-top: generated/gallery/{study.name}.png", f":img-alt: {finding}"] if pictured else []
-    link = [f":link: executed/{study.paper}/{study.name}", ":link-type: doc"]
-    body = ["", study.place, "", verdicts or "no claims", ":::"]
-    return "\n".join([f":::{{grid-item-card}} {study.title}", *picture, *link, *body])
 
 
 def best(notebook: Path) -> bytes | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -14,6 +14,7 @@ from gradleak.book import constants, cover, explorer, gallery, landing, reports,
 from gradleak.book.pages import PageRun
 from gradleak.runs import golden, records
 from gradleak.show import figures, provenance
+from gradleak.show.summary import Summary
 from gradleak.show.tables import MISSING, duration
 from gradleak.studies import Study
 
@@ -32,10 +33,12 @@ def write(ordered: list[Study], papers: list[str], runs: Mapping[str, PageRun]) 
     fresh = {name: records.read(run.record) for name, run in runs.items()}
     judged = {study.name: claims.lines(fresh, study.name) for study in ordered}
     best = {name: png for name, run in runs.items() if (png := gallery.best(run.notebook))}
-    lines, outcomes = [line for own in judged.values() for line in own], explorer.gather(ordered)
+    lines, found = [line for own in judged.values() for line in own], summaries(ordered)
+    outcomes = [outcome for summary in found.values() for outcome in summary.outcomes]
+    places = {f"book/executed/{study.paper}/{study.name}": (study.paper, study.place) for study in ordered}
     texts = {
-        "places.json": json.dumps({_page(study): (study.paper, study.place) for study in ordered}),
-        "what-leaks.md": landing.text(ordered, outcomes),
+        "places.json": json.dumps(places),
+        "what-leaks.md": landing.text(found),
         "explorer.md": explorer.text(outcomes),
         "outcomes.json": explorer.rows(outcomes).to_json(orient="records"),
         "static/outcomes.csv": explorer.table(outcomes),
@@ -53,7 +56,7 @@ def write(ordered: list[Study], papers: list[str], runs: Mapping[str, PageRun]) 
     for paper in papers:
         own = [study for study in ordered if study.paper == paper]
         about = [line for study in own for line in judged[study.name]]
-        texts[f"pages-{paper}.md"] = gallery.text(own, judged, best)
+        texts[f"pages-{paper}.md"] = gallery.text(own, judged, found, best)
         texts[f"report-{paper}.md"] = reports.text(paper, about)
         if report := reports.written(paper, about):
             pictures[f"report-{paper}.png"] = best[report.page]
@@ -64,6 +67,12 @@ def write(ordered: list[Study], papers: list[str], runs: Mapping[str, PageRun]) 
         | pictures
         | {f"{scoreboard.BESIDE}/{name}": content for name, content in beside.items()},
     )
+
+
+def summaries(ordered: Iterable[Study]) -> dict[str, Summary]:
+    """Return what the recorded pages found, in this order."""
+    recorded = [(study, record) for study in ordered if (record := records.recorded(study.name))]
+    return {study.name: summary for study, record in recorded if (summary := study.summary(record))}
 
 
 def put(folder: Path, files: Mapping[str, bytes]) -> None:
@@ -87,22 +96,17 @@ def _png(figure: Figure) -> bytes:
     return picture
 
 
-def _page(study: Study) -> str:
-    return f"book/executed/{study.paper}/{study.name}"
-
-
 def _status(study: Study, page: PageRun) -> dict[str, str]:
     """Return the state of a page's record, how long the page ran, and the addresses of both."""
     record = records.recorded(study.name)
-    row = {"page": study.name} | dict.fromkeys(("record", "file", "date", "trials", "time of all trials"), MISSING)
-    if record:
-        row |= {
-            "record": golden.state(record),
-            "file": "JSON",
-            "date": " to ".join(record.days),
-            "trials": record.size.partition(" trial")[0],
-            "time of all trials": duration(record.seconds),
-        }
-    at = {"at": f"doc:executed/{study.paper}/{study.name}", "record at": ""}
-    at |= {"record at": f"bookfile:{provenance.address(study.name)}"} if record else {}
-    return row | {"quick run": f"{page.seconds:.0f} s"} | at
+    return {
+        "page": study.name,
+        "record": golden.state(record) if record else MISSING,
+        "file": "JSON" if record else MISSING,
+        "date": " to ".join(record.days) if record else MISSING,
+        "trials": record.size.partition(" trial")[0] if record else MISSING,
+        "time of all trials": duration(record.seconds) if record else MISSING,
+        "quick run": f"{page.seconds:.0f} s",
+        "at": f"doc:executed/{study.paper}/{study.name}",
+        "record at": f"bookfile:{provenance.address(study.name)}" if record else "",
+    }

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gradleak import metrics
 from gradleak.book.stopping import NOTE, stopped
 from gradleak.runs import records
-from gradleak.runs.records import Record
-from gradleak.show.summary import Leaks
+from gradleak.show.summary import Leaks, Summary
 from gradleak.show.tables import MISSING
-from gradleak.studies import Study
+from gradleak.studies import paper_of
 from gradleak.studies.shared.outcomes import Outcome
 
 EXACTNESS = (
@@ -25,30 +24,23 @@ TIMES = (
 )
 
 
-def text(ordered: list[Study], outcomes: Sequence[Outcome]) -> str:
-    """Return the table in Markdown, each row with a link to its page, in the order of the studies.
-
-    Args:
-        ordered: The studies.
-        outcomes: The outcomes of all pages, from which the defences that stop attacks are found.
-    """
+def text(found: Mapping[str, Summary]) -> str:
+    """Return the table in Markdown, each row with a link to its page; `found` has the summaries of the pages."""
+    outcomes = [outcome for summary in found.values() for outcome in summary.outcomes]
     lines = ["| what leaks | from | how exactly | time of one attack | stopped by |", "| --- | --- | --- | --- | --- |"]
-    lines += [
-        _line(study, record, summary.leaks, outcomes)
-        for study in ordered
-        if (record := records.recorded(study.name)) and (summary := study.summary(record)) and summary.leaks
-    ]
+    lines += [_line(page, summary.leaks, outcomes) for page, summary in found.items() if summary.leaks]
     head = ":::{table} What leaks, by the recorded run of each page.\n:name: tab-what-leaks\n"
     table = f"{head}:class: gradleak-table leaks\n\n" + "\n".join(lines) + "\n:::\n"
     return f"{table}\n{{.gradleak-notes}}\n{EXACTNESS} {NOTE} {TIMES}\n"
 
 
-def _line(study: Study, record: Record, leaks: Leaks, outcomes: Sequence[Outcome]) -> str:
-    time = (leaks.time or MISSING) + " on a GPU" * record.accelerated
-    what = f"{{doc}}`{leaks.what} <executed/{study.paper}/{study.name}>`"
+def _line(page: str, leaks: Leaks, outcomes: Sequence[Outcome]) -> str:
+    record = records.recorded(page)
+    time = (leaks.time or MISSING) + " on a GPU" * (record is not None and record.accelerated)
+    what = f"{{doc}}`{leaks.what} <executed/{paper_of(page)}/{page}>`"
     # No line break between a number and its exponent.
     exactness, stop = (
         re.sub(r"(\de)-(\d)", "\\1\N{NON-BREAKING HYPHEN}\\2", text)
-        for text in (leaks.exactness, stopped(leaks, study.name, outcomes))
+        for text in (leaks.exactness, stopped(leaks, page, outcomes))
     )
     return f"| {what} | {leaks.source} | {exactness} | {time} | {stop} |"

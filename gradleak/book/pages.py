@@ -48,7 +48,7 @@ class PageRun:
 def page_key(study: Study, parameters: Parameters) -> str:
     """Return a hash of everything on which an executed page depends."""
     digest = hashlib.sha256(study.notebook.read_bytes())
-    digest.update(runner.decides(study, parameters, code.of_page(study)).encode())
+    digest.update(runner.decides(study, parameters, code.key(study, without=())).encode())
     for file in (claims.file_of(study.name), records.file_of(study.name)):
         digest.update(file.read_bytes() if file.is_file() else b"none")
     digest.update(json.dumps(parameters.model_dump(), sort_keys=True).encode())

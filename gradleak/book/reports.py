@@ -9,11 +9,12 @@ from functools import cached_property
 from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from gradleak import claims, paths, studies
 from gradleak.claims import Judgement, Line
 from gradleak.errors import InputError
+from gradleak.runs.records import Strict
 
 # The sections of a report, by the fields of its written part.
 SECTIONS = {
@@ -34,7 +35,7 @@ REST = "the text"
 NOTHING = "*This book has no report on this paper yet, or not the pages on which it rests.*\n"
 
 
-class Finding(BaseModel):
+class Finding(Strict):
     """A sentence about what holds, fails or is not decided.
 
     Attributes:
@@ -44,13 +45,11 @@ class Finding(BaseModel):
             decided, and all agree with the paper or all disagree.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     says: str
     rests: tuple[str, ...] = Field(min_length=1)
 
 
-class Report(BaseModel):
+class Report(Strict):
     """The written part of a report.
 
     Attributes:
@@ -68,8 +67,6 @@ class Report(BaseModel):
         places: Every numbered figure, table, theorem and appendix of the paper: what it shows and,
             where this book has no claim about it, the reason.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     question: str
     holds: tuple[Finding, ...] = Field(min_length=1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import re
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,25 +33,16 @@ PLAIN = (
 )
 
 
-@dataclass(frozen=True)
-class Summary:
-    """A new run of a page beside the recorded run.
-
-    Attributes:
-        rows: A row for each claim, as texts by column, the paper's claims before our own.
-        sentences: The counts of verdicts, and the changed parameters.
-    """
-
-    rows: list[dict[str, str]]
-    sentences: list[str]
-
-
-def summary(study: Study, record: Record) -> Summary:
-    """Return the summary of a new run.
+def summary(study: Study, record: Record) -> tuple[list[dict[str, str]], list[str]]:
+    """Compare a new run of a page with the recorded run.
 
     Args:
         study: The study.
         record: The record of the new run.
+
+    Returns:
+        A row for each claim, as texts by column, the paper's claims before our own; and the counts of verdicts and the
+        changed parameters in sentences.
     """
     lines = claims.lines({study.name: record}, study.name)
     groups = {"of the paper": claims.of_papers(lines), "of our own": claims.of_ours(lines)}
@@ -64,10 +54,10 @@ def summary(study: Study, record: Record) -> Summary:
         rows += [claims.row(line) | {"verdict of this run": verdict(line.fresh)} for line in own]
     if any("not judged" in row["verdict of this run"] for row in rows):
         sentences.append(NOT_JUDGED)
-    return Summary(rows, [*sentences, _changed(study, record)])
+    return rows, [*sentences, _changed(study, record)]
 
 
-def write(found: Summary, notebook: Path) -> Path:
+def write(rows: list[dict[str, str]], sentences: list[str], notebook: Path) -> Path:
     """Put the summary at the head of an executed notebook, render it to an HTML file, and return the file.
 
     The file holds its figures, styles and scripts, and needs no network.
@@ -77,8 +67,8 @@ def write(found: Summary, notebook: Path) -> Path:
     from traitlets.config import Config
 
     page = nbformat.read(notebook, 4)
-    table = Table(pd.DataFrame(found.rows), caption="The claims of this page in this run.", name="tab-this-run")
-    parts = [*found.sentences, *([table._repr_html_()] if found.rows else [])]
+    table = Table(pd.DataFrame(rows), caption="The claims of this page in this run.", name="tab-this-run")
+    parts = [*sentences, *([table._repr_html_()] if rows else [])]
     page.cells.insert(0, nbformat.v4.new_markdown_cell("\n\n".join(parts)))
     write_whole(notebook, lambda stream: stream.write(f"{nbformat.writes(page)}\n".encode()))
     for cell in page.cells:

@@ -10,9 +10,7 @@ import pandas as pd
 from jinja2 import Template
 
 from gradleak import claims
-from gradleak.claims import Line, listed, rounding
-from gradleak.claims.listed import Fact
-from gradleak.claims.shown import bar
+from gradleak.claims import Line, listed, shown
 from gradleak.runs import golden, records
 from gradleak.show import provenance
 from gradleak.studies import Study
@@ -35,20 +33,14 @@ def text(lines: Sequence[Line]) -> str:
 
 def scores(lines: Sequence[Line]) -> str:
     """Return the numbers of the papers' claims and of ours by verdict, as a list."""
-    of_papers, of_ours = claims.of_papers(lines), claims.of_ours(lines)
-    return (
-        f"- **The papers' claims, {len(of_papers)}**: {claims.in_words(of_papers) or 'none'}.\n"
-        f"- **Our own, {len(of_ours)}**: {claims.in_words(of_ours) or 'none'}.\n"
-    )
+    groups = {"The papers' claims": claims.of_papers(lines), "Our own": claims.of_ours(lines)}
+    return "".join(f"- **{who}, {len(own)}**: {claims.in_words(own) or 'none'}.\n" for who, own in groups.items())
 
 
 def bars(papers: Sequence[str], lines: Sequence[Line]) -> str:
     """Return a bar for each paper's claims and one for ours on it, divided by verdict, as raw HTML in Markdown."""
-    drawn = []
-    for paper in papers:
-        own = [line for line in lines if line.claim.paper == paper]
-        groups = ((paper, claims.of_papers(own)), ("ours on it", claims.of_ours(own)))
-        drawn += [bar(name, group) for name, group in groups if group]
+    own = {paper: [line for line in lines if line.claim.paper == paper] for paper in papers}
+    drawn = (shown.bars(paper, "ours on it", about) for paper, about in own.items())
     return f"```{{raw}} html\n{''.join(drawn)}\n```\n"
 
 
@@ -90,16 +82,13 @@ def files(ordered: Sequence[Study], judged: Mapping[str, list[Line]]) -> dict[st
         record = records.recorded(study.name)
         state = golden.state(record) if record else None
         address = provenance.address(study.name)
-        links = [Fact("Record", f"{address.rpartition('/')[2]} ({state})", f"../{address}")] if record else []
-        links.append(Fact("Page", study.title, f"../book/executed/{study.paper}/{study.name}.html"))
+        links = [("Record", f"{address.rpartition('/')[2]} ({state})", f"../{address}")] if record else []
+        links.append(("Page", study.title, f"../book/executed/{study.paper}/{study.name}.html"))
         for line in judged[study.name]:
             entries.append(listed.listed(line, state))
-            again = [Fact("Run again", text) for text in rounding.verdicts(line.claim.id)]
-            made[f"claims/{line.claim.id}.html"] = page.render(
-                statement=line.claim.statement,
-                facts=[*listed.facts(line), *again, *links],
-                rows=listed.rows_behind(line.claim, record) if record else None,
-            ).encode()
+            rows, total = listed.rows_behind(line.claim, record) if record else (None, 0)
+            text = page.render(claim=line.claim, facts=listed.facts(line), links=links, rows=rows, total=total)
+            made[f"claims/{line.claim.id}.html"] = text.encode()
         if record:
             made[address] = records.file_of(study.name).read_bytes()
     made["claims.json"] = listed.as_json(entries).encode()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from operator import attrgetter
 
@@ -70,15 +69,9 @@ def tried(leaks: Leaks, page: str, outcomes: Sequence[Outcome]) -> list[Outcome]
         and leaks.network in ("", one.network)
         and (one.page == page or (one.batch > 1) == (leaks.batch > 1))
     ]
-    bare: dict[tuple[str, str, int], list[int]] = defaultdict(list)
-    for one in own:
-        if _family(one) == "none":
-            bare[one.page, one.network, one.batch].append(one.severity)
-    behind = [
-        one
-        for one in own
-        if _family(one) not in ("none", RESCALING) and max(bare[one.page, one.network, one.batch], default=1) > 0
-    ]
+    setting, bare = attrgetter("page", "network", "batch"), [one for one in own if _family(one) == "none"]
+    fails = {setting(one) for one in bare} - {setting(one) for one in bare if one.severity > 0}
+    behind = [one for one in own if _family(one) not in ("none", RESCALING) and setting(one) not in fails]
     # The last size with a page's name is the nearest.
     far_first = sorted(behind, key=lambda one: -abs(math.log(one.batch / leaks.batch)))
     near = {one.page: one.batch for one in far_first}

@@ -113,10 +113,7 @@ def _joined(*parts: Mapping[str, Any]) -> Entry:
     """Merge several mappings of fields; a later one overrides an earlier one."""
     merged: Entry = {}
     for part in parts:
-        fields = dict(part)
-        if isinstance(measure := part.get("measure"), dict) and "where" in measure:
-            fields |= {"measure": _without(measure, "where"), "where": measure["where"]}
-        for key, value in fields.items():
+        for key, value in part.items():
             if key == "changed":
                 merged[key] = [*merged.get(key, []), *(value if isinstance(value, list) else [value])]
             elif key in JOINED and isinstance(value, dict) and isinstance(merged.get(key), dict):

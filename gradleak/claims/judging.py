@@ -53,11 +53,6 @@ class Judgement:
     differs: tuple[str, ...] = ()
 
     @property
-    def at_scale(self) -> bool:
-        """Whether the setting was the paper's, with as many samples and starts as the claim needs."""
-        return self.verdict in DECIDED
-
-    @property
     def text(self) -> str:
         """The value alone with its unit, as a text."""
         return self.claim.formatted(self.value)
@@ -96,7 +91,7 @@ class Line:
     def deciding(self) -> Judgement:
         """The judgement that counts: first one at the claim's scale, then one with a value, then the recorded one."""
         judgements = [self.recorded, self.fresh]
-        return max(judgements, key=lambda judgement: (judgement.at_scale, judgement.value is not None))
+        return max(judgements, key=lambda judged: (judged.verdict in DECIDED, judged.value is not None))
 
     @property
     def verdict(self) -> Verdict:
@@ -127,10 +122,7 @@ class Line:
 
 def judge(claim: Claim, record: Record | None) -> Judgement:
     """Measure a claim on a record and return the verdict; without rows that measure it, the verdict is "not run"."""
-    if record is None:
-        return Judgement(claim)
-    chosen = selected(claim, record)
-    if not chosen:
+    if record is None or not (chosen := selected(claim, record)):
         return Judgement(claim)
     values = pd.Series([line[claim.measure.column] for line in chosen], dtype=float)
     count = sum(int(line.get(claim.measure.samples, 1)) for line in chosen)
@@ -231,17 +223,17 @@ def enough(given: Any, needed: Any) -> bool:
 def among(value: Any, wanted: list[Any]) -> bool:
     """Whether a row's value is one of the values that a claim selects."""
     # In Python True equals 1, but a claim that selects true must not select the number 1.
-    return any(value == candidate and isinstance(value, bool) == isinstance(candidate, bool) for candidate in wanted)
+    return value in wanted and any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in wanted)
 
 
 def selected(claim: Claim, record: Record) -> list[dict[str, Any]]:
     """Return the rows that measure a claim, each with its trial's inputs; a value that is no number is an error."""
-    column, lines = claim.measure.column, record.lines
-    wanted = ((name, value if isinstance(value, list) else [value]) for name, value in claim.measure.where.items())
-    places = [record.places(name, values) for name, values in wanted]
-    candidates = sorted(set.intersection(*places)) if places else range(len(lines))
+    column = claim.measure.column
     # Rows of other parts of the study may lack the column. Such a missing value is not a measured NaN.
-    chosen = [line for index in candidates if (line := lines[index]).get(column) is not None]
+    chosen = [line for line in record.lines if line.get(column) is not None]
+    for name, value in claim.measure.where.items():
+        wanted = value if isinstance(value, list) else [value]
+        chosen = [line for line in chosen if among(line.get(name), wanted)]
     if not all(isinstance(line[column], int | float) for line in chosen):
         raise InputError(f"claim '{claim.id}' measures '{column}', which is not a number in every row")
     return chosen

@@ -12,11 +12,10 @@ from gradleak.runs.plain import Columns
 
 def plain(claim: Claim) -> Columns:
     """Return the fields of a claim that affect its verdict, as a record stores them."""
-    rule = claim.rule.model_dump(exclude_none=True)
     return {
         "measure": claim.measure.model_dump(exclude={"format", "samples"}),
         "published": claim.published,
-        "rule": {name: list(value) if isinstance(value, tuple) else value for name, value in rule.items()},
+        "rule": claim.rule.model_dump(mode="json", exclude_none=True),
         "better": claim.better,
         "needs": claim.needs,
         "setting": claim.setting,

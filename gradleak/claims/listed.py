@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import pandas as pd
+
+from gradleak.claims import rounding
 from gradleak.claims.judging import Line, selected
 from gradleak.claims.model import Claim
 from gradleak.runs.golden import State
 from gradleak.runs.plain import worded
 from gradleak.runs.records import Record
 
-Whose = Literal["the paper's", "our prediction", "our finding"]
 # The most rows and columns that the details of a claim show.
 MOST_ROWS = 12
 MOST_COLUMNS = 6
@@ -100,7 +100,7 @@ def listed(line: Line, state: State | None) -> dict[str, Any]:
     return {name: worded(field.value(line)) for name, field in FIELDS.items()} | {"record": state or "not recorded"}
 
 
-def whose(claim: Claim) -> Whose:
+def whose(claim: Claim) -> str:
     """Return whose a claim is, in words."""
     return "the paper's" if not claim.ours else "our prediction" if claim.ours == "prediction" else "our finding"
 
@@ -138,32 +138,16 @@ def as_json(entries: Iterable[dict[str, Any]]) -> str:
 
 def as_csv(entries: Iterable[dict[str, Any]]) -> str:
     """Return entries as CSV, with the fields as columns; several changes are separated by " | "."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, ABOUT, lineterminator="\n")
-    writer.writeheader()
-    for entry in entries:
-        changes = " | ".join(f"{change['kind']}: {change['why']}" for change in entry["changed"])
-        writer.writerow(entry | {"changed": changes})
-    return stream.getvalue()
+    frame = pd.DataFrame(entries, columns=list(ABOUT), dtype=object)
+    changes = frame["changed"].map(lambda all: " | ".join(f"{one['kind']}: {one['why']}" for one in all))
+    return frame.assign(changed=changes).to_csv(index=False)
 
 
-@dataclass(frozen=True)
-class Rows:
-    """The rows behind a claim.
+def rows_behind(claim: Claim, record: Record) -> tuple[pd.DataFrame, int]:
+    """Return the first rows of a record that measure a claim, as texts, and the number of all these rows.
 
-    Attributes:
-        columns: The names of the shown columns; the last one is measured.
-        rows: The cells of the first rows.
-        total: The number of all rows behind the claim.
+    The columns are those that tell the rows apart and, at the end, the measured one.
     """
-
-    columns: list[str]
-    rows: list[list[str]]
-    total: int
-
-
-def rows_behind(claim: Claim, record: Record) -> Rows:
-    """Return the rows of a record that measure a claim, with the columns that tell them apart."""
     chosen = selected(claim, record)
     measured = claim.measure.column
     inputs = dict.fromkeys(name for trial in record.trials[:1] for name in trial.inputs)
@@ -173,7 +157,7 @@ def rows_behind(claim: Claim, record: Record) -> Rows:
     telling = [name for name in names if name != measured and _tells(name, compared)][: MOST_COLUMNS - 1]
     columns = [*telling, measured]
     cells = [[_cell(row.get(name)) for name in columns] for row in chosen[:MOST_ROWS]]
-    return Rows(columns=columns, rows=cells, total=len(chosen))
+    return pd.DataFrame(cells, columns=columns), len(chosen)
 
 
 def _tells(name: str, rows: list[dict[str, Any]]) -> bool:
@@ -187,25 +171,17 @@ def _cell(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else "–" if value is None else str(value)
 
 
-@dataclass(frozen=True)
-class Fact:
-    """One fact about a claim: its head, a text, and the address to which the text leads, or ""."""
-
-    head: str
-    text: str
-    link: str = ""
-
-
-def facts(line: Line) -> list[Fact]:
-    """Return the facts that the page of a claim states about the claim."""
+def facts(line: Line) -> list[tuple[str, str]]:
+    """Return the facts that the page of a claim states about the claim, each with its head."""
     claim = line.claim
     stated = [
-        Fact("Paper", f"{claim.paper}, {claim.place}" + (f" ({whose(claim)})" if claim.ours else "")),
-        Fact("Published", "" if claim.published is None else claim.formatted(claim.published)),
-        Fact("Recorded", line.recorded.with_spread),
-        Fact("Run of the book", line.fresh.with_spread if line.fresh.value is not None else ""),
-        Fact("Verdict", line.verdict_text),
-        *(Fact(field.head, field.value(line) or "") for field in FIELDS.values() if field.head),
-        *(Fact(f"Changed ({change.kind})", change.why) for change in claim.changed),
+        ("Paper", f"{claim.paper}, {claim.place}" + (f" ({whose(claim)})" if claim.ours else "")),
+        ("Published", "" if claim.published is None else claim.formatted(claim.published)),
+        ("Recorded", line.recorded.with_spread),
+        ("Run of the book", line.fresh.with_spread if line.fresh.value is not None else ""),
+        ("Verdict", line.verdict_text),
+        *((field.head, field.value(line) or "") for field in FIELDS.values() if field.head),
+        *((f"Changed ({change.kind})", change.why) for change in claim.changed),
+        *(("Run again", text) for text in rounding.verdicts(claim.id)),
     ]
-    return [fact for fact in stated if fact.text]
+    return [(head, text) for head, text in stated if text]

@@ -15,18 +15,15 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from gradleak.claims import rounding
+from gradleak.runs.records import Strict
 
 Number = int | float
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Measure(_Strict):
+class Measure(Strict):
     """The rows of a record that measure a claim, and how they are reduced to one number.
 
     Attributes:
@@ -45,20 +42,15 @@ class Measure(_Strict):
     samples: str = "count"
 
 
-class Within(_Strict):
+class Within(Strict):
     """The allowed distance from the published value; `below` is the distance on the lower side if that differs."""
 
     absolute: Number = 0
     relative: Number = 0
     below: Number | None = None
 
-    def distances(self, published: float) -> tuple[float, float]:
-        """Return the largest accepted distances below and above the published value."""
-        above = self.absolute + self.relative * abs(published)
-        return above if self.below is None else self.below, above
 
-
-class Central(_Strict):
+class Central(Strict):
     """The rule for a published value that comes from a single random draw.
 
     Attributes:
@@ -80,7 +72,7 @@ class Central(_Strict):
         return bool(cuts[round(tail) - 1] <= published <= cuts[round(1000 - tail) - 1])
 
 
-class Rule(_Strict):
+class Rule(Strict):
     """The rule under which a measured value reproduces a claim; exactly one of the fields is set.
 
     Attributes:
@@ -115,25 +107,26 @@ class Rule(_Strict):
             )
         return self
 
+    def _interval(self, published: Any) -> tuple[float, float, float]:
+        """Return the smallest and the largest accepted distance from a value, and this value."""
+        if self.within is not None:
+            above = self.within.absolute + self.within.relative * abs(published)
+            return -(above if self.within.below is None else self.within.below), above, published
+        if self.central is not None:
+            return -self.central.near, self.central.near, published
+        least, most = self.between or (self.at_least, self.at_most)
+        return -math.inf if least is None else least, math.inf if most is None else most, 0
+
     def accepted(self, published: Any) -> tuple[float, float]:
         """Return the smallest and the largest value that the rule accepts."""
-        if self.between is not None:
-            return self.between
-        if self.central is not None:
-            return published - self.central.near, published + self.central.near
-        if self.within is not None:
-            below, above = self.within.distances(published)
-            return published - below, published + above
-        return -math.inf if self.at_least is None else self.at_least, math.inf if self.at_most is None else self.at_most
+        least, most, origin = self._interval(published)
+        return origin + least, origin + most
 
     def holds(self, value: float, published: Any, draws: Sequence[float] = ()) -> bool:
         """Whether a value follows the rule, which NaN never does; `draws` are the values of the rows behind it."""
-        if self.within is not None:
-            # Compare the distance, because the ends of the accepted interval would be rounded.
-            below, above = self.within.distances(published)
-            return bool(-below <= value - published <= above)
-        least, most = self.accepted(published)
-        return least <= value <= most and (self.central is None or self.central.holds(published, draws))
+        # Compare the distance, because the ends of the accepted interval would be rounded.
+        least, most, origin = self._interval(published)
+        return bool(least <= value - origin <= most) and (self.central is None or self.central.holds(published, draws))
 
     def text(self) -> str:
         """Return the rule as a short text, such as "≤ 2"."""
@@ -172,21 +165,21 @@ CAUSES = {
 }
 
 
-class Change(_Strict):
+class Change(Strict):
     """A change of a claim after a measurement, or that the claim was written after it; `why` also states the date."""
 
     kind: ChangeKind
     why: str
 
 
-class Immaterial(_Strict):
+class Immaterial(Strict):
     """A value that differs from the paper's without influence on a claim, and the reason."""
 
     value: Any
     why: str
 
 
-class Claim(_Strict):
+class Claim(Strict):
     """One statement of a paper or of ours, and the measurement that can confirm it.
 
     Attributes:

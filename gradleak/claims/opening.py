@@ -57,12 +57,6 @@ class Opening:
         return numbers
 
     @property
-    def bars(self) -> str:
-        """A bar in HTML of the verdicts on the paper's claims, and one on ours, if there are any."""
-        groups = (("The paper’s claims", words.of_papers(self.judged)), ("Our own claims", words.of_ours(self.judged)))
-        return "".join(words.bar(title, lines) for title, lines in groups if lines)
-
-    @property
     def note(self) -> str:
         """Which run the page shows, and if it is the recorded run, what is known of other machines."""
         if not self.shown.recorded:
@@ -97,4 +91,4 @@ class Opening:
             f"<div><b>{html.escape(number)}</b><span>{html.escape(what)}</span></div>" for number, what in self.numbers
         )
         numbers = f'<div class="gradleak-numbers">{tiles}</div>' if tiles else ""
-        return numbers + self.bars
+        return numbers + words.bars("The paper’s claims", "Our own claims", self.judged)

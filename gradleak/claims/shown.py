@@ -10,7 +10,7 @@ import pandas as pd
 
 from gradleak.claims.judging import Line, Verdict
 from gradleak.claims.model import CAUSES, Claim
-from gradleak.show.tables import Table
+from gradleak.show.tables import Cell, Table
 
 # The colour of every verdict in words, the best verdict first. Verdicts that decide nothing are pale.
 COLOURS: dict[Verdict, str] = {
@@ -113,7 +113,13 @@ def style(verdict: Verdict) -> str:
     return f"badge-{verdict.replace(':', '').replace(' ', '-')}"
 
 
-def bar(title: str, judged: Iterable[Line]) -> str:
+def bars(of_paper: str, ours: str, judged: Sequence[Line]) -> str:
+    """Return a bar in HTML for the papers' claims and one for ours, with these titles, if there are any."""
+    groups = ((of_paper, of_papers(judged)), (ours, of_ours(judged)))
+    return "".join(_bar(title, lines) for title, lines in groups if lines)
+
+
+def _bar(title: str, judged: Iterable[Line]) -> str:
     """Return a bar in HTML that shows the numbers of claims by verdict, with its legend."""
     counts = [(style(verdict), count, f"{count} {verdict}") for verdict, count in counted(judged)]
     parts = "".join(f'<span class="{name}" style="flex:{count}" title="{text}"></span>' for name, count, text in counts)
@@ -130,17 +136,14 @@ def _cells(judged: list[Line], name: str) -> Table:
     columns = {column: line.claim.unit for (_, _, column), line in by_cell.items()}
     rows = dict.fromkeys((group, row) for group, row, _ in by_cell)
     grouped = any(group for group, _ in rows)
-    texts, marks, links, last = [], [], [], ""
+    cells, last = list[list[str | Cell]](), ""
     for group, row in rows:
-        row_lines = [by_cell.get((group, row, column)) for column in columns]
         # The name of a group is shown only in its first row.
         head = ([group if group != last else ""] if grouped else []) + [row]
-        texts.append(head + [_cell(line) for line in row_lines])
-        marks.append([""] * len(head) + [line.verdict if line else "" for line in row_lines])
-        links.append([""] * len(head) + [_link(line) if line else "" for line in row_lines])
+        cells.append([*head, *(_cell(by_cell.get((group, row, column))) for column in columns)])
         last = group
     heads = [f"{column}, {unit}" if unit else column for column, unit in columns.items()]
-    frame = pd.DataFrame(texts, columns=([" "] if grouped else []) + [""] + heads)
+    frame = pd.DataFrame(cells, columns=([" "] if grouped else []) + [""] + heads)
     verdicts = {line.verdict for line in judged}
     legend = ", ".join(f"{COLOURS[verdict]} {verdict}" for verdict in COLOURS if verdict in verdicts)
     title = f"{judged[0].claim.table}: {len(judged)} claims, {tally(judged)}."
@@ -148,11 +151,7 @@ def _cells(judged: list[Line], name: str) -> Table:
     protocol_text = f" {CHANGED}: with a changed method ({', '.join(changed)})." if changed else ""
     caption = f"{title} Measured, and in brackets what the paper says; {legend}.{protocol_text}"
     notes = [_rules(judged), *_remarks(judged)]
-    return Table(frame, caption, name, notes, kind="cells", marks=marks, links=links)
-
-
-def _link(line: Line) -> str:
-    return f"claim:{line.claim.id}"
+    return Table(frame, caption, name, notes, kind="cells")
 
 
 def _rules(judged: Iterable[Line]) -> str:
@@ -171,11 +170,12 @@ def _condition(claim: Claim) -> str:
     return claim.rule_text
 
 
-def _cell(line: Line | None) -> str:
+def _cell(line: Line | None) -> str | Cell:
     if line is None:
         return ""
     mark = CHANGED if line.claim.protocol else ""
-    return f"{line.claim.number(line.deciding.value)}{mark} ({line.claim.number(line.claim.published)})"
+    text = f"{line.claim.number(line.deciding.value)}{mark} ({line.claim.number(line.claim.published)})"
+    return Cell(text, line.verdict, f"claim:{line.claim.id}")
 
 
 def row(line: Line) -> dict[str, str]:
@@ -191,10 +191,9 @@ def row(line: Line) -> dict[str, str]:
 
 
 def _list(judged: list[Line], caption: str, name: str) -> Table:
-    frame = pd.DataFrame([{"verdict": line.verdict_text} | row(line) for line in judged])
-    rest = [""] * (len(frame.columns) - 1)
-    marks, links = [[line.verdict, *rest] for line in judged], [[_link(line), *rest] for line in judged]
-    return Table(frame, caption, name, _remarks(judged), kind="claims", marks=marks, links=links)
+    verdicts = [Cell(line.verdict_text, line.verdict, f"claim:{line.claim.id}") for line in judged]
+    frame = pd.DataFrame([{"verdict": cell} | row(line) for cell, line in zip(verdicts, judged, strict=True)])
+    return Table(frame, caption, name, _remarks(judged), kind="claims")
 
 
 def _remarks(judged: Iterable[Line]) -> list[str]:

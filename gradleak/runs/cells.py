@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ast
-import io
-import tokenize
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,14 +38,12 @@ def stated(notebook: Path) -> dict[str, Stated]:
     source = "".join(tagged[0]["source"])
     try:
         lines: list[Any] = ast.parse(source).body
-        tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
-    except (SyntaxError, tokenize.TokenError) as error:
+    except SyntaxError as error:
         raise InputError(f"{_place(notebook)}: the cell tagged '{TAG}' is not Python") from error
-    comments = {token.start[0]: token.string[1:].strip() for token in tokens if token.type == tokenize.COMMENT}
-    parameters, begin = {}, 1
+    parameters, begin = {}, 0
     for line in lines:
-        about = " ".join(comments[number] for number in range(begin, line.end_lineno + 1) if number in comments)
-        begin = line.end_lineno + 1
+        written = "\n".join(source.split("\n")[begin : line.end_lineno])
+        about, begin = " ".join(re.findall(r"(?:^|\s)# *(.*)", written)), line.end_lineno
         try:
             parameters[line.target.id] = Stated(ast.unparse(line.annotation), ast.literal_eval(line.value), about)
         except (AttributeError, ValueError) as error:

@@ -28,18 +28,13 @@ def search_path() -> str:
     return os.pathsep.join(filter(None, [str(package_folder().parent), os.environ.get("PYTHONPATH")]))
 
 
-def of_trials(study: Study) -> str:
-    """Return the key of the code that computes a study's trials."""
-    return _key(study, without=SHOWING)
+def key(study: Study, without: tuple[str, ...] = SHOWING) -> str:
+    """Return the key of the package's files and of the study's module, without other pages' modules.
 
-
-def of_page(study: Study) -> str:
-    """Return the key of all code that a study's page uses."""
-    return _key(study, without=())
-
-
-def _key(study: Study, without: tuple[str, ...]) -> str:
-    """Return the key of the package's files and of the study's module, without other pages' modules."""
+    Args:
+        study: The study.
+        without: Parts of the package that are left out; the default is right for trials.
+    """
     folder, digest = package_folder(), hashlib.sha256()
     others = set(studies.module_files().values()) - {study.module_file}
     for file in sorted(set(folder.rglob("*.py")) - others):

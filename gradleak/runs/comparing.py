@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
-from gradleak.runs.kinds import Compared, Outcome, compared
+from gradleak.runs.kinds import Outcome, compared
 from gradleak.runs.records import Trial
 from gradleak.runs.studies import Study
 from gradleak.runs.trials import short
@@ -17,8 +18,6 @@ from gradleak.runs.trials import short
 TIMES = frozenset({"seconds", "milliseconds", "minutes"})
 # The value that is compared where a row lacks a column.
 NOTHING = "nothing"
-# The first characters of a JPEG file in base64.
-JPEG = "/9j/"
 # The most characters of a value that a difference shows.
 LONGEST = 60
 
@@ -29,7 +28,8 @@ class Difference:
 
     Attributes:
         column: The column, with the place of the value in its lists and mappings.
-        how: The result of comparing the two values.
+        outcome: "within" the tolerance, or "differs".
+        apart: How far the two values lie apart.
         recorded: The value of the first run.
         found: The value of the second run.
         row: The number of the row in its trial, from 1.
@@ -38,7 +38,8 @@ class Difference:
     """
 
     column: str
-    how: Compared
+    outcome: Outcome
+    apart: float
     recorded: Any
     found: Any
     row: int
@@ -60,21 +61,20 @@ def compare(study: Study, recorded: Trial, again: Trial) -> list[Difference]:
     """
     about, counts = short(recorded.inputs), (len(recorded.rows), len(again.rows))
     if counts[0] != counts[1]:
-        return [Difference("number of rows", Compared("differs", "exact"), *counts, 1, about)]
+        return [Difference("number of rows", "differs", math.inf, *counts, 1, about)]
     differences = []
     for number, (before, after) in enumerate(zip(recorded.rows, again.rows, strict=True), 1):
         for column in (name for name in {**before, **after} if not tells_time(study, name)):
-            declared = column in study.columns and study.columns[column].kind is not None
             for place, one, other in pairs(before.get(column, NOTHING), after.get(column, NOTHING)):
-                how = compared(study.columns.kind(column), one, other, declared=declared)
-                if how.outcome != "same":
-                    differences.append(Difference(f"{column}{place}", how, one, other, number, about))
+                how, apart = compared(study.columns.kind(column), one, other)
+                if how != "same":
+                    differences.append(Difference(f"{column}{place}", how, apart, one, other, number, about))
     return worst(differences)
 
 
 def outcome(differences: Iterable[Difference]) -> Outcome:
     """Return the outcome of a trial that was run again: "same", "within" the tolerance, or "differs"."""
-    outcomes = {one.how.outcome for one in differences}
+    outcomes = {one.outcome for one in differences}
     return "differs" if "differs" in outcomes else "within" if outcomes else "same"
 
 
@@ -82,12 +82,11 @@ def worst(differences: Iterable[Difference]) -> list[Difference]:
     """Return each column's largest difference within its tolerance and beyond it, with the number of such values."""
     groups: dict[tuple[str, Outcome], list[Difference]] = {}
     for one in differences:
-        groups.setdefault((one.column.partition("[")[0], one.how.outcome), []).append(one)
-    return [replace(max(group, key=_apart), values=sum(one.values for one in group)) for group in groups.values()]
-
-
-def _apart(difference: Difference) -> float:
-    return math.inf if difference.how.apart is None else difference.how.apart
+        groups.setdefault((one.column.partition("[")[0], one.outcome), []).append(one)
+    return [
+        replace(max(group, key=attrgetter("apart")), values=sum(one.values for one in group))
+        for group in groups.values()
+    ]
 
 
 def tells_time(study: Study, column: str) -> bool:
@@ -112,11 +111,6 @@ def pairs(one: Any, other: Any, place: str = "") -> Iterator[tuple[str, Any, Any
             yield from pairs(one[key], other[key], f"{place}.{key}")
     else:
         yield place, one, other
-
-
-def is_picture(value: Any) -> bool:
-    """Whether a value is a picture, which is recorded as the text of a JPEG file in base64."""
-    return isinstance(value, str) and value.startswith(JPEG)
 
 
 def _brief(value: Any) -> str:

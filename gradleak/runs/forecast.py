@@ -28,8 +28,8 @@ def forecast(
         jobs: The number of processes, as in `run_study`.
         todo: The inputs of the trials that have to run unless they are in the cache; None for all.
     """
-    inputs = runner.planned(study, parameters)
-    cache = Trials(study.name, runner.decides(study, parameters, code.of_trials(study)))
+    inputs = study.trials(parameters)
+    cache = Trials(study.name, runner.decides(study, parameters, code.key(study)))
     missing = [one for one in (inputs if todo is None else todo) if cache.get(one) is None]
     known = f"{len(inputs)} trials: {len(inputs) - len(missing)} are finished already, {len(missing)} have to run"
     record = records.recorded(study.name)

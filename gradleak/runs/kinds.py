@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Name = Literal["exact", "rounding", "measured"]
 Outcome = Literal["same", "within", "differs"]
 
 # The default tolerances of measured numbers. The relative one is the rounding unit of float32, grown by a thousand
@@ -38,91 +37,81 @@ class Kind:
     """How the numbers of a column are compared.
 
     Attributes:
-        name: "exact", "rounding" or "measured".
         relative: The relative tolerance of measured numbers.
         absolute: The absolute tolerance of measured numbers; two numbers below it are rounding errors.
-        near: The largest rounding error; if both errors are larger, they are compared as measured numbers.
+        near: The largest rounding error; if both errors are larger, they are compared as measured numbers. None where
+            no number is a rounding error.
         decibels: Whether the numbers are signal-to-noise ratios in dB; then the errors behind them are compared.
+        whole: Whether whole numbers have the tolerances, too; if not, they are compared exactly.
     """
 
-    name: Name
     relative: float = RELATIVE
     absolute: float = ABSOLUTE
-    near: float = NEAR
+    near: float | None = None
     decibels: bool = False
-
-
-EXACT = Kind("exact")
+    whole: bool = False
 
 
 def measured(relative: float = RELATIVE, absolute: float = ABSOLUTE) -> Kind:
-    """Return the kind of numbers that may differ up to a relative or an absolute tolerance."""
-    return Kind("measured", relative=relative, absolute=absolute)
+    """Return the kind of numbers, also whole ones, that may differ up to a relative or an absolute tolerance."""
+    return Kind(relative, absolute, whole=True)
 
 
 def rounding(near: float = NEAR, *, decibels: bool = False) -> Kind:
     """Return the kind of numbers of which only the order of magnitude is compared if they are at most `near`."""
-    return Kind("rounding", near=near, decibels=decibels)
+    return Kind(near=near, decibels=decibels, whole=True)
 
 
 def kind_of(column: str) -> Kind:
     """Return the kind that the words of a column's name suggest."""
     words = set(column.replace("-", "_").split("_"))
     if words & DECIBELS:
-        return rounding(decibels=True)
-    return rounding() if words & ERRORS else measured()
+        return Kind(near=NEAR, decibels=True)
+    return Kind(near=NEAR if words & ERRORS else None)
 
 
-@dataclass(frozen=True)
-class Compared:
-    """The result of comparing two values.
-
-    Attributes:
-        outcome: "same", "within" the tolerance, or "differs".
-        kind: The kind as which the values were compared.
-        apart: The relative difference of measured numbers, or the ratio of two rounding errors; None for other values.
-    """
-
-    outcome: Outcome
-    kind: Name
-    apart: float | None = None
-
-
-def compared(kind: Kind, recorded: Any, found: Any, *, declared: bool = False) -> Compared:
+def compared(kind: Kind, recorded: Any, found: Any) -> tuple[Outcome, float]:
     """Compare a value that was computed again with the recorded value.
 
     Args:
         kind: The kind of the column.
         recorded: The recorded value, not a list or a mapping.
         found: The value that was computed again.
-        declared: Whether the study declares the column's kind; if not, whole numbers are compared exactly.
+
+    Returns:
+        "same", "within" the tolerance or "differs", and the relative difference of measured numbers or the ratio of two
+        rounding errors; infinity for other values that differ.
 
     Examples:
-        >>> compared(measured(), 20.0, 20.001).outcome
+        >>> compared(measured(), 20.0, 20.001)[0]
         'within'
-        >>> compared(rounding(), 3e-11, 8e-10).outcome
+        >>> compared(rounding(), 3e-11, 8e-10)[0]
         'differs'
     """
-    numbers = isinstance(recorded, float) or (declared and _whole(recorded))
-    if kind.name == "exact" or not numbers or not (isinstance(found, float) or _whole(found)):
+    numbers = isinstance(recorded, float) or (kind.whole and _whole(recorded))
+    if not numbers or not (isinstance(found, float) or _whole(found)):
         equal = type(recorded) is type(found) and (recorded == found or (recorded != recorded and found != found))
-        return Compared("same" if equal else "differs", "exact")
+        return "same" if equal else "differs", math.inf
     if recorded == found or (math.isnan(recorded) and math.isnan(found)):
-        return Compared("same", kind.name)
+        return "same", 0.0
     if math.isnan(recorded) or math.isnan(found):
-        return Compared("differs", "exact")
-    errors = [_error(value) if kind.decibels else abs(value) for value in (recorded, found)]
-    if kind.name == "rounding" and min(errors) <= kind.near:
-        low, high = sorted(max(error, FLOOR) for error in errors)
-        near = high == FLOOR or (high / low <= FACTOR and (kind.decibels or recorded * found >= 0))
-        return Compared("within" if near else "differs", "rounding", high / low)
+        return "differs", math.inf
+    if (ratio := rounding_ratio(kind, recorded, found)) is not None:
+        alike = kind.decibels or recorded * found >= 0 or max(abs(recorded), abs(found)) <= kind.absolute
+        return "within" if alike and ratio <= FACTOR else "differs", ratio
     if math.isinf(recorded) or math.isinf(found):
-        return Compared("differs", "measured", math.inf)
-    if max(abs(recorded), abs(found)) <= kind.absolute:
-        return Compared("within", "rounding", 1.0)
+        return "differs", math.inf
     apart = abs(found - recorded)
     near = apart <= max(kind.relative * max(abs(recorded), abs(found)), kind.absolute)
-    return Compared("within" if near else "differs", "measured", apart / abs(recorded) if recorded else math.inf)
+    return "within" if near else "differs", apart / abs(recorded) if recorded else math.inf
+
+
+def rounding_ratio(kind: Kind, recorded: float, found: float) -> float | None:
+    """Return the ratio of two rounding errors, the larger by the smaller; None if the numbers are larger than that."""
+    errors = [_error(value) if kind.decibels else abs(value) for value in (recorded, found)]
+    if kind.near is not None and min(errors) <= kind.near:
+        return max(*errors, FLOOR) / max(min(errors), FLOOR)
+    return 1.0 if max(abs(recorded), abs(found)) <= kind.absolute else None
 
 
 def _error(decibels: float) -> float:

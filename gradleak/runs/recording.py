@@ -55,7 +55,7 @@ class Recording:
 
     def __init__(self, study: Study, parameters: Parameters, rules: Columns | None = None) -> None:
         self.study, self.parameters = study, parameters
-        self.inputs = runner.planned(study, parameters)
+        self.inputs = study.trials(parameters)
         self._places = {slot(study, inputs): place for place, inputs in enumerate(self.inputs)}
         if len(self._places) < len(self.inputs):
             raise InputError(f"trials of '{study.name}' differ in their `effort_fields` alone")

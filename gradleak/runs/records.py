@@ -9,7 +9,7 @@ import importlib.metadata
 import json
 import platform
 import subprocess
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -32,11 +32,13 @@ Stated = TypeVar("Stated", bound="Parameters")
 PACKAGES = ("torch", "torchvision", "numpy", "scipy", "scikit-image", "scikit-learn", "pyswarms")
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """Base class of values that do not change and refuse unknown fields."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Machine(_Strict):
+class Machine(Strict):
     """The machine on which a trial ran; it contains no host, user or path.
 
     Attributes:
@@ -60,7 +62,7 @@ class Machine(_Strict):
         return ", ".join(filter(None, (device, self.processor, self.instructions, torch)))
 
 
-class Trial(_Strict):
+class Trial(Strict):
     """A finished experiment: a small, seeded, independent piece of work.
 
     Attributes:
@@ -92,12 +94,7 @@ def part_of(trial: Trial) -> str:
     return str(trial.inputs.get("part", ""))
 
 
-def _distinct(value: Hashable) -> tuple[bool, Hashable]:
-    """Return a key for a value that is not the same for true and 1, which Python considers equal."""
-    return isinstance(value, bool), value
-
-
-class Accepted(_Strict):
+class Accepted(Strict):
     """The statement that a record's rows stand although the golden rows of its page have changed.
 
     Attributes:
@@ -109,7 +106,7 @@ class Accepted(_Strict):
     why: str
 
 
-class Record(_Strict):
+class Record(Strict):
     """The result of a run of a study, which grows trial by trial.
 
     Attributes:
@@ -187,19 +184,6 @@ class Record(_Strict):
         """The parameters in which the run of a line differed from the record's, by the `id` of the line."""
         numbered = zip(self.lines, (trial for trial in self.trials for _ in trial.rows), strict=True)
         return {id(line): trial.under for line, trial in numbered if trial.under}
-
-    @functools.cached_property
-    def _places(self) -> dict[str, dict[tuple[bool, Hashable], set[int]]]:
-        return {}
-
-    def places(self, name: str, values: Iterable[Hashable]) -> set[int]:
-        """Return the indices of the lines whose column `name` equals one of these values; true does not equal 1."""
-        if name not in self._places:
-            indices = self._places[name] = {}
-            for index, line in enumerate(self.lines):
-                if isinstance(value := line.get(name), Hashable):
-                    indices.setdefault(_distinct(value), set()).add(index)
-        return set().union(*(self._places[name].get(_distinct(value), set()) for value in values))
 
     def frame(self) -> pd.DataFrame:
         """Return all rows, each joined with its trial's inputs, as a copy that may be changed."""
@@ -331,12 +315,13 @@ def this_machine(device: str) -> Machine:
     """Describe the machine on which this process runs trials on a device, "cpu" or "cuda"."""
     from gradleak import devices  # loads torch, which a list of pages does not need
 
-    return Machine(
-        device=_device(device),
-        processor=devices.processor(),
-        instructions=devices.instructions(),
-        versions=versions(),
-    )
+    kind = f"CPU, {platform.machine()}"
+    if devices.accelerated(device):
+        # The precision is a setting, so ask for it under the setting with which trials run.
+        with devices.ieee():
+            kind = f"{devices.described(device)}, float32 by {devices.precision()}"
+    facts = {"processor": devices.processor(), "instructions": devices.instructions()}
+    return Machine(device=kind, **facts, versions=versions())
 
 
 @functools.cache
@@ -349,16 +334,6 @@ def versions() -> dict[str, str]:
 def now() -> str:
     """Return the date and time in UTC, such as "2026-01-31T09:30:00Z"."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _device(device: str) -> str:
-    from gradleak import devices
-
-    if devices.accelerated(device):
-        # The precision is a setting, so ask for it under the setting with which trials run.
-        with devices.ieee():
-            return f"{devices.described(device)}, float32 by {devices.precision()}"
-    return f"CPU, {platform.machine()}"
 
 
 def commit() -> str:

@@ -54,7 +54,7 @@ def run_study(
     """
     study = studies.load(study) if isinstance(study, str) else study
     data_sources = sources_of(study, parameters)
-    inputs = planned(study, parameters)
+    inputs = study.trials(parameters)
     profile = profile_of(study, parameters)
     if profile == "quick" and jobs is None and not os.environ.get("GRADLEAK_JOBS"):
         jobs = 1  # the imports in other processes would take longer than the work
@@ -70,18 +70,6 @@ def run_study(
     )
 
 
-def planned(study: Study, parameters: Parameters) -> list[Columns]:
-    """Return the inputs of all trials of a run as a record holds them.
-
-    Raises:
-        InputError: The study has no trials with these parameters.
-    """
-    inputs = study.trials(parameters)
-    if not inputs:
-        raise InputError(f"study '{study.name}' has no trials with these parameters")
-    return inputs
-
-
 def finished(
     study: Study,
     parameters: Parameters,
@@ -94,7 +82,7 @@ def finished(
 
     Arguments as in `run_study` and `run_trials`.
     """
-    cache = Trials(study.name, decides(study, parameters, code.of_trials(study)))
+    cache = Trials(study.name, decides(study, parameters, code.key(study)))
     cached = {known(trial_inputs): cache.get(trial_inputs) for trial_inputs in inputs}
     yield from (trial for trial in cached.values() if trial is not None)
     missing = [(study, trial_inputs) for trial_inputs in inputs if cached[known(trial_inputs)] is None]

@@ -62,11 +62,6 @@ class Study:
         return found[1] if found else ""
 
     @property
-    def module_name(self) -> str:
-        """The name of the module with the page's code."""
-        return f"{PACKAGE}.{self.paper}.{self.name.replace('-', '_')}"
-
-    @property
     def module_file(self) -> Path:
         """The file of the module with the page's code."""
         return module_files()[self.name]
@@ -74,7 +69,7 @@ class Study:
     @cached_property
     def module(self) -> ModuleType:
         """The module with the page's code, imported at its first use."""
-        return importlib.import_module(self.module_name)
+        return importlib.import_module(f"{PACKAGE}.{self.paper}.{self.name.replace('-', '_')}")
 
     @property
     def Parameters(self) -> type[Parameters]:
@@ -111,8 +106,10 @@ class Study:
         return {kind.part: kind for kind in classes if kind not in bases}
 
     def trials(self, parameters: BaseParameters) -> list[Columns]:
-        """Return the inputs of every trial of a run."""
-        return [inputs_of(experiment) for experiment in parameters.experiments()]
+        """Return the inputs of every trial of a run, as a record holds them; a run without trials is an error."""
+        if not (inputs := [inputs_of(experiment) for experiment in parameters.experiments()]):
+            raise InputError(f"study '{self.name}' has no trials with these parameters")
+        return inputs
 
     def experiment(self, inputs: Columns) -> Experiment:
         """Return the experiment that a trial with these inputs runs."""
@@ -136,24 +133,14 @@ class Study:
         return list(dict.fromkeys(name for experiment in parameters.experiments() for name in experiment.reads()))
 
     @property
-    def smallest(self) -> Columns:
-        """The values of the smallest profile, with which the whole page runs in seconds."""
-        return self.Parameters.at(SMALLEST)
-
-    @property
     def threads(self) -> int:
         """The largest number of threads that a trial of the study uses."""
         return max((kind.threads for kind in self.experiments.values()), default=1)
 
 
-def package_path() -> list[str]:
-    """Return the folders of the package that holds the studies."""
-    return list(importlib.import_module(PACKAGE).__path__)
-
-
 def module_files() -> dict[str, Path]:
     """Return the file of every page's module, by the page's name."""
-    files = (file for folder in package_path() for file in Path(folder).glob("*/*.py"))
+    files = (file for folder in importlib.import_module(PACKAGE).__path__ for file in Path(folder).glob("*/*.py"))
     shared = (*OF_PAPER, "__init__")
     pages = (file for file in files if file.parent.name != SHARED and file.stem not in shared)
     return {file.stem.replace("_", "-"): file for file in sorted(pages, key=lambda file: file.stem)}
@@ -197,7 +184,7 @@ def parameters(
     if profile not in PROFILES:
         raise unknown("profile", profile, ["quick", PAPER])
     known = study.Parameters.model_fields
-    values: Columns = study.Parameters.at(profile) if profile != "quick" else {}
+    values = study.Parameters.at(profile)
     for name, value in (overrides or {}).items():
         if name not in known:
             raise unknown(f"parameter of '{study.name}'", name, known)

@@ -1,6 +1,6 @@
 """Summarise rows as a table: one line for each group of rows, one column for each measure of the group.
 
-    aggregate(rows, {"B": "size"}, {"batches": count(), "PSNR": mean("psnr", ".1f"), "exact": share("exact")})
+    aggregate(rows, {"B": "size"}, {"batches": count(), "PSNR": mean("psnr", ".1f"), "exact": mean("exact", ".0%")})
 
 returns a line for each `size` in `rows`: the number of rows, their mean PSNR, and the share of rows that are exact.
 
@@ -80,25 +80,9 @@ def least(column: str, text: Text = ".3g") -> Measure:
     return lambda rows: cell(rows[column].min(), text)
 
 
-def greatest(column: str, text: Text = ".3g") -> Measure:
-    """Measure the maximum of a column."""
-    return lambda rows: cell(rows[column].max(), text)
-
-
-def ranged(middle: Measure, column: str, text: Text = ".3g") -> Measure:
-    """Show the measure `middle` and, in brackets, the minimum and the maximum of a column."""
-    low, high = least(column, text), greatest(column, text)
-    return lambda rows: f"{middle(rows)} ({low(rows)} … {high(rows)})"
-
-
 def total(column: str, text: Text = ",.0f") -> Measure:
     """Measure the sum of a column."""
     return lambda rows: cell(rows[column].sum(), text)
-
-
-def share(column: str, text: Text = ".0%") -> Measure:
-    """Measure the share of rows in which a column is true."""
-    return mean(column, text)
 
 
 def only(column: str, text: Text = "{}") -> Measure:

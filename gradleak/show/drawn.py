@@ -47,9 +47,10 @@ def grouped(rows: pd.DataFrame, by: str | Sequence[str]) -> list[tuple[tuple[Any
 def styled_groups(
     rows: pd.DataFrame,
     by: str | Sequence[str],
-    label: Named,
-    order: Collection[str],
-    looks: Mapping[str, Look] | None,
+    *,
+    label: Named = listed,
+    order: Collection[str] = (),
+    looks: Mapping[str, Look] | None = None,
     **style: Any,
 ) -> Iterator[tuple[int, str, pd.DataFrame, Look]]:
     """Yield the number, the label, the rows and the style of each group that is drawn.
@@ -60,7 +61,7 @@ def styled_groups(
         label: Makes the label of a group of its values.
         order: The groups that are drawn, by their label, in this order; all of them if it is empty.
         looks: The style of a group by its label, where the house's order of colours, dashes and markers will not do.
-        style: The style of all groups.
+        style: The style of all groups, as `Axes.plot` takes it.
     """
     named = {label(*values): group for values, group in grouped(rows, by)}
     for number, name in enumerate(order or named):
@@ -113,10 +114,7 @@ def lines(
     middle: Literal["mean", "median"] = "mean",
     band: str = "",
     aside: float = 0.0,
-    label: Named = listed,
-    order: Collection[str] = (),
-    looks: Mapping[str, Look] | None = None,
-    **style: Any,
+    **groups: Any,
 ) -> Mark:
     """Draw the mean of a column against another one, a line for each group.
 
@@ -128,15 +126,12 @@ def lines(
         band: "range" for a band from the least to the greatest value, or the column whose mean is half its height.
         aside: If it is not 0, the values of `x` are placed at 0, 1, 2 …, and lines are shifted sideways, this far from
             each other, so that none hides another. `places` labels these places.
-        label: Makes the label of a line of its group's values.
-        order: The groups that are drawn, by their label, in this order; all of them if it is empty.
-        looks: The style of a line by its label, where the house's order of colours and dashes will not do.
-        style: What `Axes.plot` takes, for every line.
+        groups: The labels, order and style of the groups, as in `styled_groups`.
     """
 
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
         every, count = sorted(rows[x].unique()), len(grouped(rows, by))
-        for number, name, group, look in styled_groups(rows, by, label, order, looks, **style):
+        for number, name, group, look in styled_groups(rows, by, **groups):
             values = group.groupby(x)
             shown = values[y].agg(middle).astype(float)
             at = shown.index.to_numpy()
@@ -175,30 +170,18 @@ def points(x: str, y: str, label: str = "", colour: str = figures.COLOURS[0], **
     return draw
 
 
-def scattered(
-    x: str,
-    y: str,
-    by: str | Sequence[str],
-    *,
-    label: Named = listed,
-    order: Sequence[str] = (),
-    looks: Mapping[str, Look] | None = None,
-    **style: Any,
-) -> Mark:
+def scattered(x: str, y: str, by: str | Sequence[str], **groups: Any) -> Mark:
     """Draw a point for each row; the colour and the marker tell its group.
 
     Args:
         x: The column on the horizontal axis.
         y: The column on the vertical axis.
         by: The columns whose values make the groups.
-        label: Makes the label of a group of its values.
-        order: The groups that are drawn, by their label, in this order; all of them if it is empty.
-        looks: The style of a group by its label, where the house's order of colours and markers will not do.
-        style: What `Axes.plot` takes, for every group.
+        groups: The labels, order and style of the groups, as in `styled_groups`.
     """
 
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
-        for number, name, group, look in styled_groups(rows, by, label, order, looks, **{"markersize": 0} | style):
+        for number, name, group, look in styled_groups(rows, by, **{"markersize": 0} | groups):
             # Large and small markers take turns, so that points in the same place are seen.
             size = look["markersize"] or (7, 4.5)[number % 2]
             own = group[[x, y]].astype(float)
@@ -222,27 +205,6 @@ def crossed(colours: Iterable[str], dashes: Iterable[str]) -> dict[str, Look]:
         for number, first in enumerate(colours)
         for second, look in seconds
     }  # fmt: skip
-
-
-def bound(place: float, words: str = "", height: float = 0.0, *, label: str = "", **words_style: Any) -> Mark:
-    """Draw a dashed vertical line.
-
-    Args:
-        place: Where the line crosses the horizontal axis.
-        words: What stands beside the line.
-        height: Where the words stand, on the vertical axis.
-        label: The line's label in the legend.
-        words_style: What `Axes.text` takes.
-    """
-
-    look: Look = {"fontsize": 9, "color": figures.TRUTH} | words_style
-    line = level(place, label, upright=True, linewidth=1.2)
-
-    def draw(axis: Axes, rows: pd.DataFrame) -> None:
-        line(axis, rows)
-        axis.text(place, height, words, **look)
-
-    return draw
 
 
 def bars(x: str, y: str, by: str) -> Mark:
@@ -397,8 +359,7 @@ def proportions(
     *,
     interval: Callable[[pd.Series[Any]], tuple[float, float]],
     aside: float = 0.0,
-    order: Collection[str] = (),
-    looks: Mapping[str, Look] | None = None,
+    **groups: Any,
 ) -> Mark:
     """Draw the mean of a column with its confidence interval, on a line for each value of `y`, from top to bottom.
 
@@ -408,15 +369,14 @@ def proportions(
         by: The columns whose values make groups, each with a colour and marker, within a line.
         interval: Returns the ends of the confidence interval.
         aside: How far the groups are drawn from each other within a line.
-        order: The groups that are drawn, by their label, in this order; all of them if it is empty.
-        looks: The style of a group by its label, where the house's order of colours and markers will not do.
+        groups: The labels, order and style of the groups, as in `styled_groups`.
     """
 
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
         names = list(rows[y].unique())
         named_lines(axis, names)
         count = len(grouped(rows, by))
-        for number, label, own, look in styled_groups(rows, by, listed, order, looks, linestyle="", markersize=7):
+        for number, label, own, look in styled_groups(rows, by, linestyle="", markersize=7, **groups):
             for name, group in own.groupby(y, sort=False):
                 place = names.index(name) + aside * (number - (count - 1) / 2)
                 axis.plot(interval(group[x]), [place, place], color=look["color"], linewidth=1.8)

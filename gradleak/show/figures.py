@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -127,12 +126,3 @@ def titled(figure: Figure, text: str) -> Figure:
 def mark_truth(axis: Axes, value: float, label: str = "true scalar λ*") -> None:
     """Mark the true value, which the server does not see, by a dashed vertical line."""
     axis.axvline(value, color=TRUTH, linewidth=1.6, linestyle=(0, (4, 2)), label=label, zorder=1)
-
-
-def gray_table(figure: Figure) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the luminance (H, W) in [0, 1] of a figure's pixels, so that tests can check contrast and blankness."""
-    canvas = figure.canvas
-    canvas.draw()
-    pixels = np.asarray(canvas.buffer_rgba(), dtype=np.float64)[..., :3] / 255  # type: ignore[attr-defined]
-    luminance: np.ndarray[Any, np.dtype[np.float64]] = pixels @ np.array([0.2126, 0.7152, 0.0722])
-    return luminance

@@ -6,7 +6,7 @@ import pandas as pd
 
 from gradleak.runs import records, studies
 from gradleak.runs.records import Record
-from gradleak.show.tables import Table
+from gradleak.show.tables import Cell, Table
 
 
 class Shown(Record):
@@ -57,16 +57,15 @@ def shown(record: Record) -> Shown:
 def table(record: Record) -> Table:
     """Return a table for the foot of a page, with the provenance of this run and of the recorded run."""
     recorded = records.recorded(record.study)
-    columns = {"this run": {"file": "–"} | _described(record)}
+    columns = {"this run": {"file": Cell("–")} | _described(record)}
     if recorded:
-        columns["recorded"] = {"file": records.file_of(record.study).name} | _described(recorded)
-    links = ["", "", *([f"bookfile:{address(record.study)}"] if recorded else [])]
+        file = Cell(records.file_of(record.study).name, link=f"bookfile:{address(record.study)}")
+        columns["recorded"] = {"file": file} | _described(recorded)
     frame = pd.DataFrame(columns).rename_axis("").reset_index()
     return Table(
         frame,
         caption="Provenance of this page.",
         notes="Dates and seconds are those of the trials, when each of them ran.",
-        links=[links] + [[""] * len(links)] * (len(frame) - 1),
         name=f"tab-{record.study}-provenance",
         fold="Data, machines, versions, commits and digest of this run and of the recorded one",
     )

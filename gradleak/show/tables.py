@@ -20,9 +20,9 @@ PAGE = Template(
 <div class="{{ ("gradleak-table " + table.kind).rstrip() }}" style="overflow-x:auto"><table>
 <caption>{{ table.caption }}</caption>
 <thead><tr>{% for name, side in head %}<th style="text-align:{{ side }}">{{ name }}</th>{% endfor %}</tr></thead>
-<tbody>{% for row in rows %}<tr>{% for text, badge, side in row -%}
+<tbody>{% for row in rows %}<tr>{% for cell, side in row -%}
 <td style="text-align:{{ side }}">
-{%- if badge %}<span class="{{ badge }}">{{ text }}</span>{% else %}{{ text }}{% endif -%}
+{%- if cell.badge %}<span class="{{ badge(cell.badge) }}">{{ cell }}</span>{% else %}{{ cell }}{% endif -%}
 </td>
 {%- endfor %}</tr>{% endfor %}</tbody></table></div>
 {%- if notes_title %}<details><summary>{{ notes_title }}</summary>{% endif -%}
@@ -34,20 +34,35 @@ PAGE = Template(
 
 
 @dataclass(frozen=True)
+class Cell:
+    """A text in a table that is shown as a badge, or leads somewhere in the book.
+
+    Attributes:
+        text: The text.
+        badge: A word whose coloured badge the cell shows; "" for none.
+        link: The target of the link as "role:target", such as "claim:theorem1-bias"; "" for none.
+    """
+
+    text: str
+    badge: str = ""
+    link: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
 class Table:
     """A table with a caption.
 
     Attributes:
-        frame: The cells, which are texts or numbers.
+        frame: The cells, which are texts, numbers or `Cell`s.
         caption: The caption.
         name: The label to which cross-references in the book point.
         notes: A text below the table, or several, which are shown as a list.
         formats: The format specifications of numbers, by column.
-        kind: An additional style class; "cells" for a table whose marked cells are numbers.
-        marks: Words in the shape of the frame; a word other than "" shows its cell as the coloured badge of that name.
+        kind: An additional style class; "cells" for a table whose cells with a badge are numbers.
         fold: The title of a fold that hides the table until a reader opens it, or "" for a table that is visible.
-        links: The targets of the cells' links in the book, in the shape of the frame, each as "role:target", such as
-            "claim:theorem1-bias"; "" for a cell without a link.
     """
 
     frame: pd.DataFrame
@@ -56,33 +71,26 @@ class Table:
     notes: str | Sequence[str] = ""
     formats: Mapping[str, str] = field(default_factory=dict)
     kind: str = ""
-    marks: Sequence[Sequence[str]] = ()
     fold: str = ""
-    links: Sequence[Sequence[str]] = ()
 
     @property
-    def _cells(self) -> list[list[tuple[str, str, str]]]:
-        """The text, the style classes of the badge and the link of every cell, row by row."""
-        # Read the texts by column, because pandas would convert the whole numbers of a mixed row to floats.
-        columns = [
-            [_text(value, self.formats.get(str(name), "")) for value in self.frame.iloc[:, place].tolist()]
+    def _columns(self) -> list[list[Cell]]:
+        """All cells with their texts, column by column."""
+        # In a mixed row pandas would convert whole numbers to floats.
+        return [
+            [_cell(value, self.formats.get(str(name), "")) for value in self.frame.iloc[:, place].tolist()]
             for place, name in enumerate(self.frame.columns)
         ]
-        empty = [[""] * len(columns)] * len(self.frame)
-        badges = [[badge(word) if word else "" for word in row] for row in self.marks or empty]
-        rows = zip(zip(*columns, strict=True), badges, self.links or empty, strict=True)
-        return [list(zip(*row, strict=True)) for row in rows]
 
     @property
     def _sides(self) -> list[str]:
         """For each column the side to which it is aligned: "right" if it holds numbers."""
-        columns = list(zip(*self._cells, strict=True)) or [()] * len(self.frame.columns)
 
-        def right(column: tuple[tuple[str, str, str], ...]) -> bool:
-            marked = self.kind == "cells" and any(badge for _, badge, _ in column)
-            return bool(column) and (marked or all(_is_number(text) for text, _, _ in column))
+        def right(column: list[Cell]) -> bool:
+            marked = self.kind == "cells" and any(cell.badge for cell in column)
+            return bool(column) and (marked or all(_is_number(cell.text) for cell in column))
 
-        return ["right" if right(column) else "left" for column in columns]
+        return ["right" if right(column) else "left" for column in self._columns]
 
     @property
     def remarks(self) -> list[str]:
@@ -97,16 +105,16 @@ class Table:
 
     def _repr_html_(self) -> str:
         head = zip(map(str, self.frame.columns), self._sides, strict=True)
-        rows = [[(*cell[:2], side) for cell, side in zip(row, self._sides, strict=True)] for row in self._cells]
-        return str(PAGE.render(table=self, head=list(head), rows=rows, notes_title=self._notes_title))
+        rows = [zip(row, self._sides, strict=True) for row in zip(*self._columns, strict=True)]
+        return str(PAGE.render(table=self, head=list(head), rows=rows, notes_title=self._notes_title, badge=badge))
 
     def _repr_markdown_(self) -> str:
-        def shown(text: str, badge: str, link: str) -> str:
-            text = _linked(text, link) if link else _escaped(text)
-            return f"[{text}]{{.{badge.replace(' ', ' .')}}}" if badge else text
+        def shown(cell: Cell) -> str:
+            text = _linked(cell) if cell.link else _escaped(cell.text)
+            return f"[{text}]{{.{badge(cell.badge).replace(' ', ' .')}}}" if cell.badge else text
 
         align = ["---:" if side == "right" else "---" for side in self._sides]
-        rows = [[shown(*cell) for cell in row] for row in self._cells]
+        rows = [map(shown, row) for row in zip(*self._columns, strict=True)]
         lines = [[_escaped(str(name)) for name in self.frame.columns], align, *rows]
         body = "\n".join("| " + " | ".join(row) + " |" for row in lines)
         texts = [("- " if self.remarks[1:] else "") + _escaped(text) for text in self.remarks]
@@ -121,10 +129,12 @@ class Table:
         return f"{self.caption}\n{self.frame.to_string(index=False)}"
 
 
-def _text(value: object, specification: str) -> str:
+def _cell(value: object, specification: str) -> Cell:
+    if isinstance(value, Cell):
+        return value
     if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
-        return "–"
-    return str(value) if isinstance(value, str) else format(value, specification)
+        return Cell("–")
+    return Cell(str(value) if isinstance(value, str) else format(value, specification))
 
 
 def badge(text: str) -> str:
@@ -136,10 +146,10 @@ def _is_number(text: str) -> bool:
     return bool(re.fullmatch(r"[–+\-−]?[\d.,  ]*(e[+\-]?\d+)?\s*%?( ± [\d.e+\-]+)?|–|∞|lost|inf|nan", text))
 
 
-def _linked(text: str, link: str) -> str:
+def _linked(cell: Cell) -> str:
     """Return a link of a cell as a MyST role, whose text is not Markdown."""
-    role, _, target = link.partition(":")
-    words = re.sub(r"[`<>\s]+", " ", text).replace("|", r"\|").strip()
+    role, _, target = cell.link.partition(":")
+    words = re.sub(r"[`<>\s]+", " ", cell.text).replace("|", r"\|").strip()
     return f"{{{role}}}`{words} <{target}>`"
 
 

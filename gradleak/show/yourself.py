@@ -9,21 +9,13 @@ from typing import Any
 
 from gradleak.runs import records, studies
 from gradleak.runs.experiments import PAPER
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
+from gradleak.runs.studies import Study
 from gradleak.show.tables import duration
 
 # The form shows longer recorded lists by their length only.
 MOST_VALUES = 6
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A parameter in the form: its name, the values of a quick run and at the paper's scale, and what it is."""
-
-    name: str
-    quick: Any
-    paper: Any
-    about: str
 
 
 @dataclass(frozen=True)
@@ -34,31 +26,31 @@ class Form:
 
     Attributes:
         study: The page.
-        entries: Its parameters.
+        recorded: The values of the recorded run, or else those of a run at the paper's scale.
         seconds: The time of all trials at the quick parameters on a CPU; None if no such run is at hand.
     """
 
-    study: str
-    entries: tuple[Entry, ...]
+    study: Study
+    recorded: Columns
     seconds: float | None
 
     @property
     def html(self) -> str:
         """The form in HTML; without JavaScript it shows the command for the values that it holds."""
-        sizes = {entry.name: size(entry.quick) for entry in self.entries if entry.name != "seed" and size(entry.quick)}
-        facts = {"study": self.study, "seconds": self.seconds, "sizes": sizes}
-        data = html.escape(json.dumps(facts))
+        quick = self.study.Parameters().model_dump()
+        sizes = {name: size(value) for name, value in quick.items() if name != "seed" and size(value)}
+        data = html.escape(json.dumps({"study": self.study.name, "seconds": self.seconds, "sizes": sizes}))
         took = f"A run with these values took {duration(self.seconds)} on one CPU. " if self.seconds else ""
         fields = (
-            f'<label><code>{entry.name}</code><input name="{entry.name}" value="{html.escape(written(entry.quick))}" '
-            f'autocomplete="off" spellcheck="false"><small>{html.escape(entry.about)} '
-            f"(recorded: {html.escape(_short(entry.paper))})</small></label>"
-            for entry in self.entries
+            f'<label><code>{name}</code><input name="{name}" value="{html.escape(written(quick[name]))}" '
+            f'autocomplete="off" spellcheck="false"><small>{html.escape(field.description or "")} '
+            f"(recorded: {html.escape(_short(self.recorded[name]))})</small></label>"
+            for name, field in self.study.Parameters.model_fields.items()
         )
         return (
             f'<div class="gradleak-yourself" role="form" data-facts="{data}">{"".join(fields)}'
             f'<p>{took}<span class="gradleak-estimate" aria-live="polite"></span></p>'
-            f"<pre><code>gradleak run {self.study} --open</code></pre>"
+            f"<pre><code>gradleak run {self.study.name} --open</code></pre>"
             '<button type="button" hidden>Copy the command</button></div>'
         )
 
@@ -69,8 +61,9 @@ class Form:
         return f"```{{raw}} html\n{self.html}\n```\n"
 
     def __repr__(self) -> str:
-        lines = (f"  -p {entry.name}={written(entry.quick)}  {entry.about}" for entry in self.entries)
-        return "\n".join([f"gradleak run {self.study}", *lines])
+        fields, quick = self.study.Parameters.model_fields.items(), self.study.Parameters().model_dump()
+        lines = (f"  -p {name}={written(quick[name])}  {field.description or ''}" for name, field in fields)
+        return "\n".join([f"gradleak run {self.study.name}", *lines])
 
 
 def form(record: Record) -> Form:
@@ -79,16 +72,10 @@ def form(record: Record) -> Form:
     Args:
         record: The run of the page, whose time counts if it has the quick parameters.
     """
-    study = studies.load(record.study)
-    recorded = records.recorded(record.study)
-    quick, paper = study.Parameters().model_dump(), study.Parameters.at(PAPER)
-    used = recorded.parameters if recorded else paper
-    entries = tuple(
-        Entry(name, quick[name], used.get(name, paper.get(name, quick[name])), field.description or "")
-        for name, field in study.Parameters.model_fields.items()
-    )
+    study, recorded = studies.load(record.study), records.recorded(record.study)
+    values = study.Parameters().model_dump() | study.Parameters.at(PAPER) | (recorded.parameters if recorded else {})
     seconds = round(record.seconds, 2) if record.profile == "quick" and not record.accelerated else None
-    return Form(record.study, entries, seconds)
+    return Form(study, values, seconds)
 
 
 def size(value: Any) -> float:

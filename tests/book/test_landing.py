@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from gradleak import studies
-from gradleak.book import explorer, landing
+from gradleak.book import landing
+from gradleak.book.generated import summaries
 from gradleak.book.stopping import LEAST, stopped, stopping
 from gradleak.errors import InputError
 from gradleak.runs import records
@@ -60,7 +61,7 @@ def page_text(study: Study, record: Record) -> str:
 @pytest.fixture(scope="module")
 def outcomes() -> list[Outcome]:
     """The outcomes of all records."""
-    return explorer.gather(PAGES)
+    return [outcome for summary in summaries(PAGES).values() for outcome in summary.outcomes]
 
 
 @pytest.mark.parametrize(
@@ -118,18 +119,16 @@ def test_a_page_shows_every_number_of_its_row(name: str) -> None:
     assert re.search(r"\d (batches|images|transcripts|(smoothed |mixed )?labels)\b", own.exactness), "how many cases"
 
 
-def test_every_row_leads_to_its_page_and_says_what_is_not_recorded(
-    outcomes: list[Outcome], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_row_leads_to_its_page_and_says_what_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(WITH_LEAKS) == 12
-    text = landing.text(PAGES, outcomes)
+    text = landing.text(summaries(PAGES))
     for name in WITH_LEAKS:
         assert f"<executed/{studies.paper_of(name)}/{name}>`" in text
         assert row(name).kind in KINDS
     assert text.count("not recorded") < 5
     monkeypatch.setattr(records, "recorded", lambda name: None)
-    assert explorer.gather(PAGES) == []
-    assert "{doc}" not in landing.text(PAGES, []).split(":::\n")[1]
+    assert summaries(PAGES) == {}
+    assert "{doc}" not in landing.text({}).split(":::\n")[1]
     with pytest.raises(InputError, match="0 lines of the table begin with MNIST, 5; expected one"):
         line(pd.DataFrame({"data": ["MNIST"], "B": ["4"]}), "MNIST", "5")
 

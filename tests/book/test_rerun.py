@@ -40,12 +40,12 @@ SHOWN = "from gradleak.show import provenance\nshown = provenance.shown(record)\
 
 def test_each_claim_in_words(checkout: Toy) -> None:
     checkout.claims.write_text(MORE)
-    summary = rerun.summary(checkout.load(), runner.run_study("toy", checkout.parameters()))
-    assert [row["verdict of this run"] for row in summary.rows] == [
+    rows, sentences = rerun.summary(checkout.load(), runner.run_study("toy", checkout.parameters()))
+    assert [row["verdict of this run"] for row in rows] == [
         "holds", "agrees, not judged", "fails",
     ]  # fmt: skip
-    assert summary.rows[-1]["claim"] == "Numbers are few", "the papers' claims come first"
-    assert summary.sentences == [
+    assert rows[-1]["claim"] == "Numbers are few", "the papers' claims come first"
+    assert sentences == [
         "2 claims of the paper: 1 'holds'; 1 'agrees, not judged'.",
         "1 claim of our own: 1 'fails'.",
         rerun.NOT_JUDGED,
@@ -66,7 +66,7 @@ def test_the_page_of_a_run_needs_no_network(checkout: Toy) -> None:
     page.cells[4].metadata["tags"] = ["hide-input"]
     nbformat.write(page, checkout.notebook)
     run = pages.run_page(checkout.load(), checkout.parameters(samples=3), checkout.root / "out", jobs=1)
-    file = rerun.write(rerun.summary(checkout.load(), records.read(run.record)), run.notebook)
+    file = rerun.write(*rerun.summary(checkout.load(), records.read(run.record)), run.notebook)
     executed = nbformat.read(run.notebook, 4)
     nbformat.validate(executed)
     assert "Changed parameters: samples = 3" in executed.cells[0].source

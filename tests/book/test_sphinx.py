@@ -53,7 +53,7 @@ NOISE: Any = SimpleNamespace(name="noise", paper="wang2024", title="Noise", plac
 TEXTS = {
     "index": "# Index\n\nSee {page}`noise` and {numref}`tab-noise-sums`.\n\n```{bibliography}\n```\n",
     "executed/wang2024/deep": "# Another page\n\nText.\n",
-    "cards": "# Cards\n\n" + gallery.text([NOISE], {"noise": []}, ()),
+    "cards": "# Cards\n\n" + gallery.text([NOISE], {"noise": []}, {}, ()),
     "scoreboard": "# Scoreboard\n\n{bookfile}`the page <book/executed/wang2024/noise.html#a-page>`\n",
     "british": "# Noise\n\nThis defence changes **what**\nleaks: $\\gamma = 1$. See [the other](american.md).\n\n"
     "## How much\n\nMuch.\n",

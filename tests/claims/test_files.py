@@ -90,7 +90,8 @@ def test_a_list_states_what_its_claims_share() -> None:
     text = """
 - place: Section 2
   ours: prediction
-  measure: {where: {part: race}, column: value, reduce: mean}
+  measure: {column: value, reduce: mean}
+  where: {part: race}
   needs: {images: 5}
   claims:
   - one: s

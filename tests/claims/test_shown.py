@@ -29,9 +29,10 @@ def test_a_published_table_is_shown_cell_by_cell() -> None:
     ]
     both = shown.tables(judged, "", "tab-x")
     table, rest = both.tables
-    assert table.frame.values.tolist() == [["g", "a", "2 (2)", "2 (9)"], ["", "b", "2 (1)", ""]]
+    cells = table.frame.to_numpy().tolist()
+    assert [list(map(str, row)) for row in cells] == [["g", "a", "2 (2)", "2 (9)"], ["", "b", "2 (1)", ""]]
     assert list(table.frame.columns) == [" ", "", "value, dB", "other"]
-    assert [list(row) for row in table.marks] == [["", "", "reproduced", "not reproduced"], ["", "", "better", ""]]
+    assert [one.badge for one in (*cells[0][2:], cells[1][2])] == ["reproduced", "not reproduced", "better"]
     assert table.caption.startswith("Table 1: nets: 3 claims, 1 better, 1 reproduced, 1 not reproduced.")
     assert "green reproduced, red not reproduced." in table.caption
     rules = f"{WITHIN} value ± 0.5 or ± 0.5 or higher; other ± 0.5."

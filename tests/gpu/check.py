@@ -53,6 +53,7 @@ from gradleak.runs.kinds import Kind
 from tests.gpu import cells
 from tests.gpu.attacks import TRIES, whole
 from tests.gpu.rows import parts, rows_on, same
+from tests.studies.golden import is_picture
 
 SMALL, FACTOR, SHARE = 1e-3, 100.0, 0.02
 # The most characters of a value that a trouble shows.
@@ -137,7 +138,7 @@ def agreed(found: Any, expected: Any, declared: Columns | None = None) -> tuple[
 def _short(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of norm {value.double().norm():.3g}"
-    text = "(an image)" if comparing.is_picture(value) else repr(value)
+    text = "(an image)" if is_picture(value) else repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
@@ -147,9 +148,9 @@ def _digits(own: Any, wanted: Any, kind: Kind | None = None) -> tuple[float, boo
     Numbers, pictures and tensors are compared by the norm of their difference.
     """
     if kind is not None and isinstance(own, float) and isinstance(wanted, float) and math.isfinite(own - wanted):
-        compared = kinds.compared(kind, wanted, own)
-        if compared.kind == "rounding" and compared.apart is not None:
-            return math.inf, compared.apart <= FACTOR
+        ratio = kinds.rounding_ratio(kind, wanted, own)
+        if own != wanted and ratio is not None:
+            return math.inf, ratio <= FACTOR
     one, other = _tensor(own), _tensor(wanted)
     if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
         return 0, False
@@ -166,7 +167,7 @@ def _digits(own: Any, wanted: Any, kind: Kind | None = None) -> tuple[float, boo
 
 def _tensor(value: Any) -> Tensor | None:
     """Return a number, the pixels of a picture or a tensor as a tensor, None for other values."""
-    if comparing.is_picture(value):
+    if is_picture(value):
         return torch.from_numpy(np.asarray(Image.open(io.BytesIO(base64.b64decode(value))), dtype=float))
     if isinstance(value, float):
         return torch.tensor(value, dtype=torch.float64)

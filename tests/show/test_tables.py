@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from gradleak.show.tables import Table
+from gradleak.show.tables import Cell, Table
 
 
 class Cells(HTMLParser):
@@ -81,10 +81,10 @@ def test_numbers_are_formatted_and_whole_ones_stay_whole() -> None:
 
 
 def test_badges_keep_their_text_and_links_are_in_the_book_alone() -> None:
-    words = ["trend: agrees", "not reproduced (line search)"]
-    frame = pd.DataFrame({"verdict": words, "a|b": ["x`<y> | z", "1"]})
-    links = [["claim:one", "bookfile:records/p/s.json"], ["", ""]]
-    table = Table(frame, "c", "n", marks=[[word, ""] for word in words], kind="claims", links=links)
+    last = "not reproduced (line search)"
+    verdicts = [Cell("trend: agrees", "trend: agrees", "claim:one"), Cell(last, badge=last)]
+    frame = pd.DataFrame({"verdict": verdicts, "a|b": [Cell("x`<y> | z", link="bookfile:records/p/s.json"), "1"]})
+    table = Table(frame, "c", "n", kind="claims")
     page, text = table._repr_html_(), table._repr_markdown_()
     assert '<span class="badge badge-trend-agrees">trend: agrees</span>' in page
     assert '<div class="gradleak-table claims"' in page

@@ -7,7 +7,7 @@ import re
 
 from gradleak.runs import records
 from gradleak.runs.records import Record
-from gradleak.show.touch import InteractiveFigure, ReadingReplay, WordStep
+from gradleak.show.touch import InteractiveFigure
 from gradleak.studies.dang2021 import sentences
 from gradleak.studies.wang2024 import theorem1
 
@@ -42,26 +42,23 @@ def test_the_replay_ends_with_the_recorded_sentence() -> None:
     rows = record.rows(sentences.OneSentence)
     figure = sentences.replay(record)
     assert figure is not None
-    assert isinstance(figure.data, ReadingReplay)
-    steps = figure.data.steps
-    assert [step.piece for step in steps] == list(rows["word"])
-    assert steps[-1].piece == ""
-    assert steps[-1].miss is None
-    assert figure.data.sentence == "".join(rows["word"]).replace("▁", " ").strip()
+    steps = figure.data["steps"]
+    assert [step["piece"] for step in steps] == list(rows["word"])
+    assert steps[-1]["piece"] == ""
+    assert steps[-1]["miss"] is None
+    assert figure.data["sentence"] == "".join(rows["word"]).replace("▁", " ").strip()
     for step, nearest in zip(steps, rows["nearest"], strict=True):
-        assert len(step.others) == len(nearest) - (step.miss is not None), "the word that is read is drawn once"
-        assert step.miss is None or step.miss < figure.data.fits
-        assert len(step.names) == 4
-    assert all(distance > figure.data.fits for distance in steps[-1].others), "no word lies in the span at the end"
+        assert len(step["others"]) == len(nearest) - (step["miss"] is not None), "the word that is read is drawn once"
+        assert step["miss"] is None or step["miss"] < figure.data["fits"]
+        assert len(step["names"]) == 4
+    assert min(steps[-1]["others"]) > figure.data["fits"], "no word lies in the span at the end"
     others = [trial for trial in record.trials if trial.inputs["part"] != "figure"]
     assert sentences.replay(record.model_copy(update={"trials": others})) is None
 
 
 def test_no_text_ends_the_data_or_the_markup() -> None:
     evil = "</script><b>"
-    figure = InteractiveFigure(
-        ReadingReplay([WordStep(evil, 1e-7, [0.5], [(evil, 1e-7)])], 0.01, evil), title='a "b"', says="<i>", instead="&"
-    )
+    figure = InteractiveFigure("reading-replay", {"sentence": evil}, title='a "b"', says="<i>", instead="&")
     text = figure._repr_html_()
     assert text.count("</script>") == 1
     assert "<b>" not in text

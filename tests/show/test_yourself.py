@@ -25,17 +25,16 @@ SAMPLES = studies.load("theorem1").Parameters().model_dump()["samples"]
 
 def test_a_form_has_every_parameter_and_writes_what_the_command_line_reads() -> None:
     fields = studies.load("theorem1").Parameters.model_fields
-    assert [entry.name for entry in FORM.entries] == list(fields)
+    assert re.findall(r'<input name="(\w+)"', FORM.html) == list(fields)
     for name, field in fields.items():
         assert f'name="{name}"' in FORM.html
         assert html.escape(field.description or "") in FORM.html
     for text in (FORM.html, repr(FORM)):
         assert "gradleak run theorem1" in text
     assert FORM._repr_markdown_().startswith("```{raw} html\n<div")
-    texts = {entry.name: yourself.written(entry.paper) for entry in FORM.entries}
-    read = studies.parameters("theorem1", "quick", texts).model_dump()
-    assert read == {entry.name: entry.paper for entry in FORM.entries}
-    long = dataclasses.replace(FORM, entries=(yourself.Entry("cells", [1], list(range(40)), "what"),))
+    texts = {name: yourself.written(value) for name, value in FORM.recorded.items()}
+    assert studies.parameters("theorem1", "quick", texts).model_dump() == FORM.recorded
+    long = dataclasses.replace(FORM, recorded={**FORM.recorded, "classes": list(range(40))})
     assert "(recorded: 40 values)" in long.html
 
 

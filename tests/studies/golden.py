@@ -89,7 +89,7 @@ def differences(study: Study, found: Record) -> list[str]:
 
 def _beyond(study: Study, before: Trial, after: Trial) -> Iterator[Difference]:
     after = after.model_copy(update={"rows": _kept(study, after)})
-    yield from (one for one in comparing.compare(study, before, after) if one.how.outcome == "differs")
+    yield from (one for one in comparing.compare(study, before, after) if one.outcome == "differs")
 
 
 def _kept(study: Study, trial: Trial) -> list[Columns]:
@@ -102,7 +102,12 @@ def _kept(study: Study, trial: Trial) -> list[Columns]:
 
 def _brief(value: Any) -> Any:
     # Pictures repeat what the numbers of a row say, and a JPEG's bytes differ where pixels differ by rounding.
-    return "a picture" if comparing.is_picture(value) else value
+    return "a picture" if is_picture(value) else value
+
+
+def is_picture(value: Any) -> bool:
+    """Whether a value is a picture, which is recorded as the text of a JPEG file in base64."""
+    return isinstance(value, str) and value.startswith("/9j/")
 
 
 def write(study: Study, found: Record) -> bool:

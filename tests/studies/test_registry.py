@@ -21,7 +21,7 @@ def test_every_study_is_whole(name: str) -> None:
     assert study.notebook.is_file()
     assert claims.load(name)
     assert study.trials(studies.parameters(study, "paper"))
-    studies.parameters(study, "quick", study.smallest)
+    studies.parameters(study, "quick", study.Parameters.at("smallest"))
     module = name.replace("-", "_")
     assert (Path(__file__).parent / study.paper / f"test_{module}.py").is_file()
     for field, value in studies.parameters(study).model_dump().items():

@@ -47,7 +47,7 @@ def test_a_page_at_its_smallest_with_another_seed(name: str) -> None:
     study = studies.load(name)
     cells = json.loads(study.notebook.read_text("utf-8"))["cells"]
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    run(name, texts, study.smallest | {"seed": WHOLE})
+    run(name, texts, study.Parameters.at("smallest") | {"seed": WHOLE})
 
 
 @pytest.mark.parametrize("seed", OPEN)

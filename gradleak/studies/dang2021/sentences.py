@@ -27,7 +27,7 @@ from gradleak.show import figures
 from gradleak.show.aggregate import select
 from gradleak.show.drawn import drawn, lines, places
 from gradleak.show.summary import Leaks, Summary
-from gradleak.show.touch import InteractiveFigure, ReadingReplay, WordStep
+from gradleak.show.touch import InteractiveFigure
 from gradleak.studies import Columns, Experiment, Record, setting
 from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
 from gradleak.studies.dang2021.columns import two_digits
@@ -394,16 +394,17 @@ def replay(record: Record) -> InteractiveFigure | None:
     if frame.empty:
         return None
     steps = [
-        WordStep(
-            piece=row["word"],
-            miss=row["miss"] if row["word"] else None,
-            others=row["others"],
-            names=list(zip(row["nearest_words"], row["nearest"], strict=False)),
-        )
+        {
+            "piece": row["word"],
+            "miss": row["miss"] if row["word"] else None,
+            "others": row["others"],
+            "names": list(zip(row["nearest_words"], row["nearest"], strict=False)),
+        }
         for row in frame.to_dict("records")
     ]
     return InteractiveFigure(
-        ReadingReplay(steps, fits=FITS, sentence="".join(step.piece for step in steps).replace("▁", " ").strip()),
+        "reading-replay",
+        {"steps": steps, "fits": FITS, "sentence": "".join(frame["word"]).replace("▁", " ").strip()},
         title="A sentence is read from a gradient, word by word",
         says="At each step every word of the vocabulary is tried after the words already read. A dot is a word; its "
         "height is its distance from the span of the gradient, relative to its size. Grey words do not fit. The red "

@@ -28,7 +28,7 @@ from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.leak import Leak, observe, observe_heads
 from gradleak.show import figures
 from gradleak.show.aggregate import select
-from gradleak.show.drawn import bound, drawn, lines
+from gradleak.show.drawn import drawn, level, lines
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared import attacked_networks
@@ -174,8 +174,8 @@ class Parameters(studies.Parameters):
         for size, dtype in product(self.sizes, self.precisions):
             yield Inverted.of(self, size=size, dtype=dtype, shown=size == shown, dataset=self.image_dataset)
         for defense in self.defenses:
-            for level in DEFENSES[defense]:
-                behind = {"defense": defense, "level": level}
+            for strength in DEFENSES[defense]:
+                behind = {"defense": defense, "level": strength}
                 yield DefendedBatch.of(self, size=shown, dataset=self.image_dataset, **behind)
 
     def _batches_of(self, cell: Cell) -> Columns:
@@ -470,8 +470,8 @@ def figure_limits(record: Record) -> Figure:
     return drawn(
         rows.assign(line=groups, share=share, percent=100.0 * rows["whole"].astype(float)),
         lines("share", "percent", by="line", order=list(groups.unique())),
-        bound(0.5),
-        bound(1.0),
+        level(0.5, upright=True, linewidth=1.2),
+        level(1.0, upright=True, linewidth=1.2),
         panels="search",
         title=titles.__getitem__,
         across=2,
@@ -502,7 +502,7 @@ def figure_images(record: Record) -> Figure:
     return drawn(
         rows,
         lines("size", "psnr", by=["attack", "dtype"], band="range"),
-        bound((record.stated(Parameters).classes - 2) / 2, label="B = (C − 2) / 2"),
+        level((record.stated(Parameters).classes - 2) / 2, "B = (C − 2) / 2", upright=True, linewidth=1.2),
         legend=4,
         xlabel="batch size B (images)",
         ylabel=f"mean {COLUMNS['psnr'].head}",

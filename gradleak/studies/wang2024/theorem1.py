@@ -27,7 +27,7 @@ from gradleak.leak import HeadLeaks
 from gradleak.models import training
 from gradleak.show import figures
 from gradleak.show.summary import Summary
-from gradleak.show.touch import InteractiveFigure, LabelSlider
+from gradleak.show.touch import InteractiveFigure
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import DTYPES, LABELS, observe_private, private_samples, read, reduced, written
@@ -425,10 +425,12 @@ def figure_two(record: Record) -> Figure:
 def slider(record: Record) -> InteractiveFigure:
     """Return the label and the loss of `figure_two` with a slider over λ."""
     case = record.rows(OneInterval).iloc[0]
-    logits, ratios, truth, low, high = case[["logits", "ratios", "truth", "low", "high"]]
-    end = high if math.isfinite(high) else None
+    path = {name: case[name] for name in ("logits", "ratios", "truth", "low")}
+    first, last = slider_ends(case["low"], case["high"])
+    path |= {"high": case["high"] if math.isfinite(case["high"]) else None, "first": first, "last": last}
     return InteractiveFigure(
-        LabelSlider(logits, ratios, prior_of("smoothing").free, truth, low, end, *slider_ends(low, high)),
+        "label-slider",
+        path | {"free": prior_of("smoothing").free},
         title="The label and its loss as functions of the scalar λ",
         says="Move the slider: the entries of the label always sum to one. In the shaded interval none of them is "
         "negative, so every λ there gives a valid label. The variance loss is zero at the true scalar alone.",
