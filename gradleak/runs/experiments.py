@@ -24,7 +24,8 @@ class Experiment(BaseModel):
     """A small, independent piece of a study: its fields are its inputs, and `run` returns its rows.
 
     Attributes:
-        part: The name of this kind of experiment, which records state; "" if the study has only one kind.
+        part: The name of this kind of experiment, which records state; "" if the study has only one kind. A class
+            states it as in `class Trained(Attacked, part="trained")`.
         threads: The number of CPU threads that a trial uses.
         stays_on_cpu: The reason why this kind of experiment does not use a GPU; "" if it does.
         effort_fields: The fields that state how much is spent on a result, such as random starts. Of two trials that
@@ -44,6 +45,11 @@ class Experiment(BaseModel):
 
     seed: int
     device: str
+
+    def __init_subclass__(cls, part: str = "", **settings: Any) -> None:
+        """Name the kind of experiment; a class without a name has that of its base class."""
+        super().__init_subclass__(**settings)
+        cls.part = part or cls.part
 
     @classmethod
     def of(cls, parameters: Parameters, **inputs: Any) -> Self:

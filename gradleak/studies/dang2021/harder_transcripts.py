@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from matplotlib.figure import Figure
@@ -137,10 +137,8 @@ class ReadHarder(OnUtterances):
         return int(self.form.partition("/")[0])
 
 
-class ReadLastLayer(ReadHarder):
+class ReadLastLayer(ReadHarder, part="last layer"):
     """Utterances that are read from the gradient of the last layer only."""
-
-    part: ClassVar[str] = "last layer"
 
     def run(self) -> Iterator[Columns]:
         """Read each utterance."""
@@ -156,10 +154,8 @@ class ReadLastLayer(ReadHarder):
             }
 
 
-class ReadAlike(ReadHarder):
+class ReadAlike(ReadHarder, part="alike"):
     """Batches in which two utterances begin with the same word, read in closed form and by root finding."""
-
-    part: ClassVar[str] = "alike"
 
     def run(self) -> Iterator[Columns]:
         """Read each batch."""
@@ -168,10 +164,8 @@ class ReadAlike(ReadHarder):
             yield from read_by({"closed form": read_transcripts, "root": read_sharing}, leak, tokens)
 
 
-class ReadLocalSteps(ReadHarder):
+class ReadLocalSteps(ReadHarder, part="local"):
     """Utterances that are read from the sum of the gradients of several steps, each with updated weights."""
-
-    part: ClassVar[str] = "local"
 
     def run(self) -> Iterator[Columns]:
         """Read each utterance."""
@@ -180,10 +174,8 @@ class ReadLocalSteps(ReadHarder):
             yield from read_by({"closed form": read_transcripts, "nearest words": read_defended}, leak, [tokens])
 
 
-class ReadBehindDefense(ReadHarder):
+class ReadBehindDefense(ReadHarder, part="defended"):
     """Single utterances behind a defence."""
-
-    part: ClassVar[str] = "defended"
 
     def run(self) -> Iterator[Columns]:
         """Defend and read each utterance."""
@@ -194,10 +186,8 @@ class ReadBehindDefense(ReadHarder):
             yield from read_behind(clean, defense(clean.gradients), tokens)
 
 
-class ReadRelease(ReadHarder):
+class ReadRelease(ReadHarder, part="released"):
     """Single utterances, read from DP-SGD's release of their whole gradient."""
-
-    part: ClassVar[str] = "released"
 
     def run(self) -> Iterator[Columns]:
         """Release and read each utterance."""
@@ -210,10 +200,8 @@ class ReadRelease(ReadHarder):
                 yield row | {"norm": norm}
 
 
-class ReadWithoutLayers(ReadHarder):
+class ReadWithoutLayers(ReadHarder, part="withheld"):
     """Single utterances whose update lacks some layers (`form`): their transcripts and their bags of words."""
-
-    part: ClassVar[str] = "withheld"
 
     def run(self) -> Iterator[Columns]:
         """Read each utterance from the layers that are sent."""

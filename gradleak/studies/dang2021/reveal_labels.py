@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -128,16 +128,12 @@ class RevealedBatches(OnLastLayer):
         return attacks
 
 
-class Table1(RevealedBatches):
+class Table1(RevealedBatches, part="table 1"):
     """Batches of one size, without a defence."""
 
-    part: ClassVar[str] = "table 1"
 
-
-class Table4(RevealedBatches):
+class Table4(RevealedBatches, part="table 4"):
     """Batches behind one defence."""
-
-    part: ClassVar[str] = "table 4"
 
 
 def centred(run: Seen) -> Seen:

@@ -129,10 +129,9 @@ class Parameters(studies.Parameters):
         )
 
 
-class ReadBatches(OnLanguageModel):
+class ReadBatches(OnLanguageModel, part="read"):
     """Batches numbered from `first`; the first `free` of them are also read with the embedding's nonzero rows."""
 
-    part: ClassVar[str] = "read"
     first: int
     batches: int
     free: int
@@ -150,10 +149,9 @@ class ReadBatches(OnLanguageModel):
                 yield learned | reading_of(found, private) | row
 
 
-class ReadBehindDefense(OnLanguageModel):
+class ReadBehindDefense(OnLanguageModel, part="defense"):
     """Batches behind a defence."""
 
-    part: ClassVar[str] = "defense"
     batches: int
     defense: str
     level: float
@@ -217,28 +215,20 @@ class DefendedBatches(OnLanguageModel):
         return row | {"false": sum(sentence not in private for sentence in found)}
 
 
-class BehindDpSgd(DefendedBatches):
+class BehindDpSgd(DefendedBatches, part="dp"):
     """Batches with DP-SGD as a defence."""
 
-    part: ClassVar[str] = "dp"
 
-
-class OfSizes(DefendedBatches):
+class OfSizes(DefendedBatches, part="size"):
     """Batches of one size, without a defence."""
 
-    part: ClassVar[str] = "size"
 
-
-class WithoutLayer(DefendedBatches):
+class WithoutLayer(DefendedBatches, part="layers"):
     """Batches whose update lacks the gradient of one layer."""
 
-    part: ClassVar[str] = "layers"
 
-
-class OneSentence(OnLanguageModel):
+class OneSentence(OnLanguageModel, part="figure"):
     """One sentence of a batch for the figure: the distance of every word from the span at every step."""
-
-    part: ClassVar[str] = "figure"
 
     def run(self) -> Iterator[Columns]:
         """Read the batch, and choose the sentence whose length is nearest to eight words, which fits a figure."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import pandas as pd
 import torch
@@ -184,10 +184,9 @@ class ReadTranscripts(OnRecogniser):
         }
 
 
-class SingleUtterances(ReadTranscripts):
+class SingleUtterances(ReadTranscripts, part="alone"):
     """Utterances that are read one by one, numbered from `first`."""
 
-    part: ClassVar[str] = "alone"
     utterances: int
     first: int
 
@@ -198,10 +197,9 @@ class SingleUtterances(ReadTranscripts):
             yield self.read(number, [tokens])
 
 
-class Batches(ReadTranscripts):
+class Batches(ReadTranscripts, part="together"):
     """Batches of several utterances with one common gradient."""
 
-    part: ClassVar[str] = "together"
     form: str
 
     def run(self) -> Iterator[Columns]:
@@ -211,10 +209,8 @@ class Batches(ReadTranscripts):
             yield self.read(number, batch_of(self.source, number, size, self.seed))
 
 
-class CountUnknowns(ReadTranscripts):
+class CountUnknowns(ReadTranscripts, part="counted"):
     """The number of variables that matching has for each text: a context and a label for every token."""
-
-    part: ClassVar[str] = "counted"
 
     def run(self) -> Iterator[Columns]:
         """Count the variables, with contexts of the paper's size."""
@@ -226,10 +222,8 @@ class CountUnknowns(ReadTranscripts):
                 yield {"number": number, "attack": attack, "variables": len(tokens) * (context + width)}
 
 
-class StepByStep(ReadTranscripts):
+class StepByStep(ReadTranscripts, part="figure"):
     """One utterance for the figure: the relative distances of the right word and of others from the span."""
-
-    part: ClassVar[str] = "figure"
 
     def run(self) -> Iterator[Columns]:
         """Read the utterance, and measure the distances."""
@@ -272,10 +266,9 @@ class HearSpeech(OnUtterances):
             }
 
 
-class SynthesisedTexts(HearSpeech):
+class SynthesisedTexts(HearSpeech, part=SYNTHESISED):
     """Texts spoken by `voices` of espeak-ng in turn, or in artificial speech."""
 
-    part: ClassVar[str] = SYNTHESISED
     voices: list[str]
 
     def utterance(self, number: int) -> tuple[str, str, Tensor]:
@@ -287,10 +280,8 @@ class SynthesisedTexts(HearSpeech):
         return said, voice, synthesised(said, voice=name, rate=int(rate), pitch=int(pitch))
 
 
-class RecordedDigits(HearSpeech):
+class RecordedDigits(HearSpeech, part=RECORDED):
     """Strings of digits that people spoke."""
-
-    part: ClassVar[str] = RECORDED
 
     def utterance(self, number: int) -> tuple[str, str, Tensor]:
         """Return two to seven random digits, and their recording."""
@@ -314,7 +305,7 @@ class ReadOrMatch(OnRecogniser):
         }
 
 
-class MatchOneUtterance(ReadOrMatch):
+class MatchOneUtterance(ReadOrMatch, part="matching"):
     """One utterance, matched without its bag of words from one start, and with the bag from several starts.
 
     Attributes:
@@ -325,7 +316,6 @@ class MatchOneUtterance(ReadOrMatch):
         number: The number of the utterance.
     """
 
-    part: ClassVar[str] = "matching"
     search: str
     starts: int
     steps: int
@@ -359,10 +349,9 @@ class MatchOneUtterance(ReadOrMatch):
         }
 
 
-class ReadInClosedForm(ReadOrMatch):
+class ReadInClosedForm(ReadOrMatch, part="stages"):
     """The bag and the transcript of some utterances, read in closed form at a stage of training."""
 
-    part: ClassVar[str] = "stages"
     size: str
     utterances: int
 
@@ -378,10 +367,9 @@ class ReadInClosedForm(ReadOrMatch):
             yield self.scored(read, tokens, seconds) | bag
 
 
-class ReadLastLayer(ReadOrMatch):
+class ReadLastLayer(ReadOrMatch, part="last layer"):
     """One utterance of `length` tokens, read from the last layer's gradient only."""
 
-    part: ClassVar[str] = "last layer"
     number: int
     length: int
 

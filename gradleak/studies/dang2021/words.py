@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from matplotlib.figure import Figure
 from pydantic import PositiveInt
@@ -103,10 +103,9 @@ class RevealWords(OnRecogniser):
         return self.leak_of(tokens, self.size, only=["head.weight"], **sent).weight_gradient
 
 
-class SingleUtterances(RevealWords):
+class SingleUtterances(RevealWords, part="table 2"):
     """Table 2: single utterances, numbered from `first`; RLG as coded is run on every `coded`-th utterance."""
 
-    part: ClassVar[str] = "table 2"
     utterances: int
     first: int
     coded: int
@@ -122,10 +121,9 @@ class SingleUtterances(RevealWords):
             yield from revealed(number, attacks, [tokens])
 
 
-class Batches(RevealWords):
+class Batches(RevealWords, part="table 3"):
     """Table 3: several utterances and local steps, from the sum of gradients and from the difference of weights."""
 
-    part: ClassVar[str] = "table 3"
     form: str
 
     def run(self) -> Iterator[Columns]:
@@ -144,10 +142,9 @@ class Batches(RevealWords):
             yield from revealed(number, attacks, tokens)
 
 
-class BehindDefense(RevealWords):
+class BehindDefense(RevealWords, part="table 4"):
     """The speech half of Table 4: single utterances behind a defence."""
 
-    part: ClassVar[str] = "table 4"
     utterances: int
     defense: str
 

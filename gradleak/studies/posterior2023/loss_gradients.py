@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 import torch
@@ -99,10 +99,9 @@ class Parameters(studies.Parameters):
         return f"{self.cases:,} vectors of random logits for each loss and number of classes; {networks}"
 
 
-class Slope(Experiment):
+class Slope(Experiment, part="slope"):
     """The gradient of a loss by the logits from autograd, compared with each reading of the theorem."""
 
-    part: ClassVar[str] = "slope"
     loss: str
     labels: str
     gamma: float
@@ -138,10 +137,9 @@ class Slope(Experiment):
             yield {"form": form, **summed, "count": self.cases, "least_weight": float(weight.min())}
 
 
-class Counts(Experiment):
+class Counts(Experiment, part="counts"):
     """Counts in batches whose samples all equal the mean of their class, so that only the formula causes errors."""
 
-    part: ClassVar[str] = "counts"
     gamma: float
     cases: int
 
@@ -208,10 +206,9 @@ def _batches(count: int, generator: torch.Generator) -> Tensor:
     return drawn
 
 
-class Distributions(Experiment):
+class Distributions(Experiment, part="posteriors"):
     """A network that is trained for some steps, with its predicted probabilities for each class at several stops."""
 
-    part: ClassVar[str] = "posteriors"
     dataset: str
     network: str
     activation: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pandas as pd
 import torch
@@ -240,52 +240,37 @@ class Counting(Attacking):
             yield heads, torch.stack(counts), known
 
 
-class OfRow(Counting):
+class OfRow(Counting, part="table 2"):
     """A row of Table 2: an untrained network and a batch size."""
 
-    part: ClassVar[str] = "table 2"
 
-
-class OfVariant(Counting):
+class OfVariant(Counting, part="table 3"):
     """A loss, its temperature and a smoothing of Table 3."""
 
-    part: ClassVar[str] = "table 3"
 
-
-class OfSize(Counting):
+class OfSize(Counting, part="batch size"):
     """A batch size of Figure 3, on a trained network."""
 
-    part: ClassVar[str] = "batch size"
 
-
-class OfShare(Counting):
+class OfShare(Counting, part="imbalance"):
     """A class imbalance of Figure 3, on a trained network."""
 
-    part: ClassVar[str] = "imbalance"
 
-
-class OfScale(Counting):
+class OfScale(Counting, part="scale"):
     """A number of auxiliary samples of Figure 4."""
 
-    part: ClassVar[str] = "scale"
 
-
-class Told(Counting):
+class Told(Counting, part="told"):
     """A row of Table 2 or 3 for which LLG and iLRG also know loss, smoothing and the normalisation of inputs."""
 
-    part: ClassVar[str] = "told"
 
-
-class OfWeights(Counting):
+class OfWeights(Counting, part="begun"):
     """A row of Table 2 with other initial weights."""
 
-    part: ClassVar[str] = "begun"
 
-
-class TrainedModel(Attacking):
+class TrainedModel(Attacking, part="trained"):
     """A model trained on a whole training set, and batches of every size, imbalance and number of auxiliary samples."""
 
-    part: ClassVar[str] = "trained"
     optimizer: Literal["adam", "sgd"]
     learns: str
     sizes: list[int]

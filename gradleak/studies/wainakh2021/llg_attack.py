@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -118,10 +118,9 @@ class OnNetworks(Experiment):
             yield built(network, private, self.seed + number, self.device)
 
 
-class RowsOfClasses(OnNetworks):
+class RowsOfClasses(OnNetworks, part="properties"):
     """Compare the row sums of the gradients of batches of one size with the counts of the classes."""
 
-    part: ClassVar[str] = "properties"
     size: int
     auxiliary: int
 
@@ -192,13 +191,12 @@ def correlations(counts: Tensor, values: Tensor) -> pd.Series[float]:
     return lines.corrwith(pd.DataFrame(values.numpy()), axis=1).abs().dropna()
 
 
-class CountedLabels(OnNetworks):
+class CountedLabels(OnNetworks, part="count"):
     """Batches of every size whose labels are counted by every attack except DLG.
 
     If `classes` is stated, only this many first classes of the dataset are used.
     """
 
-    part: ClassVar[str] = "count"
     sizes: list[int]
     auxiliary: int
     classes: int | None = None
@@ -212,10 +210,9 @@ class CountedLabels(OnNetworks):
         return tally.averaged(found)
 
 
-class CountedByDLG(OnNetworks):
+class CountedByDLG(OnNetworks, part="dlg"):
     """Batches of one size whose labels and images DLG restores together."""
 
-    part: ClassVar[str] = "dlg"
     size: int
     steps: int
 
@@ -236,10 +233,9 @@ class CountedByDLG(OnNetworks):
         return tally.averaged(found)
 
 
-class TimedGradients(OnNetworks):
+class TimedGradients(OnNetworks, part="gradients"):
     """The time of the gradients of batches of every size, without an attack."""
 
-    part: ClassVar[str] = "gradients"
     sizes: list[int]
 
     def run(self) -> list[Columns]:
@@ -257,10 +253,9 @@ class TimedGradients(OnNetworks):
         ]
 
 
-class AttackedArchitecture(OnNetworks):
+class AttackedArchitecture(OnNetworks, part="architectures"):
     """Networks of one kind, each attacked with a batch of every size."""
 
-    part: ClassVar[str] = "architectures"
     network: str
     sizes: list[int]
     rounds: int

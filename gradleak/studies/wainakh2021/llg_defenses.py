@@ -97,10 +97,9 @@ class Parameters(studies.Parameters):
         )
 
 
-class AttackedTraining(Experiment):
+class AttackedTraining(Experiment, part="training"):
     """One network that is trained by gradient descent, and attacked at regular intervals."""
 
-    part: ClassVar[str] = "training"
     clients: str
     number: int = Field(alias="run")
     iterations: int
@@ -162,10 +161,9 @@ def _accuracy(model: nn.Module, images: Tensor, labels: Tensor, device: str) -> 
     return 100 * float((found == labels).double().mean())
 
 
-class AttackedBehind(Experiment):
+class AttackedBehind(Experiment, part="defense"):
     """Batches on many networks behind one defence, and further batches on the same networks without a defence."""
 
-    part: ClassVar[str] = "defense"
     defense: str
     level: float
     repeats: int

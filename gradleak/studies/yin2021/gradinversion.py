@@ -235,16 +235,13 @@ def in_train_mode(case: Case) -> Case:
     return Case(scene, case.places.reshape(-1, case.size))
 
 
-class Table2(RestoredBatches):
+class Table2(RestoredBatches, part="rows"):
     """Batches, restored with more and more parts of the objective, and by baselines of Table 4."""
 
-    part: ClassVar[str] = "rows"
 
-
-class SeveralSeeds(RestoredBatches):
+class SeveralSeeds(RestoredBatches, part="seeds"):
     """Batches that are restored with several seeds, with and without a group term."""
 
-    part: ClassVar[str] = "seeds"
     floors: ClassVar[tuple[str, ...]] = ()  # the batches are those of Table 2
     seeds: int
     registrations: int
@@ -256,10 +253,9 @@ class SeveralSeeds(RestoredBatches):
         return case.attacked(own, exact=exact, seeds=self.seeds)
 
 
-class Table4(RestoredBatches):
+class Table4(RestoredBatches, part="baselines"):
     """Batches, restored by every row of Table 4, by learned priors, and for another batch."""
 
-    part: ClassVar[str] = "baselines"
     floors: ClassVar[tuple[str, ...]] = (*FLOORS, GREY)
     epochs: int
     depth: int
@@ -283,10 +279,8 @@ class Table4(RestoredBatches):
         )
 
 
-class FewImages(RestoredBatches):
+class FewImages(RestoredBatches, part="few"):
     """Batches so small that the features of all samples are recovered."""
-
-    part: ClassVar[str] = "few"
 
     def run(self) -> Rows:
         """Compare the attacks, and the half of the images with the larger error norms ‖p − y‖ with the other half."""
@@ -300,16 +294,13 @@ class FewImages(RestoredBatches):
         return rows
 
 
-class ImagesAlone(RestoredBatches):
+class ImagesAlone(RestoredBatches, part="alone"):
     """Images in batches of one."""
 
-    part: ClassVar[str] = "alone"
 
-
-class FromNetworks(Experiment):
+class FromNetworks(Experiment, part="networks"):
     """The same batches on several networks, the one with the best features first."""
 
-    part: ClassVar[str] = "networks"
     networks: list[str]
     judge: str
     dataset: str
@@ -330,10 +321,9 @@ class FromNetworks(Experiment):
         return [*rows, *gained(rows, list(itertools.pairwise(self.networks)), self.size, self.seed)]
 
 
-class SizesOfBatches(OnBatches):
+class SizesOfBatches(OnBatches, part="sizes"):
     """The same images, in batches of every size; `batches` counts those of the largest size."""
 
-    part: ClassVar[str] = "sizes"
     sizes: list[int]
     steps: int
 
@@ -350,10 +340,9 @@ class SizesOfBatches(OnBatches):
         return [*rows, *gained(rows, pairs, most, self.seed)]
 
 
-class PureNoise(Experiment):
+class PureNoise(Experiment, part="noise"):
     """Table 2's row of pure noise by several definitions of its measures, over ImageNet pictures."""
 
-    part: ClassVar[str] = "noise"
     stays_on_cpu: ClassVar[str] = "they only compare images with each other, without an attack"
     pictures: int
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -123,10 +123,9 @@ class Parameters(restored_batches.Parameters):
         )
 
 
-class SmallImages(Experiment):
+class SmallImages(Experiment, part="batches"):
     """A dataset's images in batches of every size, with and without their features."""
 
-    part: ClassVar[str] = "batches"
     dataset: str
     sizes: list[int]
     groups: int
@@ -160,10 +159,9 @@ class SmallImages(Experiment):
         ]
 
 
-class ImageNetPictures(Experiment):
+class ImageNetPictures(Experiment, part="pictures"):
     """ImageNet pictures in batches of every size, with and without their features."""
 
-    part: ClassVar[str] = "pictures"
     pictures: int
     side: int
     sizes: list[int]
@@ -188,10 +186,9 @@ class ImageNetPictures(Experiment):
         return [*rows, *gained(rows, pairs + featured_pairs(self.sizes, "mean colour"), self.pictures, self.seed)]
 
 
-class SingleImages(OnBatches):
+class SingleImages(OnBatches, part="one"):
     """Images alone, matched and peeled."""
 
-    part: ClassVar[str] = "one"
     front: int
     steps: int
 
@@ -208,10 +205,9 @@ class SingleImages(OnBatches):
         return [*case.private(), *measured, *rows]
 
 
-class MatchedBatches(OnBatches):
+class MatchedBatches(OnBatches, part="many"):
     """Batches of several images, matched."""
 
-    part: ClassVar[str] = "many"
     size: int
     steps: int
 
@@ -222,10 +218,9 @@ class MatchedBatches(OnBatches):
         return [*case.private(), *case.judged(MATCHED, case.attacked(settings))]
 
 
-class PeeledImages(OnBatches):
+class PeeledImages(OnBatches, part="also"):
     """Images alone, peeled on another network."""
 
-    part: ClassVar[str] = "also"
     front: int
 
     def run(self) -> Rows:
