@@ -1,4 +1,4 @@
-"""What the experiments on dang2021 share: the paper's defences, and the comparison of a found set with the true set."""
+"""What the pages on dang2021 share: the paper's defences, how well a found set fits the true one, and number formats."""
 
 from __future__ import annotations
 
@@ -23,3 +23,13 @@ def set_scores(found: set[int], truth: set[int], exact: str = "exact") -> Column
     recall = both / len(truth) if truth else 1.0
     harmonic = 2 * precision * recall / (precision + recall) if both else 0.0
     return {"precision": precision, "recall": recall, "f1": harmonic, exact: found == truth}
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage with three digits."""
+    return f"{100 * share:.3g} %"
+
+
+def two_digits(value: float) -> str:
+    """Return a number with two digits, or as a whole number if it has more."""
+    return f"{value:.2g}" if value < 100 else f"{value:.0f}"

@@ -28,7 +28,6 @@ from gradleak.sequences.observed import FIRST
 from gradleak.show.drawn import drawn, proportions
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, setting
-from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
 from gradleak.studies.shared.groups import listed, written
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, defense_in_words, share_of, stages
 from gradleak.studies.shared.proportions import wilson_interval

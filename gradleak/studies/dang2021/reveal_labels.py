@@ -26,9 +26,7 @@ from gradleak.show.drawn import arranged, bars, panel
 from gradleak.show.summary import Leaks, Summary
 from gradleak.show.tables import duration
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
-from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
-from gradleak.studies.dang2021.columns import percent
-from gradleak.studies.dang2021.experiments import PaperDefense, set_scores
+from gradleak.studies.dang2021.experiments import PaperDefense, percent, set_scores
 from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen
 from gradleak.studies.shared.outcomes import collected, share_of, written

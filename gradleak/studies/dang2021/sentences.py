@@ -29,8 +29,7 @@ from gradleak.show.drawn import drawn, lines, places
 from gradleak.show.summary import Leaks, Summary
 from gradleak.show.touch import InteractiveFigure, ReadingReplay, WordStep
 from gradleak.studies import Columns, Experiment, Record, setting
-from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
-from gradleak.studies.dang2021.columns import two_digits
+from gradleak.studies.dang2021.experiments import two_digits
 from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.outcomes import Outcome, collected, share_of
 from gradleak.studies.shared.read import private_of, reading_of

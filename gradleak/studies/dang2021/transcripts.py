@@ -32,9 +32,7 @@ from gradleak.show.aggregate import select
 from gradleak.show.drawn import crossed, drawn, lines, places, proportions
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Group, Record, setting
-from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
-from gradleak.studies.dang2021.columns import two_digits
-from gradleak.studies.dang2021.experiments import set_scores
+from gradleak.studies.dang2021.experiments import set_scores, two_digits
 from gradleak.studies.shared.groups import listed, written
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
 from gradleak.studies.shared.proportions import wilson_interval

@@ -22,7 +22,6 @@ from gradleak.show.drawn import bars, drawn
 from gradleak.show.summary import Summary
 from gradleak.spans import classes_span
 from gradleak.studies import Columns, Experiment, Group, Record, setting
-from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
 from gradleak.studies.dang2021.experiments import UNDEFENDED, PaperDefense, set_scores
 from gradleak.studies.shared.groups import listed, written
 from gradleak.studies.shared.outcomes import RECOGNISERS, collected, share_of, stages

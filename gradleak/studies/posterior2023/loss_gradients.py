@@ -29,7 +29,6 @@ from gradleak.show.aggregate import select
 from gradleak.show.drawn import Look, arranged, drawn, grouped, level, lines, only_rows, panel, points
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
-from gradleak.studies.posterior2023.columns import COLUMNS as COLUMNS
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.tally import load

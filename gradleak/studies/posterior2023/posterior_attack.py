@@ -27,7 +27,6 @@ from gradleak.show.drawn import Look, Mark, arranged, level, lines, panel, power
 from gradleak.show.summary import Leaks, Summary
 from gradleak.show.tables import duration
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
-from gradleak.studies.posterior2023.columns import COLUMNS
 from gradleak.studies.shared.attacked_networks import Adapted, built
 from gradleak.studies.shared.counted_batches import accuracy, skewed
 from gradleak.studies.shared.groups import listed
@@ -392,7 +391,7 @@ def table(record: Record) -> pd.DataFrame:
     """
     rows = pd.concat([record.rows(OfRow), record.rows(OfWeights)])
     rows = rows.sort_values(["network", "activation"], kind="stable")
-    both = joined(" / ", *(only(name, COLUMNS[name].text) for name in ("classes", "instances")))
+    both = joined(" / ", only("classes", ".3f"), only("instances", ".3f"))
     return aggregate(
         rows.assign(dataset=rows["dataset"].map(data.title), init=rows["init"].map(WEIGHTS)),
         {name: name for name in ("dataset", "network", "activation")}
@@ -400,7 +399,7 @@ def table(record: Record) -> pd.DataFrame:
         {
             **{name: among(both, attack=name) for name in ATTACKS},
             "batches": only("count", "{:.0f}"),
-            "posterior: elapsed time per batch": among(only("seconds", COLUMNS["seconds"].text), attack="posterior"),
+            "posterior: elapsed time per batch": among(only("seconds", duration), attack="posterior"),
         },
     )
 

@@ -29,9 +29,6 @@ from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.outcomes import FOUND, WORDS, collected, stages, written
 from gradleak.studies.shared.tally import Batches, averaged, load
-from gradleak.studies.wainakh2021.columns import COLUMNS
-
-__all__ = ["COLUMNS"]
 
 PLACE = "Beyond section 6"
 ATTACKS = ("guess", "GradInversion", "row sums", "RLG", "LLG", "LLG*", "iLRG", "LLG+", "posterior", "shadow")

@@ -33,9 +33,6 @@ from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared import tally
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.outcomes import FOUND, collected, network_in_words
-from gradleak.studies.wainakh2021.columns import COLUMNS
-
-__all__ = ["COLUMNS"]
 
 PLACE = "Sections 4, 6.2 and 6.3, Figures 1, 2, 3 and 6"
 CNN, LENET = "llg-cnn", "llg-lenet"

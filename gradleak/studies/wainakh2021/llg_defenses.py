@@ -26,7 +26,6 @@ from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.outcomes import FOUND, WORDS, collected, stages, written
 from gradleak.studies.shared.tally import DRAWN, GUESS, LOOKS, SIZES, Batches, averaged, with_errors
-from gradleak.studies.wainakh2021.columns import COLUMNS
 
 PLACE = "Sections 6.4 and 6.5, Figures 4 and 5"
 # The attacks during training. Behind defences: the paper's attack, the guess, an attack that knows the defence, and one
@@ -231,8 +230,8 @@ def figure_training(record: Record) -> Figure:
     # There are many steps, so lines have no markers.
     plain = {name: look | {"marker": ""} for name, look in LOOKS.items()}
     model = [
-        lines("step", column, label=lambda head=COLUMNS[column].head: head, color="0", marker="", linestyle=dash)
-        for column, dash in (("accuracy", "-"), ("own_accuracy", ":"))
+        lines("step", column, label=f"accuracy on {images}".format, color="0", marker="", linestyle=dash)
+        for column, images, dash in (("accuracy", "test images", "-"), ("own_accuracy", "the clients’ batches", ":"))
     ]
     return drawn(
         with_errors(record.rows(AttackedTraining)),
@@ -240,7 +239,7 @@ def figure_training(record: Record) -> Figure:
         *model,
         panels="clients",
         title=lambda clients: f"{clients} clients",
-        xlabel=COLUMNS["step"].head,
+        xlabel="training steps",
         ylabel="labels, accuracy (%)",
         ylim=(0, 105),
         across=2,

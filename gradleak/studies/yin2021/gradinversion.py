@@ -55,9 +55,6 @@ from gradleak.studies.shared.restored_batches import (
     scaled,
 )
 from gradleak.studies.shared.shown_batches import draw_sizes, rows_of
-from gradleak.studies.yin2021.columns import COLUMNS
-
-__all__ = ["COLUMNS"]
 
 PLACE = "Section 4, Tables 2 to 4 and Figures 5 to 8"
 PYRAMID, FEATURES = SETTINGS["gradinversion+pyramid"], SETTINGS["gradinversion+features"]

@@ -41,9 +41,6 @@ from gradleak.studies.shared.restored_batches import (
     scaled,
 )
 from gradleak.studies.shared.shown_batches import draw_sizes, rows_of, strips
-from gradleak.studies.yin2021.columns import COLUMNS
-
-__all__ = ["COLUMNS"]
 
 PLACE = "Figures 6 to 8, and beyond"
 # The attack with the batch norm statistics of each batch, and the same with the feature and error of every sample.
