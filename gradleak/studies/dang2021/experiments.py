@@ -1,4 +1,4 @@
-"""What the pages on dang2021 share: the defences of the paper, the scores of a set that was found, and number formats."""
+"""What the pages on dang2021 share: the paper's defences, the scores of a set that was found, and number formats."""
 
 from __future__ import annotations
 
