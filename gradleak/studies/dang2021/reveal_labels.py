@@ -27,10 +27,10 @@ from gradleak.show.summary import Leaks, Summary
 from gradleak.show.tables import duration
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.dang2021.experiments import PaperDefense, percent, set_scores
+from gradleak.studies.shared.attempts import timed, unless_refused
 from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen
 from gradleak.studies.shared.outcomes import collected, share_of, written
-from gradleak.studies.shared.transcript_errors import timed, unless_refused
 from gradleak.wording import counted
 
 PLACE = "Sections 2.5.1 and 3, Tables 1 and 4"

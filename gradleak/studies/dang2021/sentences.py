@@ -30,12 +30,12 @@ from gradleak.show.summary import Leaks, Summary
 from gradleak.show.touch import InteractiveFigure, ReadingReplay, WordStep
 from gradleak.studies import Columns, Experiment, Record, setting
 from gradleak.studies.dang2021.experiments import two_digits
+from gradleak.studies.shared.attempts import timed, unless_refused
 from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.outcomes import Outcome, collected, share_of
 from gradleak.studies.shared.read import private_of, reading_of
 from gradleak.studies.shared.sentence_clients import SHOWN, Cell, ClientDefense, OnLanguageModel, client_defense
 from gradleak.studies.shared.steps_read import draw_steps
-from gradleak.studies.shared.transcript_errors import timed, unless_refused
 
 PLACE = "Beyond section 2.5"
 STAGES = ("untrained", "trained")

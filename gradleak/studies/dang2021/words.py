@@ -23,6 +23,7 @@ from gradleak.show.summary import Summary
 from gradleak.spans import classes_span
 from gradleak.studies import Columns, Experiment, Group, Record, setting
 from gradleak.studies.dang2021.experiments import UNDEFENDED, PaperDefense, set_scores
+from gradleak.studies.shared.attempts import timed, unless_refused
 from gradleak.studies.shared.groups import listed, written
 from gradleak.studies.shared.outcomes import RECOGNISERS, collected, share_of, stages
 from gradleak.studies.shared.recognisers import (
@@ -34,7 +35,6 @@ from gradleak.studies.shared.recognisers import (
     batch_of,
     stage_of,
 )
-from gradleak.studies.shared.transcript_errors import timed, unless_refused
 
 PLACE = "Sections 2.5.2 and 3, Tables 2, 3 and 4"
 CHUNK = 25  # utterances per experiment

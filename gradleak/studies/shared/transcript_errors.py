@@ -1,32 +1,10 @@
-"""Measures of a recovered transcript: its errors, its certificate, and the time of the attack."""
+"""Measures of a recovered transcript: its errors and its certificate."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
-from gradleak.errors import InputError
 from gradleak.studies import Columns
-
-Found = TypeVar("Found")
-
-
-def timed(
-    attack: Callable[..., Found], *inputs: Any, clock: Callable[[], float] = time.process_time, **settings: Any
-) -> tuple[Found, float]:
-    """Return the result of an attack, and its time (s) by a clock: by default the CPU time."""
-    started = clock()
-    found = attack(*inputs, **settings)
-    return found, clock() - started
-
-
-def unless_refused(attack: Callable[[], Found], nothing: Found) -> Found:
-    """Return the result of an attack, or `nothing` if the attack refuses its input instead of guessing."""
-    try:
-        return attack()
-    except InputError:
-        return nothing
 
 
 def certified(read: Sequence[list[int]], truth: Sequence[list[int]], status: Sequence[str]) -> Columns:

@@ -5,10 +5,10 @@ wainakh2021, sections 4, 6.2 and 6.3: Figures 1, 2, 3 and 6.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from time import perf_counter
 from typing import Literal
 
 import numpy as np
@@ -32,6 +32,7 @@ from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared import tally
 from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.outcomes import FOUND, collected, network_in_words
 
 PLACE = "Sections 4, 6.2 and 6.3, Figures 1, 2, 3 and 6"
@@ -219,9 +220,8 @@ class CountedByDLG(OnNetworks, part="dlg"):
         for seed, model in enumerate(self.models(drawn.private), start=self.seed):
             inputs, labels = drawn.batch(self.size, self.balance, self.device)
             leak = observe(model, inputs, labels)
-            started = time.perf_counter()
-            restored = match(leak, "dlg", optimizer=LBFGS(steps=self.steps, search=False), seed=seed)
-            seconds = time.perf_counter() - started
+            optimizer = LBFGS(steps=self.steps, search=False)
+            restored, seconds = timed(match, leak, "dlg", optimizer=optimizer, seed=seed, clock=perf_counter)
             counts, truth = (
                 torch.bincount(own, minlength=drawn.private.classes).unsqueeze(0).cpu()
                 for own in (restored.labels.argmax(dim=1), labels)
@@ -242,9 +242,7 @@ class TimedGradients(OnNetworks, part="gradients"):
         for model in self.models(drawn.private):
             for size in self.sizes:
                 inputs, labels = drawn.batch(size, self.balance, self.device)
-                started = time.perf_counter()
-                observe(model, inputs, labels)
-                seconds[size] += time.perf_counter() - started
+                seconds[size] += timed(observe, model, inputs, labels, clock=perf_counter)[1]
         return [
             {"attack": GRADIENTS, "size": size, "seconds": seconds[size], "count": self.repeats} for size in self.sizes
         ]

@@ -33,11 +33,11 @@ from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared import attacked_networks, samples
 from gradleak.studies.shared.attacked_networks import AttackedNetwork, NamedNetwork
+from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.outcomes import average_of, collected
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples, random_layer, soft_labels
 from gradleak.studies.shared.searched import percentage, statuses
-from gradleak.studies.shared.transcript_errors import timed
 from gradleak.studies.wang2024.columns import COLUMNS
 
 PLACE = "Beyond sections 3 and 4"

@@ -30,13 +30,12 @@ from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import STAGES, Stage
+from gradleak.studies.shared.attempts import clock, timed
 from gradleak.studies.shared.defended import BehindDefence, Defence
 from gradleak.studies.shared.matched_runs import POINTS, TOP, OnLeNet, Private, lenets, prior
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
-from gradleak.studies.shared.restored import clock
 from gradleak.studies.shared.samples import DTYPES, inputs_of, pooled_samples
-from gradleak.studies.shared.transcript_errors import timed
 from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 

@@ -5,9 +5,9 @@ Beyond yin2021, section 4: the cocktail-party attack of kariyappa2023, and a con
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from itertools import product
+from time import perf_counter
 
 import pandas as pd
 import torch
@@ -29,6 +29,7 @@ from gradleak.show.drawn import drawn, lines, powers_of_two
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made
 from gradleak.studies.shared.last_layers import MEAN, STD, TRAINED, Seen, seen
 from gradleak.studies.shared.outcomes import average_of, collected
@@ -117,9 +118,7 @@ class FoundFeatures(Experiment):
             labels = private.labels_of(chosen, generator, repeats=False)
             for name, attack in _attacks(private, head, chosen, labels).items():
                 if name != EXACT or size <= self.exact_to:
-                    started = time.perf_counter()
-                    found, status = attack()
-                    seconds = time.perf_counter() - started
+                    (found, status), seconds = timed(attack, clock=perf_counter)
                     about: Columns = {"size": size, "batch": number, "attack": name, "status": status}
                     yield about | {"seconds": seconds} | nearness(found, private.features[chosen])
 

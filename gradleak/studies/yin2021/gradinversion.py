@@ -444,10 +444,5 @@ def figure_quality(record: Record, part: str = "rows") -> Figure:
 
 
 def figure_sizes(record: Record) -> Figure:
-    """Draw the share of identified images (%) and the PSNR (dB) against the batch size, with 95 % intervals."""
-    titles = {
-        "identified": "identified by\nanother network (%)",
-        "identified_by_own": "identified by\nthe attacked network (%)",
-        "psnr": "PSNR (dB)\n",
-    }
-    return draw_sizes(record, "sizes", titles)
+    """Draw the share of identified images (%) and the PSNR (dB) for each batch size, with 95 % intervals."""
+    return draw_sizes(record, "sizes", "identified", "identified_by_own", "psnr")

@@ -6,7 +6,6 @@ Single images and batches of four are matched in many steps, and single images a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Self
@@ -25,6 +24,7 @@ from gradleak.show.summary import Summary
 from gradleak.studies import Experiment, Record, Sees, setting
 from gradleak.studies.shared import peeled, restored_batches
 from gradleak.studies.shared.attacked_networks import Adapted
+from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.deep_networks import SMALL, made
 from gradleak.studies.shared.last_layers import MEAN, STD, TRAINED
 from gradleak.studies.shared.restored_batches import (
@@ -232,9 +232,7 @@ def _peeled(case: Case, front: int) -> tuple[Rows, Tensor]:
     rows: Rows = []
     nearest = []
     for number, leak, image in zip(case.numbers, case.leaks, case.truth, strict=True):
-        started = time.process_time()
-        found = peel(leak, prior="onehot", steps=front, seed=case.seed)
-        seconds = time.process_time() - started
+        found, seconds = timed(peel, leak, prior="onehot", steps=front, seed=case.seed)
         nearest.append(data.denormalise(found.nearest).float().cpu())
         layers = sum(not layer.reason for layer in found.layers)
         status = {"status": found.status, "reason": found.reason, "layers": layers, "matched": found.matched}
@@ -299,6 +297,5 @@ def figure_images(record: Record, part: str = "batches") -> Figure:
 
 
 def figure_sizes(record: Record) -> Figure:
-    """Draw the share of identified images (%) and the PSNR (dB) against the batch size, a line per kind and attack."""
-    titles = {"identified": "identified by another network (%)", "psnr": "PSNR (dB)"}
-    return draw_sizes(record, "batches", titles)
+    """Draw the share of identified images (%) and the PSNR (dB) for each batch size, a colour per kind and attack."""
+    return draw_sizes(record, "batches", "identified", "psnr")
