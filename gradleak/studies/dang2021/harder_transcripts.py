@@ -28,13 +28,12 @@ from gradleak.sequences.observed import FIRST
 from gradleak.show.drawn import drawn, proportions
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, setting
+from gradleak.studies.dang2021.experiments import certified
 from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.groups import listed, written
-from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, defense_in_words, share_of, stages
-from gradleak.studies.shared.proportions import wilson_interval
+from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, defense_in_words, share_of, stages, wilson_interval
 from gradleak.studies.shared.recognisers import LAST, RATE, OnUtterances, Size, Source, stage_of, tokens_of
 from gradleak.studies.shared.sentence_clients import ClientDefense, client_defense
-from gradleak.studies.shared.transcript_errors import certified
 from gradleak.wording import counted
 
 PLACE = "Beyond section 4"

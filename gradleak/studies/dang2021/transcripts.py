@@ -32,11 +32,10 @@ from gradleak.show.aggregate import select
 from gradleak.show.drawn import crossed, drawn, lines, places, proportions
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Group, Record, setting
-from gradleak.studies.dang2021.experiments import set_scores, two_digits
+from gradleak.studies.dang2021.experiments import certified, set_scores, two_digits, word_error_rate
 from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.groups import listed, written
-from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
-from gradleak.studies.shared.proportions import wilson_interval
+from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages, wilson_interval
 from gradleak.studies.shared.recognisers import (
     LAST,
     AttackedRecogniser,
@@ -50,7 +49,6 @@ from gradleak.studies.shared.recognisers import (
     tokens_of,
 )
 from gradleak.studies.shared.steps_read import draw_steps
-from gradleak.studies.shared.transcript_errors import certified, word_error_rate
 
 PLACE = "Section 4, Table 5, Figure 2; Table 2"
 CHUNK, HEARD = 50, 25  # utterances per experiment, in artificial speech and in other speech

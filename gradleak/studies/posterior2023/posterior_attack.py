@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from gradleak import augment, claims, data, studies
+from gradleak import augment, claims, data, metrics, studies
 from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import HeadLeaks, head_inputs, observe_heads
 from gradleak.losses import CrossEntropy, Focal, Loss
@@ -28,7 +28,6 @@ from gradleak.show.summary import Leaks, Summary
 from gradleak.show.tables import duration
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import Adapted, built
-from gradleak.studies.shared.counted_batches import accuracy, skewed
 from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected, guessed, stages
 from gradleak.studies.shared.tally import LOOKS, load, others
@@ -139,6 +138,38 @@ class Parameters(studies.Parameters):
         """Return the number of networks and batches of a run in a few words."""
         images = ", ".join(data.title(name) for name in dict.fromkeys(row.dataset for row in self.rows))
         return f"{self.networks} networks a row with {self.batches} batches each; {images}"
+
+
+def skewed(private: data.Dataset, size: int, share: float, generator: torch.Generator) -> Tensor:
+    """Return the indices (B,) of a batch in which a share of the samples has the same class.
+
+    The other samples have random other classes. With a share of 0 all classes are drawn at random.
+    """
+    wanted = torch.randint(private.classes, (size,), generator=generator)
+    if share:
+        few = round(share * size)
+        others = wanted[few:] % (private.classes - 1)
+        first = int(torch.randint(private.classes, (1,), generator=generator))
+        wanted = torch.cat([torch.full((few,), first), others + (others >= first)])
+    return augment.samples_of(private.labels, wanted, generator)
+
+
+def accuracy(attack: str, counts: list[Tensor], truth: list[Tensor]) -> Columns:
+    """Return a row with an attack's accuracy, averaged over batches, from found and true counts (N, C) of some batches.
+
+    Returns:
+        The class accuracy, which is the Jaccard index of found and true sets of classes; the instance accuracy, which
+        is the Jaccard index of found and true counts, with its standard deviation; and the number of batches.
+    """
+    found, true = torch.cat(counts), torch.cat(truth)
+    instances = metrics.count_jaccard(found, true)
+    return {
+        "attack": attack,
+        "classes": float(metrics.class_jaccard(found, true).mean()),
+        "instances": float(instances.mean()),
+        "spread": float(instances.std()) if len(instances) > 1 else 0.0,
+        "count": len(instances),
+    }
 
 
 def counted(
