@@ -29,9 +29,9 @@ from gradleak.show.drawn import drawn, proportions
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, setting
 from gradleak.studies.dang2021.experiments import certified
+from gradleak.studies.shared import outcomes
 from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.groups import listed, written
-from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, defense_in_words, share_of, stages, wilson_interval
 from gradleak.studies.shared.recognisers import LAST, RATE, OnUtterances, Size, Source, stage_of, tokens_of
 from gradleak.studies.shared.sentence_clients import ClientDefense, client_defense
 from gradleak.wording import counted
@@ -323,7 +323,7 @@ def summary(record: Record) -> Summary:
     )
 
 
-def _outcomes(record: Record) -> list[Outcome]:
+def _outcomes(record: Record) -> list[outcomes.Outcome]:
     """Return what each attack of this page reached."""
     rows = record.frame()
     part, form = rows["part"], rows["form"]
@@ -332,11 +332,11 @@ def _outcomes(record: Record) -> list[Outcome]:
     behind = behind.mask(last, "withheld/all but the last layer")
     behind = behind.mask(part == "defended", form.str.replace("noise/", "noise-share/"))
     behind = behind.mask(part == "released", "release/" + form)
-    return collected(
-        record, rows, "text", share_of("exact", "transcripts read exactly", "utterances"), cosine=rows["utility"],
-        attack="transcript, " + rows["reader"].replace("–", "no layer to read"),
-        network=first.where(last, "small").map(RECOGNISERS),
-        training=stages(rows["trained"]), data=rows["source"], batch=first.where(part == "alike", "1").astype(int),
+    return outcomes.collected(
+        record, rows, "text", outcomes.share_of("exact", "transcripts read exactly", "utterances"),
+        attack="transcript, " + rows["reader"].replace("–", "no layer to read"), cosine=rows["utility"],
+        network=first.where(last, "small").map(outcomes.RECOGNISERS), training=outcomes.stages(rows["trained"]),
+        data=rows["source"], batch=first.where(part == "alike", "1").astype(int),
         defense=behind, client=(first + " local steps").where(part == "local", "float32"),
     )  # fmt: skip
 
@@ -344,8 +344,8 @@ def _outcomes(record: Record) -> list[Outcome]:
 def figure_defenses(record: Record) -> Figure:
     """Draw the share of exact transcripts behind each defence, with its 95 % interval, a panel per stage."""
     frame = record.rows(ReadBehindDefense)
-    attacks = proportions("exact", "defence", by="attack", interval=wilson_interval, aside=0.2)
-    titles = frame["form"].str.replace("noise/", "noise-share/").map(defense_in_words)
+    attacks = proportions("exact", "defence", by="attack", interval=outcomes.wilson_interval, aside=0.2)
+    titles = frame["form"].str.replace("noise/", "noise-share/").map(outcomes.defense_in_words)
     return drawn(
         frame.assign(defence=titles, attack=frame["reader"].replace("length told", "nearest words, length given")),
         attacks,

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
 from torch import Tensor
 
 from gradleak import claims, data, studies
@@ -25,27 +24,23 @@ from gradleak.show.aggregate import select
 from gradleak.show.drawn import arranged, bars, panel
 from gradleak.show.summary import Leaks, Summary
 from gradleak.show.tables import duration
-from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
+from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.dang2021.experiments import PaperDefense, percent, set_scores
 from gradleak.studies.shared.attempts import timed, unless_refused
 from gradleak.studies.shared.groups import listed
-from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen
+from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen, ShownImages
 from gradleak.studies.shared.outcomes import collected, share_of, written
 from gradleak.wording import counted
 
 PLACE = "Sections 2.5.1 and 3, Tables 1 and 4"
 
 
-class Shown(Group):
-    """A network, its images, and its features; the activation is empty for the network's default.
+class Shown(ShownImages):
+    """A network, its images, and its features.
 
     For centred features their mean is moved into the bias, so that they have both signs.
     """
 
-    dataset: str
-    network: str
-    activation: str
-    classes: int = Field(ge=3)
     features: Literal["plain", "centred"]
 
 
@@ -63,10 +58,7 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks of all rows with their images."""
-        return [
-            Sees(row.network, row.dataset, activation=row.activation, channels=3 * (row.network == TRAINED))
-            for row in self.rows
-        ]
+        return [row.sees for row in self.rows]
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield every network with every batch size, then every defence."""

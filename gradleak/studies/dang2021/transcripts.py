@@ -36,18 +36,7 @@ from gradleak.studies.dang2021.experiments import certified, set_scores, two_dig
 from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.groups import listed, written
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages, wilson_interval
-from gradleak.studies.shared.recognisers import (
-    LAST,
-    AttackedRecogniser,
-    OnRecogniser,
-    OnUtterances,
-    Source,
-    attacked_texts,
-    attacked_tokens,
-    batch_of,
-    stage_of,
-    tokens_of,
-)
+from gradleak.studies.shared.recognisers import LAST, AttackedRecogniser, OnRecogniser, OnUtterances, Source, stage_of
 from gradleak.studies.shared.steps_read import draw_steps
 
 PLACE = "Section 4, Table 5, Figure 2; Table 2"
@@ -189,7 +178,7 @@ class SingleUtterances(ReadTranscripts, part="alone"):
 
     def run(self) -> Iterator[Columns]:
         """Read each utterance."""
-        every = list(enumerate(attacked_tokens(self.source, self.utterances)))
+        every = list(enumerate(self.attacked_tokens(self.utterances)))
         for number, tokens in every[self.first : self.first + CHUNK]:
             yield self.read(number, [tokens])
 
@@ -203,7 +192,7 @@ class Batches(ReadTranscripts, part="together"):
         """Read each batch."""
         size, count = map(int, self.form.split("/"))
         for number in range(count):
-            yield self.read(number, batch_of(self.source, number, size, self.seed))
+            yield self.read(number, self.batch_of(number, size))
 
 
 class CountUnknowns(ReadTranscripts, part="counted"):
@@ -213,7 +202,7 @@ class CountUnknowns(ReadTranscripts, part="counted"):
         """Count the variables, with contexts of the paper's size."""
         classes = len(text.vocabulary(self.source))
         context = 2 * SIZES["paper" if self.source == "librispeech" else self.size].heard
-        for number, tokens in enumerate(tokens_of(self.source, text.texts(self.source, "test"))):
+        for number, tokens in enumerate(self.tokens_of(text.texts(self.source, "test"))):
             labels = {"matching without the bag": classes, "matching with the bag": len(set(tokens))}
             for attack, width in labels.items():
                 yield {"number": number, "attack": attack, "variables": len(tokens) * (context + width)}
@@ -225,7 +214,7 @@ class StepByStep(ReadTranscripts, part="figure"):
     def run(self) -> Iterator[Columns]:
         """Read the utterance, and measure the distances."""
         words, every = text.vocabulary(self.source), text.texts(self.source, "test")
-        leak = self.leak_of(tokens_of(self.source, [every[int(SHOWN * len(every))]]), self.size, only=FIRST)
+        leak = self.leak_of(self.tokens_of([every[int(SHOWN * len(every))]]), self.size, only=FIRST)
         (read,) = read_transcripts(leak).tokens
         for step, (token, misses) in enumerate(zip([*read, None], step_misses(leak, read), strict=True)):
             rest = misses if token is None else torch.cat([misses[:token], misses[token + 1 :]])
@@ -252,7 +241,7 @@ class HearSpeech(OnUtterances):
         """Observe each utterance, read the bag and the transcript, and compare both with the truth."""
         for number in range(self.utterances)[self.first : self.first + HEARD]:
             said, voice, sound = self.utterance(number)
-            (tokens,) = tokens_of(self.source, [said])
+            (tokens,) = self.tokens_of([said])
             leak = observe_speech(self.recogniser(), [sound], [tokens], only=[*FIRST, "head.weight"])
             (bag, found), seconds = timed(lambda leak: (reveal_words(leak), read_transcripts(leak)), leak)
             yield compared(number, found, [tokens], seconds) | {
@@ -270,7 +259,7 @@ class SynthesisedTexts(HearSpeech, part=SYNTHESISED):
 
     def utterance(self, number: int) -> tuple[str, str, Tensor]:
         """Return the text of an utterance, the voice that speaks it and the samples of its sound."""
-        said, voice = attacked_texts(self.source, self.utterances)[number], self.voices[number % len(self.voices)]
+        said, voice = self.attacked_texts(self.utterances)[number], self.voices[number % len(self.voices)]
         if voice == ARTIFICIAL:
             return said, voice, pseudo_speech(said)
         name, rate, pitch = voice.split("/")
@@ -321,9 +310,9 @@ class MatchOneUtterance(ReadOrMatch, part="matching"):
 
     def run(self) -> Iterator[Columns]:
         """Search, and compare the results; the last row holds the gains by the bag and by further starts."""
-        chosen = attacked_tokens(self.source, self.utterances)
+        chosen = self.attacked_tokens(self.utterances)
         if self.source == "sentences":  # the shortest ones
-            chosen = sorted(tokens_of(self.source, text.texts(self.source, "test")), key=len)
+            chosen = sorted(self.tokens_of(text.texts(self.source, "test")), key=len)
         tokens = chosen[self.number]
         leak = self.leak_of([tokens], only=[*FIRST, *LAST])
         search = replace(SEARCHES[self.search], steps=self.steps)
@@ -355,7 +344,7 @@ class ReadInClosedForm(ReadOrMatch, part="stages"):
     def run(self) -> Iterator[Columns]:
         """Read each utterance."""
         end = text.vocabulary(self.source).end
-        for tokens in tokens_of(self.source, text.texts(self.source, "test")[: self.utterances]):
+        for tokens in self.tokens_of(text.texts(self.source, "test")[: self.utterances]):
             leak = self.leak_of([tokens], self.size, only=[*FIRST, LAST[0]])
             found, seconds = timed(read_transcripts, leak)
             # The closed form omits the end mark.
@@ -372,7 +361,7 @@ class ReadLastLayer(ReadOrMatch, part="last layer"):
 
     def run(self) -> list[Columns]:
         """Read the utterance."""
-        longer = [one for one in tokens_of(self.source, text.texts(self.source)) if len(one) >= self.length]
+        longer = [one for one in self.tokens_of(text.texts(self.source)) if len(one) >= self.length]
         if not longer:
             raise InputError(f"no text of '{self.source}' has {self.length} tokens")
         # The first tokens of a long enough text, and the end mark.

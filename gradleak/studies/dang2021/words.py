@@ -26,15 +26,7 @@ from gradleak.studies.dang2021.experiments import UNDEFENDED, PaperDefense, set_
 from gradleak.studies.shared.attempts import timed, unless_refused
 from gradleak.studies.shared.groups import listed, written
 from gradleak.studies.shared.outcomes import RECOGNISERS, collected, share_of, stages
-from gradleak.studies.shared.recognisers import (
-    RATE,
-    AttackedRecogniser,
-    OnRecogniser,
-    Source,
-    attacked_tokens,
-    batch_of,
-    stage_of,
-)
+from gradleak.studies.shared.recognisers import RATE, AttackedRecogniser, OnRecogniser, Source, stage_of
 
 PLACE = "Sections 2.5.2 and 3, Tables 2, 3 and 4"
 CHUNK = 25  # utterances per experiment
@@ -111,7 +103,7 @@ class SingleUtterances(RevealWords, part="table 2"):
 
     def run(self) -> Iterator[Columns]:
         """Find the words of each utterance."""
-        every = list(enumerate(attacked_tokens(self.source, self.utterances)))
+        every = list(enumerate(self.attacked_tokens(self.utterances)))
         for number, tokens in every[self.first : self.first + CHUNK]:
             gradient = self.gradient([tokens])
             attacks = {"ours": partial(ours, gradient)}
@@ -130,7 +122,7 @@ class Batches(RevealWords, part="table 3"):
         utterances, steps, batches = map(int, self.form.split("/"))
         weights = self.recogniser(self.size).head.weight
         for number in range(batches):
-            tokens = batch_of(self.source, number, utterances * steps, self.seed)
+            tokens = self.batch_of(number, utterances * steps)
             sent = {"local_steps": steps, "rate": RATE}
             total, change = (self.gradient(tokens, **sent, difference=difference) for difference in (False, True))
             attacks = {
@@ -149,7 +141,7 @@ class BehindDefense(RevealWords, part="table 4"):
 
     def run(self) -> Iterator[Columns]:
         """Find the words of each utterance, also by an attack that allows for defences, which RLG does not."""
-        for number, tokens in enumerate(attacked_tokens(self.source, self.utterances)):
+        for number, tokens in enumerate(self.attacked_tokens(self.utterances)):
             gradient = self.gradient([tokens], defense=defenses.named(self.defense, generator=None))
             attacks = {"ours": partial(ours, gradient)} if self.defense == UNDEFENDED else {}
             attacks |= {

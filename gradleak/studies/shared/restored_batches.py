@@ -24,7 +24,7 @@ from gradleak.images.presets import preset
 from gradleak.leak import observe
 from gradleak.studies import Experiment, Record, Sees, setting
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made, pooled
-from gradleak.studies.shared.mosaics import packed
+from gradleak.studies.shared.mosaics import strip
 from gradleak.studies.shared.outcomes import PSNR, Axis, Outcome, collected, share_of
 
 # The rows of an experiment. A row has the columns that its kind, `what`, needs.
@@ -157,7 +157,7 @@ class Case:
         rows: Rows = [{"what": "image", "run": run, "image": number} for number in self.numbers]
         for n, row in enumerate(rows):
             row.update({name: None if values is None else values[n].item() for name, values in columns.items()})
-        return [*rows, _strip(run, shown)]
+        return [*rows, strip(run, shown, SHOWN)]
 
     def attacked(self, settings: GradInversion, *, exact: bool = True, seeds: int = 1) -> Reconstruction:
         """Return the images that GradInversion finds, with the batches' own batch-norm statistics if `exact`."""
@@ -203,12 +203,7 @@ class Case:
             "recovered": 100 * float(self.right.double().mean()),
         }
         baselines = [row for name in floors for row in self.measured(name, self.floors[name])]
-        return [_strip("private", self.truth), labels, *baselines]
-
-
-def _strip(run: str, images: Tensor) -> dict[str, Any]:
-    """Return a row with the first images of a run as one picture, for display."""
-    return {"what": "picture", "run": run, "picture": packed(images[:SHOWN], min(SHOWN, len(images)))}
+        return [strip("private", self.truth, SHOWN), labels, *baselines]
 
 
 def chosen(private: data.Dataset, size: int, count: int, seed: int, first: Tensor | None = None) -> Tensor:

@@ -81,6 +81,18 @@ ATTACKS: dict[str, tuple[GradInversion, bool]] = {
     LAZY: (replace(FIDELITY, group="mean", consistency=0.01), True),
     REGISTERED: (replace(FIDELITY, group="registered", consistency=0.01), True),
 }
+
+
+def _steps(*runs: str) -> list[tuple[str, str]]:
+    """Return the pairs of each run and the run before it."""
+    return [(own, before) for before, own in itertools.pairwise(runs)]
+
+
+def _over(run: str, *others: str) -> list[tuple[str, str]]:
+    """Return the pairs of one run and each of some other runs."""
+    return [(run, other) for other in others]
+
+
 # The runs of each part, and the pairs of runs that are compared.
 RUNS = {
     "rows": ("gradient", "+ TV", RUNNING, EXACT, TRAINING, "as printed", DEEP, INVERTING, DLG),
@@ -90,44 +102,31 @@ RUNS = {
     "alone": (EXACT, FEATURED, BOTH, DEEP),
 }
 PAIRS = {
-    "rows": (
-        ("gradient", "noise"),
-        ("+ TV", "gradient"),
-        (RUNNING, "+ TV"),
-        (EXACT, RUNNING),
-        (EXACT, "as printed"),
-        (EXACT, INVERTING),
+    "rows": [
+        *_steps("noise", "gradient", "+ TV", RUNNING, EXACT),
+        *_over(EXACT, "as printed", INVERTING),
         (INVERTING, DLG),
-        (EXACT, DEEP),
-        (EXACT, TRAINING),
-        (EXACT, "mean colour"),
-    ),
-    "seeds": (
-        (LAZY, SEEDED),
-        (REGISTERED, LAZY),
+        *_over(EXACT, DEEP, TRAINING, "mean colour"),
+    ],
+    "seeds": [
+        *_steps(SEEDED, LAZY, REGISTERED),
         (SEEDED + AVERAGED, SEEDED),
-        (LAZY + AVERAGED, SEEDED + AVERAGED),
-        (REGISTERED + AVERAGED, SEEDED + AVERAGED),
-    ),
-    "baselines": (
-        (EXACT, RUNNING),
-        (EXACT, INVERTING),
-        (EXACT, LATENT),
-        (EXACT, DEEP),
+        *((name + AVERAGED, SEEDED + AVERAGED) for name in (LAZY, REGISTERED)),
+    ],
+    "baselines": [
+        *_over(EXACT, RUNNING, INVERTING, LATENT, DEEP),
         (INVERTING, DLG),
         (DLG, "noise"),
         (LATENT, "noise"),
         (RUNNING, DEEP),
         (COARSE, EXACT),
         (DENOISED, EXACT),
-        (LATENT, LATENT + OF_ANOTHER),
-        (EXACT, EXACT + OF_ANOTHER),
-        (DENOISED, DENOISED + OF_ANOTHER),
+        *((name, name + OF_ANOTHER) for name in (LATENT, EXACT, DENOISED)),
         (EXACT, GREY),
         (DENOISED, "mean colour"),
-    ),
-    "few": ((FEATURED, EXACT), (BOTH, FEATURED), (FEATURED, "mean colour")),
-    "alone": ((EXACT, DEEP), (FEATURED, EXACT), (BOTH, FEATURED)),
+    ],
+    "few": [*_steps(EXACT, FEATURED, BOTH), (FEATURED, "mean colour")],
+    "alone": _steps(DEEP, EXACT, FEATURED, BOTH),
 }
 # The networks of Table 3, the most accurate first.
 BY_ACCURACY = ["cifar10-resnet56+head", "cifar10-resnet20+head", SMALL]

@@ -6,9 +6,9 @@ import pytest
 
 from gradleak.runs.records import Record
 from gradleak.studies.dang2021 import transcripts as study
+from gradleak.studies.dang2021.experiments import edits
 from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.recognisers import AttackedRecogniser
-from gradleak.studies.dang2021.experiments import edits
 
 STUDY = "transcripts"
 CHOSEN = {
