@@ -59,9 +59,8 @@ class Experiment(BaseModel):
         return cls(**given | {"device": device} | inputs)
 
     def reads(self) -> Iterable[str]:
-        """Return the names of the datasets that the experiment reads: its field `dataset`, if there is one."""
-        dataset = getattr(self, "dataset", None)
-        return [dataset] if dataset else []
+        """Return the datasets that the experiment reads: those of its fields `dataset`, `learns`, `source`, `text`."""
+        return [name for field in ("dataset", "learns", "source", "text") if (name := getattr(self, field, ""))]
 
     def splits(self, dataset: str) -> Iterable[str]:
         """Return the splits of a dataset that the experiment reads: "train", "test" or both."""

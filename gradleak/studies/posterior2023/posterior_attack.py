@@ -307,10 +307,6 @@ class TrainedModel(Attacking, part="trained"):
     shares: list[float]
     scales: list[int]
 
-    def reads(self) -> list[str]:
-        """Return the dataset of the private images and the model's training set."""
-        return [self.dataset, self.learns]
-
     def run(self) -> Iterator[Columns]:
         """Train the model, and count the labels by every attack."""
         trained = self.trained(self.learns, self.seed, optimizer=self.optimizer, weight_decay=0, flips_and_crops=False)

@@ -41,10 +41,6 @@ class OnRecogniser(Experiment):
     source: str
     trained: int
 
-    def reads(self) -> list[str]:
-        """Return the name of the text."""
-        return [self.source]
-
     def recogniser(self, size: str = "small") -> Recogniser:
         """Return the recogniser."""
         return _trained(size, self.source, self.trained, self.seed)

@@ -100,6 +100,32 @@ class Scene:
         self.judges = {name: (own, pooled(own, private.images)) for name, own in judges.items()}
         self.model = model.to(device)
 
+    def in_batches(
+        self, kind: str, groups: int, most: int, sizes: list[int], attacks: Mapping[str, GradInversion], steps: int
+    ) -> Rows:
+        """Restore the same images in batches of every size by every attack; the baselines are measured only once.
+
+        Args:
+            kind: The kind of the images, from `KINDS`.
+            groups: The number of groups of images.
+            most: The number of images in a group.
+            sizes: The batch sizes, which divide `most`.
+            attacks: The attacks, by name. If no feature is recovered, all of them are equal to the first.
+            steps: The number of steps of an attack.
+        """
+        norms = gradient_norms(self.model, self.private) if kind == "vulnerable" else None
+        places = chosen(self.private, most, groups, self.seed, norms)
+        rows: Rows = []
+        for size in sizes:
+            case = Case(self, places.reshape(-1, size))
+            found = [] if rows else case.private()
+            for number, (attack, settings) in enumerate(attacks.items()):
+                if number == 0 or case.known.there.any():
+                    own = case.judged("", case.attacked(settings, steps))
+                found += [row | {"run": named(kind, size, attack)} for row in own]
+            rows += [row | {"kind": kind, "batch_size": size, "labels": float(case.counted.mean())} for row in found]
+        return rows
+
 
 class Case:
     """Private batches of a scene, with the clients' leaks and the images of the baselines."""
@@ -159,12 +185,10 @@ class Case:
             row.update({name: None if values is None else values[n].item() for name, values in columns.items()})
         return [*rows, strip(run, shown, SHOWN)]
 
-    def attacked(self, settings: GradInversion, *, exact: bool = True, seeds: int = 1) -> Reconstruction:
+    def attacked(self, settings: GradInversion, steps: int, *, exact: bool = True, seeds: int = 1) -> Reconstruction:
         """Return the images that GradInversion finds, with the batches' own batch-norm statistics if `exact`."""
-        statistics = self.statistics if exact else None
-        return restore_batches(
-            self.leaks, "recovered", settings=settings, statistics=statistics, seeds=seeds, seed=self.seed
-        )
+        options: dict[str, Any] = {"statistics": self.statistics if exact else None, "seeds": seeds, "seed": self.seed}
+        return restore_batches(self.leaks, "recovered", settings=scaled(settings, steps), **options)
 
     def of_another(self, name: str, found: Reconstruction) -> Rows:
         """Return the rows of a control: the images found for each batch are compared with those of the next batch."""
@@ -232,33 +256,6 @@ def chosen(private: data.Dataset, size: int, count: int, seed: int, first: Tenso
 def named(kind: str, size: int, attack: str = "") -> str:
     """Return the name of a run on images of a kind in batches of one size."""
     return f"{kind}, B = {size}" + (f", {attack}" if attack else "")
-
-
-def in_batches(
-    scene: Scene, kind: str, groups: int, most: int, sizes: list[int], attacks: Mapping[str, GradInversion]
-) -> Rows:
-    """Restore the same images in batches of every size by every attack; the baselines are measured only once.
-
-    Args:
-        scene: The private images and the network.
-        kind: The kind of the images, from `KINDS`.
-        groups: The number of groups of images.
-        most: The number of images in a group.
-        sizes: The batch sizes, which divide `most`.
-        attacks: The attacks, by name. If no feature is recovered, all of them are equal to the first.
-    """
-    norms = gradient_norms(scene.model, scene.private) if kind == "vulnerable" else None
-    places = chosen(scene.private, most, groups, scene.seed, norms)
-    rows: Rows = []
-    for size in sizes:
-        case = Case(scene, places.reshape(-1, size))
-        found = [] if rows else case.private()
-        for number, (attack, settings) in enumerate(attacks.items()):
-            if number == 0 or case.known.there.any():
-                own = case.judged("", case.attacked(settings))
-            found += [row | {"run": named(kind, size, attack)} for row in own]
-        rows += [row | {"kind": kind, "batch_size": size, "labels": float(case.counted.mean())} for row in found]
-    return rows
 
 
 class OnBatches(Experiment):

@@ -237,7 +237,7 @@ class Batches(Experiment):
             inputs = inputs.to(self.device, DTYPES[self.dtype])
             labels = soft_labels(self.labels, first, len(model.get_parameter("head.weight")), generator).to(inputs)
             leaks = observe_heads(model, inputs, labels, batch_size=self.size)
-            (features,) = inputs_of([model.get_submodule("head")], model, inputs)
+            features = inputs_of(nn.Linear, model, inputs)["head"]
             yield leaks.weight_gradients[0], leaks.weight, features, labels, generator
 
     def _layer(self, generator: Generator) -> tuple[nn.Module, Tensor]:

@@ -133,11 +133,10 @@ class ClosedForm(Smoothed):
         shown, dtype = self.smoothed(self.samples, draw=pooled_samples), DTYPES[self.dtype]
         shown = shown._replace(model=shown.model.to(dtype), inputs=shown.inputs.to(dtype))
         double = copy.deepcopy(shown.model).double()
-        convolutions = [module for module in double.modules() if isinstance(module, nn.Conv2d)]
         for n, (image, leak) in enumerate(zip(shown.inputs.split(1), shown.leaks(), strict=True)):
             found, seconds = timed(trace_convolutional, leak, clock=time.perf_counter)
             yield _judged(found.inputs, image, image=n, seconds=seconds, status=found.status, layer="image")
-            truths = inputs_of(convolutions, double, image.double())
+            truths = inputs_of(nn.Conv2d, double, image.double()).values()
             for report, own in zip(reversed(found.layers), truths, strict=True):
                 actual = math.nan
                 if report.found is not None:

@@ -49,7 +49,6 @@ from gradleak.studies.shared.restored_batches import (
     OnBatches,
     Rows,
     gained,
-    in_batches,
     named,
     restored_images,
     scaled,
@@ -220,7 +219,7 @@ class RestoredBatches(OnBatches):
         if name not in ATTACKS:
             return case.matched(name, self.steps)
         settings, exact = ATTACKS[name]
-        return case.attacked(scaled(settings, self.steps), exact=exact)
+        return case.attacked(settings, self.steps, exact=exact)
 
 
 def in_train_mode(case: Case) -> Case:
@@ -245,8 +244,8 @@ class SeveralSeeds(RestoredBatches, part="seeds"):
     def found(self, case: Case, name: str) -> Reconstruction:
         """Return the images that every seed finds."""
         settings, exact = ATTACKS[name]
-        own = replace(scaled(settings, self.steps), registrations=self.registrations)
-        return case.attacked(own, exact=exact, seeds=self.seeds)
+        own = replace(settings, registrations=self.registrations)
+        return case.attacked(own, self.steps, exact=exact, seeds=self.seeds)
 
 
 class Table4(RestoredBatches, part="baselines"):
@@ -311,7 +310,7 @@ class FromNetworks(Experiment, part="networks"):
             same = self.model_dump(include={"judge", "dataset", "batches", "seed", "device"})
             case = OnBatches(network=name, first=0, **same).drawn(self.size)
             accuracy = 100 * training.accuracy(case.model, case.scene.private, case.device)
-            found = case.judged(name, case.attacked(scaled(PYRAMID, self.steps)))
+            found = case.judged(name, case.attacked(PYRAMID, self.steps))
             baselines = [] if rows else case.private()
             rows += [row | {"test_accuracy": accuracy} for row in baselines + found]
         return [*rows, *gained(rows, list(itertools.pairwise(self.networks)), self.size, self.seed)]
@@ -326,8 +325,8 @@ class SizesOfBatches(OnBatches, part="sizes"):
     def run(self) -> Rows:
         """Restore random images and vulnerable ones, and compare the batch sizes."""
         scene, ordered = self.scene(), sorted(self.sizes)
-        most, attack = ordered[-1], {"": scaled(PYRAMID, self.steps)}
-        rows = [row for kind in KINDS for row in in_batches(scene, kind, self.batches, most, self.sizes, attack)]
+        most, images = ordered[-1], (self.batches, ordered[-1], self.sizes)
+        rows = [row for kind in KINDS for row in scene.in_batches(kind, *images, {"": PYRAMID}, self.steps)]
         steps = [*itertools.pairwise(ordered), *([(ordered[0], most)] if len(ordered) > 2 else [])]
         pairs = [
             *((named("random", small), named("random", large)) for small, large in steps),

@@ -27,19 +27,7 @@ from gradleak.studies.shared.attacked_networks import Adapted
 from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.deep_networks import SMALL, made
 from gradleak.studies.shared.last_layers import MEAN, STD, TRAINED
-from gradleak.studies.shared.restored_batches import (
-    KINDS,
-    Case,
-    OnBatches,
-    Rows,
-    Scene,
-    check_sizes,
-    gained,
-    in_batches,
-    named,
-    restored_images,
-    scaled,
-)
+from gradleak.studies.shared.restored_batches import KINDS, Case, OnBatches, Rows, Scene, gained, named, restored_images
 from gradleak.studies.shared.shown_batches import draw_sizes, rows_of, strips
 
 PLACE = "Figures 6 to 8, and beyond"
@@ -88,8 +76,8 @@ class Parameters(restored_batches.Parameters):
 
     @model_validator(mode="after")
     def _divided(self) -> Self:
-        check_sizes(self.small_sizes, max(self.small_sizes))
-        check_sizes(self.picture_sizes, self.pictures)
+        restored_batches.check_sizes(self.small_sizes, max(self.small_sizes))
+        restored_batches.check_sizes(self.picture_sizes, self.pictures)
         return self
 
     def experiments(self) -> Iterator[Experiment]:
@@ -133,9 +121,9 @@ class SmallImages(Experiment, part="batches"):
         # Another network identifies images, because the attack matches the attacked network's features.
         model, judge = (made(SMALL, self.dataset, self.seed + n) for n in (0, 1))
         scene = Scene(data.load(self.dataset, "test"), model, judge, self.seed, self.device)
-        most, attacks = max(self.sizes), {name: scaled(settings, self.steps) for name, settings in ATTACKS.items()}
+        most = max(self.sizes)
         random, vulnerable = (
-            [row | {"first": 0} for row in in_batches(scene, kind, self.groups, most, self.sizes, attacks)]
+            [row | {"first": 0} for row in scene.in_batches(kind, self.groups, most, self.sizes, ATTACKS, self.steps)]
             for kind in KINDS
         )
         every = random + vulnerable
@@ -176,8 +164,7 @@ class ImageNetPictures(Experiment, part="pictures"):
         model = Adapted(as_imagenet, models.plain_lite0()).eval()
         judge = nn.Sequential(nn.AdaptiveAvgPool2d(32), made(SMALL, SHRUNK, self.seed)).eval()
         scene = Scene(private, model, judge, self.seed, self.device)
-        attacks = {name: scaled(settings, self.steps) for name, settings in ATTACKS.items()}
-        rows = in_batches(scene, KINDS[0], 1, self.pictures, self.sizes, attacks)
+        rows = scene.in_batches(KINDS[0], 1, self.pictures, self.sizes, ATTACKS, self.steps)
         rows = [row | {"first": 0} for row in rows]
         pairs = featured_pairs(self.sizes, ALONE)
         return [*rows, *gained(rows, pairs + featured_pairs(self.sizes, "mean colour"), self.pictures, self.seed)]
@@ -192,8 +179,7 @@ class SingleImages(OnBatches, part="one"):
     def run(self) -> Rows:
         """Restore the images by matching, by peeling, and by peeling with matching as a fallback."""
         case = self.drawn(1)
-        settings = scaled(SETTINGS["gradinversion+features"], self.steps)
-        found = case.attacked(settings)
+        found = case.attacked(ATTACKS[FEATURES], self.steps)
         matched = data.denormalise(found.images).cpu()[case.order]
         rows, nearest = _peeled(case, self.front)
         either = torch.where(nearest.isnan().flatten(1).any(dim=1)[:, None, None, None], matched, nearest)
@@ -211,8 +197,7 @@ class MatchedBatches(OnBatches, part="many"):
     def run(self) -> Rows:
         """Restore the batches."""
         case = self.drawn(self.size)
-        settings = scaled(SETTINGS["gradinversion+features"], self.steps)
-        return [*case.private(), *case.judged(MATCHED, case.attacked(settings))]
+        return [*case.private(), *case.judged(MATCHED, case.attacked(ATTACKS[FEATURES], self.steps))]
 
 
 class PeeledImages(OnBatches, part="also"):
