@@ -23,7 +23,6 @@ from gradleak.models.language import batch_of
 from gradleak.sequences import read_prefixes, read_sentences
 from gradleak.sequences.recurrent import layers_of
 from gradleak.sequences.span import span_of
-from gradleak.show import figures
 from gradleak.show.aggregate import select
 from gradleak.show.drawn import drawn, lines, places
 from gradleak.show.summary import Leaks, Summary
@@ -370,8 +369,6 @@ def _steps(record: Record) -> pd.DataFrame:
 def figure_reading(record: Record) -> Figure:
     """Draw the relative distance of words from the span at each step of a sentence; that of the right word is tiny."""
     frame = _steps(record)
-    if frame.empty:
-        return figures.nothing("no sentence was read, or the model is no recurrent one")
     # A piece that does not begin a word gets a hyphen.
     pieces = [word.removeprefix("▁") if word[:1] in ("", "▁") else f"-{word}" for word in frame["word"]]
     return draw_steps(frame, "others", [piece or "end" for piece in pieces])

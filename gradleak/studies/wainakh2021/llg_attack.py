@@ -361,10 +361,7 @@ def _on_datasets(record: Record) -> pd.DataFrame:
 
 def figure_success(record: Record, balance: str = "unbalanced") -> Figure:
     """Draw the share of labels found (%) against the batch size: Figure 2, or Figure 6 for balanced batches."""
-    frame = select(_on_datasets(record), balance=balance)
-    if frame.empty:
-        return figures.nothing(f"This run has no {balance} batches.")
-    attacks = [*tally.ATTACKS, DLG]
+    frame, attacks = select(_on_datasets(record), balance=balance), [*tally.ATTACKS, DLG]
     return tally.draw_success(frame, attacks, "dataset", title=data.title, across=2, height=2.6, legend=4)
 
 
