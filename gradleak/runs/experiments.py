@@ -47,9 +47,10 @@ class Experiment(BaseModel):
     device: str
 
     def __init_subclass__(cls, part: str = "", **settings: Any) -> None:
-        """Name the kind of experiment; a class without a name has that of its base class."""
+        """Name the kind of experiment; a class without a name has that of a base class."""
         super().__init_subclass__(**settings)
-        cls.part = part or cls.part
+        if part:  # else a base class states it
+            cls.part = part
 
     @classmethod
     def of(cls, parameters: Parameters, **inputs: Any) -> Self:
