@@ -31,7 +31,6 @@ from gradleak.studies import Columns, Experiment, Group, Record, setting
 from gradleak.studies.dang2021.experiments import certified
 from gradleak.studies.shared import outcomes
 from gradleak.studies.shared.attempts import timed
-from gradleak.studies.shared.groups import listed, written
 from gradleak.studies.shared.recognisers import LAST, RATE, OnUtterances, Size, Source, stage_of, tokens_of
 from gradleak.studies.shared.sentence_clients import ClientDefense, client_defense
 from gradleak.wording import counted
@@ -79,18 +78,17 @@ class Parameters(studies.Parameters):
 
     source: Source = setting(paper="librispeech")
     alone: list[Alone] = setting(
-        paper=listed(
-            Alone,
+        paper=Alone.listed(
             *(
                 (size, trained, tokens, 8)
                 for size, trained in (("small", 0), ("small", 400), ("small-2", 0))
                 for tokens in (8, 20, 28, 40)
             ),
         ),
-        smallest=listed(Alone, ("small", 0, 4, 1)),
+        smallest=Alone.listed(("small", 0, 4, 1)),
     )
-    alike: list[Alike] = setting(paper=listed(Alike, (2, 12), (4, 6)))
-    local: list[Local] = setting(paper=listed(Local, (4, 16), (8, 16)), smallest=listed(Local, (2, 1)))
+    alike: list[Alike] = setting(paper=Alike.listed((2, 12), (4, 6)))
+    local: list[Local] = setting(paper=Local.listed((4, 16), (8, 16)), smallest=Local.listed((2, 1)))
     stages: list[int] = setting(paper=[0, 400], min_length=1)
     defended: int = setting(paper=16, ge=1)
     defenses: list[ClientDefense] = setting(
@@ -109,11 +107,11 @@ class Parameters(studies.Parameters):
     def experiments(self) -> Iterator[Experiment]:
         """Yield utterances read from the last layer, batches and local steps, then defences and missing layers."""
         for alone in self.alone:
-            yield ReadLastLayer.of(self, form=written(alone), utterances=alone.utterances, trained=alone.trained)
+            yield ReadLastLayer.of(self, form=str(alone), utterances=alone.utterances, trained=alone.trained)
         for alike in self.alike:
-            yield ReadAlike.of(self, form=written(alike), utterances=alike.batches, trained=0)
+            yield ReadAlike.of(self, form=str(alike), utterances=alike.batches, trained=0)
         for local in self.local:
-            yield ReadLocalSteps.of(self, form=written(local), utterances=local.utterances, trained=0)
+            yield ReadLocalSteps.of(self, form=str(local), utterances=local.utterances, trained=0)
         for kind, forms in ((ReadBehindDefense, self.defenses), (ReadRelease, self.releases)):
             for trained, form in itertools.product(self.stages, forms):
                 yield kind.of(self, form=str(form), utterances=self.defended, trained=trained)

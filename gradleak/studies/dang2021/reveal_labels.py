@@ -27,7 +27,6 @@ from gradleak.show.tables import duration
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.dang2021.experiments import PaperDefense, percent, set_scores
 from gradleak.studies.shared.attempts import timed, unless_refused
-from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen, ShownImages
 from gradleak.studies.shared.outcomes import collected, share_of, written
 from gradleak.wording import counted
@@ -48,8 +47,8 @@ class Parameters(studies.Parameters):
     """Parameters of the page: networks and images, batch sizes, batches and defences."""
 
     rows: list[Shown] = setting(
-        paper=listed(Shown, *(("imagenet-sample", TRAINED, "", 1000, kind) for kind in ("plain", "centred"))),
-        smallest=listed(Shown, ("photos", "lenet5", "tanh", 50, "plain")),
+        paper=Shown.listed(*(("imagenet-sample", TRAINED, "", 1000, kind) for kind in ("plain", "centred"))),
+        smallest=Shown.listed(("photos", "lenet5", "tanh", 50, "plain")),
     )
     sizes: list[int] = setting(paper=[10, 50, 100], smallest=[4])
     batches: int = setting(paper=100, smallest=2, ge=1, le=10_000)

@@ -30,7 +30,6 @@ from gradleak.show.touch import InteractiveFigure, ReadingReplay, WordStep
 from gradleak.studies import Columns, Experiment, Record, setting
 from gradleak.studies.dang2021.experiments import two_digits
 from gradleak.studies.shared.attempts import timed, unless_refused
-from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.outcomes import Outcome, collected, share_of
 from gradleak.studies.shared.read import private_of, reading_of
 from gradleak.studies.shared.sentence_clients import SHOWN, Cell, ClientDefense, OnLanguageModel, client_defense
@@ -57,8 +56,7 @@ class Parameters(studies.Parameters):
 
     text: str = setting(paper="librispeech")
     cells: list[Cell] = setting(
-        paper=listed(
-            Cell,
+        paper=Cell.listed(
             *((*model, stage, size, 100) for size in SIZES for model in RECURRENT for stage in STAGES),
             *(("gru", 256, 2, stage, size, 25) for size in SIZES for stage in STAGES),
             *((kind, 512, 1, "untrained", size, 10) for size in SIZES for kind in ("lstm", "gru")),
@@ -73,13 +71,13 @@ class Parameters(studies.Parameters):
             *(("transformer", 768, 2, "untrained", size, 4) for size in (32, 64)),
             ("transformer", 768, 2, "untrained", 128, 2),
         ),
-        smallest=listed(Cell, ("lstm", 64, 1, "untrained", 2, 2)),
+        smallest=Cell.listed(("lstm", 64, 1, "untrained", 2, 2)),
     )
     free: int = setting(paper=3, smallest=1, ge=0, le=10_000)
     epochs: int = setting(ge=1, le=1000)
     defended: Cell = setting(
-        paper=listed(Cell, ("lstm", 256, 1, "untrained", 8, 3))[0],
-        smallest=listed(Cell, ("lstm", 64, 1, "untrained", 2, 2))[0],
+        paper=Cell.listed(("lstm", 256, 1, "untrained", 8, 3))[0],
+        smallest=Cell.listed(("lstm", 64, 1, "untrained", 2, 2))[0],
     )
     defenses: list[ClientDefense] = setting(
         paper=[
@@ -89,13 +87,13 @@ class Parameters(studies.Parameters):
         ]
     )
     dp_cells: list[Cell] = setting(
-        paper=listed(Cell, *((*model, stage, 8, 10) for model in RECURRENT[:2] for stage in STAGES)),
-        smallest=listed(Cell, ("lstm", 64, 1, "untrained", 2, 1)),
+        paper=Cell.listed(*((*model, stage, 8, 10) for model in RECURRENT[:2] for stage in STAGES)),
+        smallest=Cell.listed(("lstm", 64, 1, "untrained", 2, 1)),
     )
     clip: float = setting(gt=0)
     noise: list[NonNegative] = setting(paper=[0, 1e-7, 1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 0.01, 1], smallest=[0, 1])
     sizes: list[Cell] = setting(
-        paper=listed(Cell, *(("lstm", 256, 1, "untrained", size, 10) for size in (16, 32, 40, 48, 64))), smallest=[]
+        paper=Cell.listed(*(("lstm", 256, 1, "untrained", size, 10) for size in (16, 32, 40, 48, 64))), smallest=[]
     )
     withheld: list[Literal["none", "embedding", "head", "recurrent"]] = setting(
         paper=["none", "embedding", "head", "recurrent"], smallest=["head"]

@@ -34,7 +34,6 @@ from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Group, Record, setting
 from gradleak.studies.dang2021.experiments import certified, set_scores, two_digits, word_error_rate
 from gradleak.studies.shared.attempts import timed
-from gradleak.studies.shared.groups import listed, written
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages, wilson_interval
 from gradleak.studies.shared.recognisers import LAST, AttackedRecogniser, OnRecogniser, OnUtterances, Source, stage_of
 from gradleak.studies.shared.steps_read import draw_steps
@@ -73,14 +72,13 @@ class Parameters(studies.Parameters):
 
     source: Source = setting(paper="librispeech")
     rows: list[AttackedRecogniser] = setting(
-        paper=listed(
-            AttackedRecogniser,
+        paper=AttackedRecogniser.listed(
             *(("paper", 0, 101), ("small", 0, 402), ("small", 100, 101), ("small", 400, 402), ("small-2", 0, 101)),
         ),
-        smallest=listed(AttackedRecogniser, ("small", 0, 2)),
+        smallest=AttackedRecogniser.listed(("small", 0, 2)),
     )
     batches: list[Counted] = setting(
-        paper=listed(Counted, (2, 24), (4, 24), (8, 12), (16, 6), (32, 3)), smallest=listed(Counted, (2, 1))
+        paper=Counted.listed((2, 24), (4, 24), (8, 12), (16, 6), (32, 3)), smallest=Counted.listed((2, 1))
     )
     voices: list[str] = setting(
         paper=[
@@ -94,8 +92,7 @@ class Parameters(studies.Parameters):
     digits: int = setting(paper=60, ge=0, le=500)
     stages: list[NonNegativeInt] = setting(paper=[0, 100], smallest=[0])
     searches: list[SearchedTexts] = setting(
-        paper=listed(
-            SearchedTexts,
+        paper=SearchedTexts.listed(
             ("sentences", "printed", 0, 5, 24),
             ("sentences", "softmax", 0, 1, 24),
             ("sentences", "softmax", 100, 1, 12),
@@ -103,15 +100,15 @@ class Parameters(studies.Parameters):
             ("librispeech", "softmax", 0, 1, 24),
             ("librispeech", "printed", 0, 1, 6),
         ),
-        smallest=listed(SearchedTexts, ("sentences", "softmax", 0, 1, 1)),
+        smallest=SearchedTexts.listed(("sentences", "softmax", 0, 1, 1)),
     )
     steps: int = setting(paper=1200, ge=1)
     training: list[AttackedRecogniser] = setting(
-        paper=listed(AttackedRecogniser, *(("small", trained, 80) for trained in (0, 25, 100, 400))),
-        smallest=listed(AttackedRecogniser, ("small", 0, 2)),
+        paper=AttackedRecogniser.listed(*(("small", trained, 80) for trained in (0, 25, 100, 400))),
+        smallest=AttackedRecogniser.listed(("small", 0, 2)),
     )
     lengths: list[Counted] = setting(
-        paper=listed(Counted, *((length, 2) for length in range(4, 29, 4))), smallest=listed(Counted, (4, 1))
+        paper=Counted.listed(*((length, 2) for length in range(4, 29, 4))), smallest=Counted.listed((4, 1))
     )
 
     def experiments(self) -> Iterator[Experiment]:
@@ -123,7 +120,7 @@ class Parameters(studies.Parameters):
                 yield SingleUtterances.of(self, **dict(row), first=first)
         small = next((row.size for row in self.rows if row.size != "paper"), "paper")
         for form in self.batches:
-            yield Batches.of(self, size=small, trained=0, form=written(form))
+            yield Batches.of(self, size=small, trained=0, form=str(form))
         yield CountUnknowns.of(self, size=small, trained=0)
         yield StepByStep.of(self, size=small, trained=0)
         voices = self.voices if can_speak() or not self.stand_in else [ARTIFICIAL]

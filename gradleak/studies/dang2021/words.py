@@ -24,7 +24,6 @@ from gradleak.spans import classes_span
 from gradleak.studies import Columns, Experiment, Group, Record, setting
 from gradleak.studies.dang2021.experiments import UNDEFENDED, PaperDefense, set_scores
 from gradleak.studies.shared.attempts import timed, unless_refused
-from gradleak.studies.shared.groups import listed, written
 from gradleak.studies.shared.outcomes import RECOGNISERS, collected, share_of, stages
 from gradleak.studies.shared.recognisers import RATE, AttackedRecogniser, OnRecogniser, Source, stage_of
 
@@ -54,11 +53,11 @@ class Parameters(studies.Parameters):
 
     source: Source = setting(paper="librispeech")
     rows: list[Compared] = setting(
-        paper=listed(Compared, ("paper", 0, 402, 1), *(("small", trained, 402, 4) for trained in (0, 100, 400))),
-        smallest=listed(Compared, ("small", 0, 2, 2)),
+        paper=Compared.listed(("paper", 0, 402, 1), *(("small", trained, 402, 4) for trained in (0, 100, 400))),
+        smallest=Compared.listed(("small", 0, 2, 2)),
     )
     batches: list[Batch] = setting(
-        paper=listed(Batch, (4, 1, 8), (8, 1, 4), (1, 4, 8), (1, 8, 4), (2, 2, 8)), smallest=listed(Batch, (2, 1, 1))
+        paper=Batch.listed((4, 1, 8), (8, 1, 4), (1, 4, 8), (1, 8, 4), (2, 2, 8)), smallest=Batch.listed((2, 1, 1))
     )
     defenses: list[PaperDefense] = setting(
         paper=["none/0", "sign/0", "grad-drop/0.5", "grad-drop/0.9"], smallest=["none/0"]
@@ -72,7 +71,7 @@ class Parameters(studies.Parameters):
                 yield SingleUtterances.of(self, **dict(row), first=first)
         small = next((row for row in self.rows if row.size != "paper"), self.rows[0])
         for form in self.batches:
-            yield Batches.of(self, size=small.size, trained=0, form=written(form))
+            yield Batches.of(self, size=small.size, trained=0, form=str(form))
         for defense in self.defenses:
             for trained in (0, small.trained or self.rows[-1].trained):
                 own = {"size": small.size, "trained": trained, "utterances": self.defended}

@@ -30,7 +30,6 @@ from gradleak.show.drawn import Look, arranged, drawn, grouped, level, lines, on
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import built
-from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.tally import load
 
 PLACE = "Sections 3.1 and 3.2, Theorems 1 to 4, Table 1, Figure 2, Appendix C"
@@ -64,8 +63,8 @@ class Parameters(studies.Parameters):
     gammas: list[float] = setting(paper=[0.0, 0.5, 1.0, 2.0, 5.0], smallest=[0.0, 2.0])
     temperatures: list[float] = setting(smallest=[1.0, 2.0])
     rows: list[Trained] = setting(
-        paper=listed(Trained, ("mnist", "lenet5", "tanh", 100), ("cifar10", "resnet18-cifar", "", 200)),
-        smallest=listed(Trained, ("digits", "small-cnn", "", 20)),
+        paper=Trained.listed(("mnist", "lenet5", "tanh", 100), ("cifar10", "resnet18-cifar", "", 200)),
+        smallest=Trained.listed(("digits", "small-cnn", "", 20)),
     )
     stops: int = setting(paper=5, smallest=2, ge=2, le=1000)
     samples: int = setting(paper=1000, smallest=100, ge=20, le=100_000)

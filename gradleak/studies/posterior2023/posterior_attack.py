@@ -28,7 +28,6 @@ from gradleak.show.summary import Leaks, Summary
 from gradleak.show.tables import duration
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import Adapted, built
-from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected, guessed, stages
 from gradleak.studies.shared.tally import LOOKS, load, others
 
@@ -76,13 +75,12 @@ class Parameters(studies.Parameters):
     """Parameters of the page: networks and their training, losses, batches and auxiliary samples."""
 
     rows: list[Attacked] = setting(
-        paper=listed(
-            Attacked,
+        paper=Attacked.listed(
             *(("mnist", "lenet5", activation, 32) for activation in ("sigmoid", "tanh")),
             *(("tinyimagenet32", "resnet50-cifar", activation, 256) for activation in ("relu", "selu")),
             *(("cifar10", "vgg16", activation, 32) for activation in ("elu", "relu")),
         ),
-        smallest=listed(Attacked, ("photos", "lenet5", "sigmoid", 8)),
+        smallest=Attacked.listed(("photos", "lenet5", "sigmoid", 8)),
         min_length=1,
     )
     init: str
@@ -91,7 +89,7 @@ class Parameters(studies.Parameters):
     networks: int = setting(paper=4, smallest=1, ge=1, le=1000)
     batches: int = setting(smallest=2, ge=1, le=10_000)
     auxiliary: int = setting(paper=100, smallest=2, ge=1, le=1000)
-    variants: list[Variant] = setting(smallest=listed(Variant, ("ce", 0.8, 0)))
+    variants: list[Variant] = setting(smallest=Variant.listed(("ce", 0.8, 0)))
     sizes: list[PositiveInt] = setting(paper=[64, 128, 256, 512, 1024], smallest=[8])
     shares: list[float] = setting(paper=[0.1, 0.3, 0.5, 0.7, 0.9], smallest=[0.5])
     scales: list[PositiveInt] = setting(paper=[1, 5, 10, 50, 100], smallest=[1])
