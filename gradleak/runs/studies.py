@@ -87,7 +87,7 @@ class Study:
         state = getattr(self.module, "summary", None)
         return state(record) if state else None
 
-    @property
+    @cached_property
     def columns(self) -> DeclaredColumns:
         """The columns that the study's module declares, or else those of its paper; none if neither declares any."""
         modules = [self.module]
