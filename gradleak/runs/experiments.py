@@ -24,7 +24,8 @@ class Experiment(BaseModel):
     """A small, independent piece of a study: its fields are its inputs, and `run` returns its rows.
 
     Attributes:
-        part: The name of this kind of experiment, which records state; "" if the study has only one kind.
+        part: The name of this kind of experiment, which records state; "" if the study has only one kind. A class
+            states it as in `class Trained(Attacked, part="trained")`.
         threads: The number of CPU threads that a trial uses.
         stays_on_cpu: The reason why this kind of experiment does not use a GPU; "" if it does.
         effort_fields: The fields that state how much is spent on a result, such as random starts. Of two trials that
@@ -45,6 +46,12 @@ class Experiment(BaseModel):
     seed: int
     device: str
 
+    def __init_subclass__(cls, part: str = "", **settings: Any) -> None:
+        """Name the kind of experiment; a class without a name has that of a base class."""
+        super().__init_subclass__(**settings)
+        if part:  # else a base class states it
+            cls.part = part
+
     @classmethod
     def of(cls, parameters: Parameters, **inputs: Any) -> Self:
         """Return an experiment with these inputs; every other field takes the value of the parameter of that name."""
@@ -53,9 +60,8 @@ class Experiment(BaseModel):
         return cls(**given | {"device": device} | inputs)
 
     def reads(self) -> Iterable[str]:
-        """Return the names of the datasets that the experiment reads: its field `dataset`, if there is one."""
-        dataset = getattr(self, "dataset", None)
-        return [dataset] if dataset else []
+        """Return the datasets that the experiment reads: those of its fields `dataset`, `learns`, `source`, `text`."""
+        return [name for field in ("dataset", "learns", "source", "text") if (name := getattr(self, field, ""))]
 
     def splits(self, dataset: str) -> Iterable[str]:
         """Return the splits of a dataset that the experiment reads: "train", "test" or both."""

@@ -16,6 +16,15 @@ class Group(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
+    @classmethod
+    def listed(cls, *rows: tuple[Any, ...]) -> list[dict[str, Any]]:
+        """Return groups of this kind as dictionaries, each from the values of its fields in their order."""
+        return [dict(zip(cls.model_fields, row, strict=True)) for row in rows]
+
+    def __str__(self) -> str:
+        """Return the values in one text, separated by slashes, as trials state some of their inputs."""
+        return "/".join(str(value) for _, value in self)
+
     def check(self) -> None:
         """Raise an error if the values do not fit together; by default all combinations are valid."""
 

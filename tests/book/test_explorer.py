@@ -25,8 +25,8 @@ from gradleak.studies.shared.outcomes import (
     guessed,
     median_of,
     share_of,
+    wilson_interval,
 )
-from gradleak.studies.shared.proportions import wilson_interval
 from tests.book.made_up import outcome
 
 LOST = math.nan

@@ -9,7 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from matplotlib.figure import Figure
@@ -28,13 +28,11 @@ from gradleak.sequences.observed import FIRST
 from gradleak.show.drawn import drawn, proportions
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, setting
-from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
-from gradleak.studies.shared.groups import listed, written
-from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, defense_in_words, share_of, stages
-from gradleak.studies.shared.proportions import wilson_interval
+from gradleak.studies.dang2021.experiments import certified
+from gradleak.studies.shared import outcomes
+from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.recognisers import LAST, RATE, OnUtterances, Size, Source, stage_of, tokens_of
 from gradleak.studies.shared.sentence_clients import ClientDefense, client_defense
-from gradleak.studies.shared.transcript_errors import certified, timed
 from gradleak.wording import counted
 
 PLACE = "Beyond section 4"
@@ -80,18 +78,17 @@ class Parameters(studies.Parameters):
 
     source: Source = setting(paper="librispeech")
     alone: list[Alone] = setting(
-        paper=listed(
-            Alone,
+        paper=Alone.listed(
             *(
                 (size, trained, tokens, 8)
                 for size, trained in (("small", 0), ("small", 400), ("small-2", 0))
                 for tokens in (8, 20, 28, 40)
             ),
         ),
-        smallest=listed(Alone, ("small", 0, 4, 1)),
+        smallest=Alone.listed(("small", 0, 4, 1)),
     )
-    alike: list[Alike] = setting(paper=listed(Alike, (2, 12), (4, 6)))
-    local: list[Local] = setting(paper=listed(Local, (4, 16), (8, 16)), smallest=listed(Local, (2, 1)))
+    alike: list[Alike] = setting(paper=Alike.listed((2, 12), (4, 6)))
+    local: list[Local] = setting(paper=Local.listed((4, 16), (8, 16)), smallest=Local.listed((2, 1)))
     stages: list[int] = setting(paper=[0, 400], min_length=1)
     defended: int = setting(paper=16, ge=1)
     defenses: list[ClientDefense] = setting(
@@ -110,11 +107,11 @@ class Parameters(studies.Parameters):
     def experiments(self) -> Iterator[Experiment]:
         """Yield utterances read from the last layer, batches and local steps, then defences and missing layers."""
         for alone in self.alone:
-            yield ReadLastLayer.of(self, form=written(alone), utterances=alone.utterances, trained=alone.trained)
+            yield ReadLastLayer.of(self, form=str(alone), utterances=alone.utterances, trained=alone.trained)
         for alike in self.alike:
-            yield ReadAlike.of(self, form=written(alike), utterances=alike.batches, trained=0)
+            yield ReadAlike.of(self, form=str(alike), utterances=alike.batches, trained=0)
         for local in self.local:
-            yield ReadLocalSteps.of(self, form=written(local), utterances=local.utterances, trained=0)
+            yield ReadLocalSteps.of(self, form=str(local), utterances=local.utterances, trained=0)
         for kind, forms in ((ReadBehindDefense, self.defenses), (ReadRelease, self.releases)):
             for trained, form in itertools.product(self.stages, forms):
                 yield kind.of(self, form=str(form), utterances=self.defended, trained=trained)
@@ -137,10 +134,8 @@ class ReadHarder(OnUtterances):
         return int(self.form.partition("/")[0])
 
 
-class ReadLastLayer(ReadHarder):
+class ReadLastLayer(ReadHarder, part="last layer"):
     """Utterances that are read from the gradient of the last layer only."""
-
-    part: ClassVar[str] = "last layer"
 
     def run(self) -> Iterator[Columns]:
         """Read each utterance."""
@@ -156,10 +151,8 @@ class ReadLastLayer(ReadHarder):
             }
 
 
-class ReadAlike(ReadHarder):
+class ReadAlike(ReadHarder, part="alike"):
     """Batches in which two utterances begin with the same word, read in closed form and by root finding."""
-
-    part: ClassVar[str] = "alike"
 
     def run(self) -> Iterator[Columns]:
         """Read each batch."""
@@ -168,10 +161,8 @@ class ReadAlike(ReadHarder):
             yield from read_by({"closed form": read_transcripts, "root": read_sharing}, leak, tokens)
 
 
-class ReadLocalSteps(ReadHarder):
+class ReadLocalSteps(ReadHarder, part="local"):
     """Utterances that are read from the sum of the gradients of several steps, each with updated weights."""
-
-    part: ClassVar[str] = "local"
 
     def run(self) -> Iterator[Columns]:
         """Read each utterance."""
@@ -180,10 +171,8 @@ class ReadLocalSteps(ReadHarder):
             yield from read_by({"closed form": read_transcripts, "nearest words": read_defended}, leak, [tokens])
 
 
-class ReadBehindDefense(ReadHarder):
+class ReadBehindDefense(ReadHarder, part="defended"):
     """Single utterances behind a defence."""
-
-    part: ClassVar[str] = "defended"
 
     def run(self) -> Iterator[Columns]:
         """Defend and read each utterance."""
@@ -194,10 +183,8 @@ class ReadBehindDefense(ReadHarder):
             yield from read_behind(clean, defense(clean.gradients), tokens)
 
 
-class ReadRelease(ReadHarder):
+class ReadRelease(ReadHarder, part="released"):
     """Single utterances, read from DP-SGD's release of their whole gradient."""
-
-    part: ClassVar[str] = "released"
 
     def run(self) -> Iterator[Columns]:
         """Release and read each utterance."""
@@ -210,10 +197,8 @@ class ReadRelease(ReadHarder):
                 yield row | {"norm": norm}
 
 
-class ReadWithoutLayers(ReadHarder):
+class ReadWithoutLayers(ReadHarder, part="withheld"):
     """Single utterances whose update lacks some layers (`form`): their transcripts and their bags of words."""
-
-    part: ClassVar[str] = "withheld"
 
     def run(self) -> Iterator[Columns]:
         """Read each utterance from the layers that are sent."""
@@ -336,7 +321,7 @@ def summary(record: Record) -> Summary:
     )
 
 
-def _outcomes(record: Record) -> list[Outcome]:
+def _outcomes(record: Record) -> list[outcomes.Outcome]:
     """Return what each attack of this page reached."""
     rows = record.frame()
     part, form = rows["part"], rows["form"]
@@ -345,11 +330,11 @@ def _outcomes(record: Record) -> list[Outcome]:
     behind = behind.mask(last, "withheld/all but the last layer")
     behind = behind.mask(part == "defended", form.str.replace("noise/", "noise-share/"))
     behind = behind.mask(part == "released", "release/" + form)
-    return collected(
-        record, rows, "text", share_of("exact", "transcripts read exactly", "utterances"), cosine=rows["utility"],
-        attack="transcript, " + rows["reader"].replace("–", "no layer to read"),
-        network=first.where(last, "small").map(RECOGNISERS),
-        training=stages(rows["trained"]), data=rows["source"], batch=first.where(part == "alike", "1").astype(int),
+    return outcomes.collected(
+        record, rows, "text", outcomes.share_of("exact", "transcripts read exactly", "utterances"),
+        attack="transcript, " + rows["reader"].replace("–", "no layer to read"), cosine=rows["utility"],
+        network=first.where(last, "small").map(outcomes.RECOGNISERS), training=outcomes.stages(rows["trained"]),
+        data=rows["source"], batch=first.where(part == "alike", "1").astype(int),
         defense=behind, client=(first + " local steps").where(part == "local", "float32"),
     )  # fmt: skip
 
@@ -357,8 +342,8 @@ def _outcomes(record: Record) -> list[Outcome]:
 def figure_defenses(record: Record) -> Figure:
     """Draw the share of exact transcripts behind each defence, with its 95 % interval, a panel per stage."""
     frame = record.rows(ReadBehindDefense)
-    attacks = proportions("exact", "defence", by="attack", interval=wilson_interval, aside=0.2)
-    titles = frame["form"].str.replace("noise/", "noise-share/").map(defense_in_words)
+    attacks = proportions("exact", "defence", by="attack", interval=outcomes.wilson_interval, aside=0.2)
+    titles = frame["form"].str.replace("noise/", "noise-share/").map(outcomes.defense_in_words)
     return drawn(
         frame.assign(defence=titles, attack=frame["reader"].replace("length told", "nearest words, length given")),
         attacks,

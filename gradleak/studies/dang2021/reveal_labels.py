@@ -8,13 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
 from torch import Tensor
 
 from gradleak import claims, data, studies
@@ -25,29 +24,22 @@ from gradleak.show.aggregate import select
 from gradleak.show.drawn import arranged, bars, panel
 from gradleak.show.summary import Leaks, Summary
 from gradleak.show.tables import duration
-from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
-from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
-from gradleak.studies.dang2021.columns import percent
-from gradleak.studies.dang2021.experiments import PaperDefense, set_scores
-from gradleak.studies.shared.groups import listed
-from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen
+from gradleak.studies import Columns, Experiment, Record, Sees, setting
+from gradleak.studies.dang2021.experiments import PaperDefense, percent, set_scores
+from gradleak.studies.shared.attempts import timed, unless_refused
+from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen, ShownImages
 from gradleak.studies.shared.outcomes import collected, share_of, written
-from gradleak.studies.shared.transcript_errors import timed, unless_refused
 from gradleak.wording import counted
 
 PLACE = "Sections 2.5.1 and 3, Tables 1 and 4"
 
 
-class Shown(Group):
-    """A network, its images, and its features; the activation is empty for the network's default.
+class Shown(ShownImages):
+    """A network, its images, and its features.
 
     For centred features their mean is moved into the bias, so that they have both signs.
     """
 
-    dataset: str
-    network: str
-    activation: str
-    classes: int = Field(ge=3)
     features: Literal["plain", "centred"]
 
 
@@ -55,8 +47,8 @@ class Parameters(studies.Parameters):
     """Parameters of the page: networks and images, batch sizes, batches and defences."""
 
     rows: list[Shown] = setting(
-        paper=listed(Shown, *(("imagenet-sample", TRAINED, "", 1000, kind) for kind in ("plain", "centred"))),
-        smallest=listed(Shown, ("photos", "lenet5", "tanh", 50, "plain")),
+        paper=Shown.listed(*(("imagenet-sample", TRAINED, "", 1000, kind) for kind in ("plain", "centred"))),
+        smallest=Shown.listed(("photos", "lenet5", "tanh", 50, "plain")),
     )
     sizes: list[int] = setting(paper=[10, 50, 100], smallest=[4])
     batches: int = setting(paper=100, smallest=2, ge=1, le=10_000)
@@ -65,10 +57,7 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks of all rows with their images."""
-        return [
-            Sees(row.network, row.dataset, activation=row.activation, channels=3 * (row.network == TRAINED))
-            for row in self.rows
-        ]
+        return [row.sees for row in self.rows]
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield every network with every batch size, then every defence."""
@@ -128,16 +117,12 @@ class RevealedBatches(OnLastLayer):
         return attacks
 
 
-class Table1(RevealedBatches):
+class Table1(RevealedBatches, part="table 1"):
     """Batches of one size, without a defence."""
 
-    part: ClassVar[str] = "table 1"
 
-
-class Table4(RevealedBatches):
+class Table4(RevealedBatches, part="table 4"):
     """Batches behind one defence."""
-
-    part: ClassVar[str] = "table 4"
 
 
 def centred(run: Seen) -> Seen:

@@ -23,20 +23,17 @@ from gradleak.models.language import batch_of
 from gradleak.sequences import read_prefixes, read_sentences
 from gradleak.sequences.recurrent import layers_of
 from gradleak.sequences.span import span_of
-from gradleak.show import figures
 from gradleak.show.aggregate import select
 from gradleak.show.drawn import drawn, lines, places
 from gradleak.show.summary import Leaks, Summary
 from gradleak.show.touch import InteractiveFigure
 from gradleak.studies import Columns, Experiment, Record, setting
-from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
-from gradleak.studies.dang2021.columns import two_digits
-from gradleak.studies.shared.groups import listed
+from gradleak.studies.dang2021.experiments import two_digits
+from gradleak.studies.shared.attempts import timed, unless_refused
 from gradleak.studies.shared.outcomes import Outcome, collected, share_of
 from gradleak.studies.shared.read import private_of, reading_of
 from gradleak.studies.shared.sentence_clients import SHOWN, Cell, ClientDefense, OnLanguageModel, client_defense
 from gradleak.studies.shared.steps_read import draw_steps
-from gradleak.studies.shared.transcript_errors import timed, unless_refused
 
 PLACE = "Beyond section 2.5"
 STAGES = ("untrained", "trained")
@@ -59,8 +56,7 @@ class Parameters(studies.Parameters):
 
     text: str = setting(paper="librispeech")
     cells: list[Cell] = setting(
-        paper=listed(
-            Cell,
+        paper=Cell.listed(
             *((*model, stage, size, 100) for size in SIZES for model in RECURRENT for stage in STAGES),
             *(("gru", 256, 2, stage, size, 25) for size in SIZES for stage in STAGES),
             *((kind, 512, 1, "untrained", size, 10) for size in SIZES for kind in ("lstm", "gru")),
@@ -75,13 +71,13 @@ class Parameters(studies.Parameters):
             *(("transformer", 768, 2, "untrained", size, 4) for size in (32, 64)),
             ("transformer", 768, 2, "untrained", 128, 2),
         ),
-        smallest=listed(Cell, ("lstm", 64, 1, "untrained", 2, 2)),
+        smallest=Cell.listed(("lstm", 64, 1, "untrained", 2, 2)),
     )
     free: int = setting(paper=3, smallest=1, ge=0, le=10_000)
     epochs: int = setting(ge=1, le=1000)
     defended: Cell = setting(
-        paper=listed(Cell, ("lstm", 256, 1, "untrained", 8, 3))[0],
-        smallest=listed(Cell, ("lstm", 64, 1, "untrained", 2, 2))[0],
+        paper=Cell.listed(("lstm", 256, 1, "untrained", 8, 3))[0],
+        smallest=Cell.listed(("lstm", 64, 1, "untrained", 2, 2))[0],
     )
     defenses: list[ClientDefense] = setting(
         paper=[
@@ -91,13 +87,13 @@ class Parameters(studies.Parameters):
         ]
     )
     dp_cells: list[Cell] = setting(
-        paper=listed(Cell, *((*model, stage, 8, 10) for model in RECURRENT[:2] for stage in STAGES)),
-        smallest=listed(Cell, ("lstm", 64, 1, "untrained", 2, 1)),
+        paper=Cell.listed(*((*model, stage, 8, 10) for model in RECURRENT[:2] for stage in STAGES)),
+        smallest=Cell.listed(("lstm", 64, 1, "untrained", 2, 1)),
     )
     clip: float = setting(gt=0)
     noise: list[NonNegative] = setting(paper=[0, 1e-7, 1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 0.01, 1], smallest=[0, 1])
     sizes: list[Cell] = setting(
-        paper=listed(Cell, *(("lstm", 256, 1, "untrained", size, 10) for size in (16, 32, 40, 48, 64))), smallest=[]
+        paper=Cell.listed(*(("lstm", 256, 1, "untrained", size, 10) for size in (16, 32, 40, 48, 64))), smallest=[]
     )
     withheld: list[Literal["none", "embedding", "head", "recurrent"]] = setting(
         paper=["none", "embedding", "head", "recurrent"], smallest=["head"]
@@ -129,10 +125,9 @@ class Parameters(studies.Parameters):
         )
 
 
-class ReadBatches(OnLanguageModel):
+class ReadBatches(OnLanguageModel, part="read"):
     """Batches numbered from `first`; the first `free` of them are also read with the embedding's nonzero rows."""
 
-    part: ClassVar[str] = "read"
     first: int
     batches: int
     free: int
@@ -150,10 +145,9 @@ class ReadBatches(OnLanguageModel):
                 yield learned | reading_of(found, private) | row
 
 
-class ReadBehindDefense(OnLanguageModel):
+class ReadBehindDefense(OnLanguageModel, part="defense"):
     """Batches behind a defence."""
 
-    part: ClassVar[str] = "defense"
     batches: int
     defense: str
     level: float
@@ -217,28 +211,20 @@ class DefendedBatches(OnLanguageModel):
         return row | {"false": sum(sentence not in private for sentence in found)}
 
 
-class BehindDpSgd(DefendedBatches):
+class BehindDpSgd(DefendedBatches, part="dp"):
     """Batches with DP-SGD as a defence."""
 
-    part: ClassVar[str] = "dp"
 
-
-class OfSizes(DefendedBatches):
+class OfSizes(DefendedBatches, part="size"):
     """Batches of one size, without a defence."""
 
-    part: ClassVar[str] = "size"
 
-
-class WithoutLayer(DefendedBatches):
+class WithoutLayer(DefendedBatches, part="layers"):
     """Batches whose update lacks the gradient of one layer."""
 
-    part: ClassVar[str] = "layers"
 
-
-class OneSentence(OnLanguageModel):
+class OneSentence(OnLanguageModel, part="figure"):
     """One sentence of a batch for the figure: the distance of every word from the span at every step."""
-
-    part: ClassVar[str] = "figure"
 
     def run(self) -> Iterator[Columns]:
         """Read the batch, and choose the sentence whose length is nearest to eight words, which fits a figure."""
@@ -381,8 +367,6 @@ def _steps(record: Record) -> pd.DataFrame:
 def figure_reading(record: Record) -> Figure:
     """Draw the relative distance of words from the span at each step of a sentence; that of the right word is tiny."""
     frame = _steps(record)
-    if frame.empty:
-        return figures.nothing("no sentence was read, or the model is no recurrent one")
     # A piece that does not begin a word gets a hyphen.
     pieces = [word.removeprefix("▁") if word[:1] in ("", "▁") else f"-{word}" for word in frame["word"]]
     return draw_steps(frame, "others", [piece or "end" for piece in pieces])

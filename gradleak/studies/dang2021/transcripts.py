@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import pandas as pd
 import torch
@@ -32,26 +32,11 @@ from gradleak.show.aggregate import select
 from gradleak.show.drawn import crossed, drawn, lines, places, proportions
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Group, Record, setting
-from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
-from gradleak.studies.dang2021.columns import two_digits
-from gradleak.studies.dang2021.experiments import set_scores
-from gradleak.studies.shared.groups import listed, written
-from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
-from gradleak.studies.shared.proportions import wilson_interval
-from gradleak.studies.shared.recognisers import (
-    LAST,
-    AttackedRecogniser,
-    OnRecogniser,
-    OnUtterances,
-    Source,
-    attacked_texts,
-    attacked_tokens,
-    batch_of,
-    stage_of,
-    tokens_of,
-)
+from gradleak.studies.dang2021.experiments import certified, set_scores, two_digits, word_error_rate
+from gradleak.studies.shared.attempts import timed
+from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages, wilson_interval
+from gradleak.studies.shared.recognisers import LAST, AttackedRecogniser, OnRecogniser, OnUtterances, Source, stage_of
 from gradleak.studies.shared.steps_read import draw_steps
-from gradleak.studies.shared.transcript_errors import certified, timed, word_error_rate
 
 PLACE = "Section 4, Table 5, Figure 2; Table 2"
 CHUNK, HEARD = 50, 25  # utterances per experiment, in artificial speech and in other speech
@@ -87,14 +72,13 @@ class Parameters(studies.Parameters):
 
     source: Source = setting(paper="librispeech")
     rows: list[AttackedRecogniser] = setting(
-        paper=listed(
-            AttackedRecogniser,
+        paper=AttackedRecogniser.listed(
             *(("paper", 0, 101), ("small", 0, 402), ("small", 100, 101), ("small", 400, 402), ("small-2", 0, 101)),
         ),
-        smallest=listed(AttackedRecogniser, ("small", 0, 2)),
+        smallest=AttackedRecogniser.listed(("small", 0, 2)),
     )
     batches: list[Counted] = setting(
-        paper=listed(Counted, (2, 24), (4, 24), (8, 12), (16, 6), (32, 3)), smallest=listed(Counted, (2, 1))
+        paper=Counted.listed((2, 24), (4, 24), (8, 12), (16, 6), (32, 3)), smallest=Counted.listed((2, 1))
     )
     voices: list[str] = setting(
         paper=[
@@ -108,8 +92,7 @@ class Parameters(studies.Parameters):
     digits: int = setting(paper=60, ge=0, le=500)
     stages: list[NonNegativeInt] = setting(paper=[0, 100], smallest=[0])
     searches: list[SearchedTexts] = setting(
-        paper=listed(
-            SearchedTexts,
+        paper=SearchedTexts.listed(
             ("sentences", "printed", 0, 5, 24),
             ("sentences", "softmax", 0, 1, 24),
             ("sentences", "softmax", 100, 1, 12),
@@ -117,15 +100,15 @@ class Parameters(studies.Parameters):
             ("librispeech", "softmax", 0, 1, 24),
             ("librispeech", "printed", 0, 1, 6),
         ),
-        smallest=listed(SearchedTexts, ("sentences", "softmax", 0, 1, 1)),
+        smallest=SearchedTexts.listed(("sentences", "softmax", 0, 1, 1)),
     )
     steps: int = setting(paper=1200, ge=1)
     training: list[AttackedRecogniser] = setting(
-        paper=listed(AttackedRecogniser, *(("small", trained, 80) for trained in (0, 25, 100, 400))),
-        smallest=listed(AttackedRecogniser, ("small", 0, 2)),
+        paper=AttackedRecogniser.listed(*(("small", trained, 80) for trained in (0, 25, 100, 400))),
+        smallest=AttackedRecogniser.listed(("small", 0, 2)),
     )
     lengths: list[Counted] = setting(
-        paper=listed(Counted, *((length, 2) for length in range(4, 29, 4))), smallest=listed(Counted, (4, 1))
+        paper=Counted.listed(*((length, 2) for length in range(4, 29, 4))), smallest=Counted.listed((4, 1))
     )
 
     def experiments(self) -> Iterator[Experiment]:
@@ -137,7 +120,7 @@ class Parameters(studies.Parameters):
                 yield SingleUtterances.of(self, **dict(row), first=first)
         small = next((row.size for row in self.rows if row.size != "paper"), "paper")
         for form in self.batches:
-            yield Batches.of(self, size=small, trained=0, form=written(form))
+            yield Batches.of(self, size=small, trained=0, form=str(form))
         yield CountUnknowns.of(self, size=small, trained=0)
         yield StepByStep.of(self, size=small, trained=0)
         voices = self.voices if can_speak() or not self.stand_in else [ARTIFICIAL]
@@ -184,57 +167,51 @@ class ReadTranscripts(OnRecogniser):
         }
 
 
-class SingleUtterances(ReadTranscripts):
+class SingleUtterances(ReadTranscripts, part="alone"):
     """Utterances that are read one by one, numbered from `first`."""
 
-    part: ClassVar[str] = "alone"
     utterances: int
     first: int
 
     def run(self) -> Iterator[Columns]:
         """Read each utterance."""
-        every = list(enumerate(attacked_tokens(self.source, self.utterances)))
+        every = list(enumerate(self.attacked_tokens(self.utterances)))
         for number, tokens in every[self.first : self.first + CHUNK]:
             yield self.read(number, [tokens])
 
 
-class Batches(ReadTranscripts):
+class Batches(ReadTranscripts, part="together"):
     """Batches of several utterances with one common gradient."""
 
-    part: ClassVar[str] = "together"
     form: str
 
     def run(self) -> Iterator[Columns]:
         """Read each batch."""
         size, count = map(int, self.form.split("/"))
         for number in range(count):
-            yield self.read(number, batch_of(self.source, number, size, self.seed))
+            yield self.read(number, self.batch_of(number, size))
 
 
-class CountUnknowns(ReadTranscripts):
+class CountUnknowns(ReadTranscripts, part="counted"):
     """The number of variables that matching has for each text: a context and a label for every token."""
-
-    part: ClassVar[str] = "counted"
 
     def run(self) -> Iterator[Columns]:
         """Count the variables, with contexts of the paper's size."""
         classes = len(text.vocabulary(self.source))
         context = 2 * SIZES["paper" if self.source == "librispeech" else self.size].heard
-        for number, tokens in enumerate(tokens_of(self.source, text.texts(self.source, "test"))):
+        for number, tokens in enumerate(self.tokens_of(text.texts(self.source, "test"))):
             labels = {"matching without the bag": classes, "matching with the bag": len(set(tokens))}
             for attack, width in labels.items():
                 yield {"number": number, "attack": attack, "variables": len(tokens) * (context + width)}
 
 
-class StepByStep(ReadTranscripts):
+class StepByStep(ReadTranscripts, part="figure"):
     """One utterance for the figure: the relative distances of the right word and of others from the span."""
-
-    part: ClassVar[str] = "figure"
 
     def run(self) -> Iterator[Columns]:
         """Read the utterance, and measure the distances."""
         words, every = text.vocabulary(self.source), text.texts(self.source, "test")
-        leak = self.leak_of(tokens_of(self.source, [every[int(SHOWN * len(every))]]), self.size, only=FIRST)
+        leak = self.leak_of(self.tokens_of([every[int(SHOWN * len(every))]]), self.size, only=FIRST)
         (read,) = read_transcripts(leak).tokens
         for step, (token, misses) in enumerate(zip([*read, None], step_misses(leak, read), strict=True)):
             rest = misses if token is None else torch.cat([misses[:token], misses[token + 1 :]])
@@ -261,7 +238,7 @@ class HearSpeech(OnUtterances):
         """Observe each utterance, read the bag and the transcript, and compare both with the truth."""
         for number in range(self.utterances)[self.first : self.first + HEARD]:
             said, voice, sound = self.utterance(number)
-            (tokens,) = tokens_of(self.source, [said])
+            (tokens,) = self.tokens_of([said])
             leak = observe_speech(self.recogniser(), [sound], [tokens], only=[*FIRST, "head.weight"])
             (bag, found), seconds = timed(lambda leak: (reveal_words(leak), read_transcripts(leak)), leak)
             yield compared(number, found, [tokens], seconds) | {
@@ -272,25 +249,22 @@ class HearSpeech(OnUtterances):
             }
 
 
-class SynthesisedTexts(HearSpeech):
+class SynthesisedTexts(HearSpeech, part=SYNTHESISED):
     """Texts spoken by `voices` of espeak-ng in turn, or in artificial speech."""
 
-    part: ClassVar[str] = SYNTHESISED
     voices: list[str]
 
     def utterance(self, number: int) -> tuple[str, str, Tensor]:
         """Return the text of an utterance, the voice that speaks it and the samples of its sound."""
-        said, voice = attacked_texts(self.source, self.utterances)[number], self.voices[number % len(self.voices)]
+        said, voice = self.attacked_texts(self.utterances)[number], self.voices[number % len(self.voices)]
         if voice == ARTIFICIAL:
             return said, voice, pseudo_speech(said)
         name, rate, pitch = voice.split("/")
         return said, voice, synthesised(said, voice=name, rate=int(rate), pitch=int(pitch))
 
 
-class RecordedDigits(HearSpeech):
+class RecordedDigits(HearSpeech, part=RECORDED):
     """Strings of digits that people spoke."""
-
-    part: ClassVar[str] = RECORDED
 
     def utterance(self, number: int) -> tuple[str, str, Tensor]:
         """Return two to seven random digits, and their recording."""
@@ -314,7 +288,7 @@ class ReadOrMatch(OnRecogniser):
         }
 
 
-class MatchOneUtterance(ReadOrMatch):
+class MatchOneUtterance(ReadOrMatch, part="matching"):
     """One utterance, matched without its bag of words from one start, and with the bag from several starts.
 
     Attributes:
@@ -325,7 +299,6 @@ class MatchOneUtterance(ReadOrMatch):
         number: The number of the utterance.
     """
 
-    part: ClassVar[str] = "matching"
     search: str
     starts: int
     steps: int
@@ -334,9 +307,9 @@ class MatchOneUtterance(ReadOrMatch):
 
     def run(self) -> Iterator[Columns]:
         """Search, and compare the results; the last row holds the gains by the bag and by further starts."""
-        chosen = attacked_tokens(self.source, self.utterances)
+        chosen = self.attacked_tokens(self.utterances)
         if self.source == "sentences":  # the shortest ones
-            chosen = sorted(tokens_of(self.source, text.texts(self.source, "test")), key=len)
+            chosen = sorted(self.tokens_of(text.texts(self.source, "test")), key=len)
         tokens = chosen[self.number]
         leak = self.leak_of([tokens], only=[*FIRST, *LAST])
         search = replace(SEARCHES[self.search], steps=self.steps)
@@ -359,17 +332,16 @@ class MatchOneUtterance(ReadOrMatch):
         }
 
 
-class ReadInClosedForm(ReadOrMatch):
+class ReadInClosedForm(ReadOrMatch, part="stages"):
     """The bag and the transcript of some utterances, read in closed form at a stage of training."""
 
-    part: ClassVar[str] = "stages"
     size: str
     utterances: int
 
     def run(self) -> Iterator[Columns]:
         """Read each utterance."""
         end = text.vocabulary(self.source).end
-        for tokens in tokens_of(self.source, text.texts(self.source, "test")[: self.utterances]):
+        for tokens in self.tokens_of(text.texts(self.source, "test")[: self.utterances]):
             leak = self.leak_of([tokens], self.size, only=[*FIRST, LAST[0]])
             found, seconds = timed(read_transcripts, leak)
             # The closed form omits the end mark.
@@ -378,16 +350,15 @@ class ReadInClosedForm(ReadOrMatch):
             yield self.scored(read, tokens, seconds) | bag
 
 
-class ReadLastLayer(ReadOrMatch):
+class ReadLastLayer(ReadOrMatch, part="last layer"):
     """One utterance of `length` tokens, read from the last layer's gradient only."""
 
-    part: ClassVar[str] = "last layer"
     number: int
     length: int
 
     def run(self) -> list[Columns]:
         """Read the utterance."""
-        longer = [one for one in tokens_of(self.source, text.texts(self.source)) if len(one) >= self.length]
+        longer = [one for one in self.tokens_of(text.texts(self.source)) if len(one) >= self.length]
         if not longer:
             raise InputError(f"no text of '{self.source}' has {self.length} tokens")
         # The first tokens of a long enough text, and the end mark.

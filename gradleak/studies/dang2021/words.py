@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from matplotlib.figure import Figure
 from pydantic import PositiveInt
@@ -22,20 +22,10 @@ from gradleak.show.drawn import bars, drawn
 from gradleak.show.summary import Summary
 from gradleak.spans import classes_span
 from gradleak.studies import Columns, Experiment, Group, Record, setting
-from gradleak.studies.dang2021.columns import COLUMNS as COLUMNS
 from gradleak.studies.dang2021.experiments import UNDEFENDED, PaperDefense, set_scores
-from gradleak.studies.shared.groups import listed, written
+from gradleak.studies.shared.attempts import timed, unless_refused
 from gradleak.studies.shared.outcomes import RECOGNISERS, collected, share_of, stages
-from gradleak.studies.shared.recognisers import (
-    RATE,
-    AttackedRecogniser,
-    OnRecogniser,
-    Source,
-    attacked_tokens,
-    batch_of,
-    stage_of,
-)
-from gradleak.studies.shared.transcript_errors import timed, unless_refused
+from gradleak.studies.shared.recognisers import RATE, AttackedRecogniser, OnRecogniser, Source, stage_of
 
 PLACE = "Sections 2.5.2 and 3, Tables 2, 3 and 4"
 CHUNK = 25  # utterances per experiment
@@ -63,11 +53,11 @@ class Parameters(studies.Parameters):
 
     source: Source = setting(paper="librispeech")
     rows: list[Compared] = setting(
-        paper=listed(Compared, ("paper", 0, 402, 1), *(("small", trained, 402, 4) for trained in (0, 100, 400))),
-        smallest=listed(Compared, ("small", 0, 2, 2)),
+        paper=Compared.listed(("paper", 0, 402, 1), *(("small", trained, 402, 4) for trained in (0, 100, 400))),
+        smallest=Compared.listed(("small", 0, 2, 2)),
     )
     batches: list[Batch] = setting(
-        paper=listed(Batch, (4, 1, 8), (8, 1, 4), (1, 4, 8), (1, 8, 4), (2, 2, 8)), smallest=listed(Batch, (2, 1, 1))
+        paper=Batch.listed((4, 1, 8), (8, 1, 4), (1, 4, 8), (1, 8, 4), (2, 2, 8)), smallest=Batch.listed((2, 1, 1))
     )
     defenses: list[PaperDefense] = setting(
         paper=["none/0", "sign/0", "grad-drop/0.5", "grad-drop/0.9"], smallest=["none/0"]
@@ -81,7 +71,7 @@ class Parameters(studies.Parameters):
                 yield SingleUtterances.of(self, **dict(row), first=first)
         small = next((row for row in self.rows if row.size != "paper"), self.rows[0])
         for form in self.batches:
-            yield Batches.of(self, size=small.size, trained=0, form=written(form))
+            yield Batches.of(self, size=small.size, trained=0, form=str(form))
         for defense in self.defenses:
             for trained in (0, small.trained or self.rows[-1].trained):
                 own = {"size": small.size, "trained": trained, "utterances": self.defended}
@@ -103,17 +93,16 @@ class RevealWords(OnRecogniser):
         return self.leak_of(tokens, self.size, only=["head.weight"], **sent).weight_gradient
 
 
-class SingleUtterances(RevealWords):
+class SingleUtterances(RevealWords, part="table 2"):
     """Table 2: single utterances, numbered from `first`; RLG as coded is run on every `coded`-th utterance."""
 
-    part: ClassVar[str] = "table 2"
     utterances: int
     first: int
     coded: int
 
     def run(self) -> Iterator[Columns]:
         """Find the words of each utterance."""
-        every = list(enumerate(attacked_tokens(self.source, self.utterances)))
+        every = list(enumerate(self.attacked_tokens(self.utterances)))
         for number, tokens in every[self.first : self.first + CHUNK]:
             gradient = self.gradient([tokens])
             attacks = {"ours": partial(ours, gradient)}
@@ -122,10 +111,9 @@ class SingleUtterances(RevealWords):
             yield from revealed(number, attacks, [tokens])
 
 
-class Batches(RevealWords):
+class Batches(RevealWords, part="table 3"):
     """Table 3: several utterances and local steps, from the sum of gradients and from the difference of weights."""
 
-    part: ClassVar[str] = "table 3"
     form: str
 
     def run(self) -> Iterator[Columns]:
@@ -133,7 +121,7 @@ class Batches(RevealWords):
         utterances, steps, batches = map(int, self.form.split("/"))
         weights = self.recogniser(self.size).head.weight
         for number in range(batches):
-            tokens = batch_of(self.source, number, utterances * steps, self.seed)
+            tokens = self.batch_of(number, utterances * steps)
             sent = {"local_steps": steps, "rate": RATE}
             total, change = (self.gradient(tokens, **sent, difference=difference) for difference in (False, True))
             attacks = {
@@ -144,16 +132,15 @@ class Batches(RevealWords):
             yield from revealed(number, attacks, tokens)
 
 
-class BehindDefense(RevealWords):
+class BehindDefense(RevealWords, part="table 4"):
     """The speech half of Table 4: single utterances behind a defence."""
 
-    part: ClassVar[str] = "table 4"
     utterances: int
     defense: str
 
     def run(self) -> Iterator[Columns]:
         """Find the words of each utterance, also by an attack that allows for defences, which RLG does not."""
-        for number, tokens in enumerate(attacked_tokens(self.source, self.utterances)):
+        for number, tokens in enumerate(self.attacked_tokens(self.utterances)):
             gradient = self.gradient([tokens], defense=defenses.named(self.defense, generator=None))
             attacks = {"ours": partial(ours, gradient)} if self.defense == UNDEFENDED else {}
             attacks |= {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 import torch
@@ -29,9 +29,7 @@ from gradleak.show.aggregate import select
 from gradleak.show.drawn import Look, arranged, drawn, grouped, level, lines, only_rows, panel, points
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
-from gradleak.studies.posterior2023.columns import COLUMNS as COLUMNS
 from gradleak.studies.shared.attacked_networks import built
-from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.tally import load
 
 PLACE = "Sections 3.1 and 3.2, Theorems 1 to 4, Table 1, Figure 2, Appendix C"
@@ -65,8 +63,8 @@ class Parameters(studies.Parameters):
     gammas: list[float] = setting(paper=[0.0, 0.5, 1.0, 2.0, 5.0], smallest=[0.0, 2.0])
     temperatures: list[float] = setting(smallest=[1.0, 2.0])
     rows: list[Trained] = setting(
-        paper=listed(Trained, ("mnist", "lenet5", "tanh", 100), ("cifar10", "resnet18-cifar", "", 200)),
-        smallest=listed(Trained, ("digits", "small-cnn", "", 20)),
+        paper=Trained.listed(("mnist", "lenet5", "tanh", 100), ("cifar10", "resnet18-cifar", "", 200)),
+        smallest=Trained.listed(("digits", "small-cnn", "", 20)),
     )
     stops: int = setting(paper=5, smallest=2, ge=2, le=1000)
     samples: int = setting(paper=1000, smallest=100, ge=20, le=100_000)
@@ -99,10 +97,9 @@ class Parameters(studies.Parameters):
         return f"{self.cases:,} vectors of random logits for each loss and number of classes; {networks}"
 
 
-class Slope(Experiment):
+class Slope(Experiment, part="slope"):
     """The gradient of a loss by the logits from autograd, compared with each reading of the theorem."""
 
-    part: ClassVar[str] = "slope"
     loss: str
     labels: str
     gamma: float
@@ -138,10 +135,9 @@ class Slope(Experiment):
             yield {"form": form, **summed, "count": self.cases, "least_weight": float(weight.min())}
 
 
-class Counts(Experiment):
+class Counts(Experiment, part="counts"):
     """Counts in batches whose samples all equal the mean of their class, so that only the formula causes errors."""
 
-    part: ClassVar[str] = "counts"
     gamma: float
     cases: int
 
@@ -208,10 +204,9 @@ def _batches(count: int, generator: torch.Generator) -> Tensor:
     return drawn
 
 
-class Distributions(Experiment):
+class Distributions(Experiment, part="posteriors"):
     """A network that is trained for some steps, with its predicted probabilities for each class at several stops."""
 
-    part: ClassVar[str] = "posteriors"
     dataset: str
     network: str
     activation: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pandas as pd
 import torch
@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from gradleak import augment, claims, data, studies
+from gradleak import augment, claims, data, metrics, studies
 from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import HeadLeaks, head_inputs, observe_heads
 from gradleak.losses import CrossEntropy, Focal, Loss
@@ -27,10 +27,7 @@ from gradleak.show.drawn import Look, Mark, arranged, level, lines, panel, power
 from gradleak.show.summary import Leaks, Summary
 from gradleak.show.tables import duration
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
-from gradleak.studies.posterior2023.columns import COLUMNS
 from gradleak.studies.shared.attacked_networks import Adapted, built
-from gradleak.studies.shared.counted_batches import accuracy, skewed
-from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected, guessed, stages
 from gradleak.studies.shared.tally import LOOKS, load, others
 
@@ -78,13 +75,12 @@ class Parameters(studies.Parameters):
     """Parameters of the page: networks and their training, losses, batches and auxiliary samples."""
 
     rows: list[Attacked] = setting(
-        paper=listed(
-            Attacked,
+        paper=Attacked.listed(
             *(("mnist", "lenet5", activation, 32) for activation in ("sigmoid", "tanh")),
             *(("tinyimagenet32", "resnet50-cifar", activation, 256) for activation in ("relu", "selu")),
             *(("cifar10", "vgg16", activation, 32) for activation in ("elu", "relu")),
         ),
-        smallest=listed(Attacked, ("photos", "lenet5", "sigmoid", 8)),
+        smallest=Attacked.listed(("photos", "lenet5", "sigmoid", 8)),
         min_length=1,
     )
     init: str
@@ -93,7 +89,7 @@ class Parameters(studies.Parameters):
     networks: int = setting(paper=4, smallest=1, ge=1, le=1000)
     batches: int = setting(smallest=2, ge=1, le=10_000)
     auxiliary: int = setting(paper=100, smallest=2, ge=1, le=1000)
-    variants: list[Variant] = setting(smallest=listed(Variant, ("ce", 0.8, 0)))
+    variants: list[Variant] = setting(smallest=Variant.listed(("ce", 0.8, 0)))
     sizes: list[PositiveInt] = setting(paper=[64, 128, 256, 512, 1024], smallest=[8])
     shares: list[float] = setting(paper=[0.1, 0.3, 0.5, 0.7, 0.9], smallest=[0.5])
     scales: list[PositiveInt] = setting(paper=[1, 5, 10, 50, 100], smallest=[1])
@@ -140,6 +136,38 @@ class Parameters(studies.Parameters):
         """Return the number of networks and batches of a run in a few words."""
         images = ", ".join(data.title(name) for name in dict.fromkeys(row.dataset for row in self.rows))
         return f"{self.networks} networks a row with {self.batches} batches each; {images}"
+
+
+def skewed(private: data.Dataset, size: int, share: float, generator: torch.Generator) -> Tensor:
+    """Return the indices (B,) of a batch in which a share of the samples has the same class.
+
+    The other samples have random other classes. With a share of 0 all classes are drawn at random.
+    """
+    wanted = torch.randint(private.classes, (size,), generator=generator)
+    if share:
+        few = round(share * size)
+        others = wanted[few:] % (private.classes - 1)
+        first = int(torch.randint(private.classes, (1,), generator=generator))
+        wanted = torch.cat([torch.full((few,), first), others + (others >= first)])
+    return augment.samples_of(private.labels, wanted, generator)
+
+
+def accuracy(attack: str, counts: list[Tensor], truth: list[Tensor]) -> Columns:
+    """Return a row with an attack's accuracy, averaged over batches, from found and true counts (N, C) of some batches.
+
+    Returns:
+        The class accuracy, which is the Jaccard index of found and true sets of classes; the instance accuracy, which
+        is the Jaccard index of found and true counts, with its standard deviation; and the number of batches.
+    """
+    found, true = torch.cat(counts), torch.cat(truth)
+    instances = metrics.count_jaccard(found, true)
+    return {
+        "attack": attack,
+        "classes": float(metrics.class_jaccard(found, true).mean()),
+        "instances": float(instances.mean()),
+        "spread": float(instances.std()) if len(instances) > 1 else 0.0,
+        "count": len(instances),
+    }
 
 
 def counted(
@@ -240,61 +268,42 @@ class Counting(Attacking):
             yield heads, torch.stack(counts), known
 
 
-class OfRow(Counting):
+class OfRow(Counting, part="table 2"):
     """A row of Table 2: an untrained network and a batch size."""
 
-    part: ClassVar[str] = "table 2"
 
-
-class OfVariant(Counting):
+class OfVariant(Counting, part="table 3"):
     """A loss, its temperature and a smoothing of Table 3."""
 
-    part: ClassVar[str] = "table 3"
 
-
-class OfSize(Counting):
+class OfSize(Counting, part="batch size"):
     """A batch size of Figure 3, on a trained network."""
 
-    part: ClassVar[str] = "batch size"
 
-
-class OfShare(Counting):
+class OfShare(Counting, part="imbalance"):
     """A class imbalance of Figure 3, on a trained network."""
 
-    part: ClassVar[str] = "imbalance"
 
-
-class OfScale(Counting):
+class OfScale(Counting, part="scale"):
     """A number of auxiliary samples of Figure 4."""
 
-    part: ClassVar[str] = "scale"
 
-
-class Told(Counting):
+class Told(Counting, part="told"):
     """A row of Table 2 or 3 for which LLG and iLRG also know loss, smoothing and the normalisation of inputs."""
 
-    part: ClassVar[str] = "told"
 
-
-class OfWeights(Counting):
+class OfWeights(Counting, part="begun"):
     """A row of Table 2 with other initial weights."""
 
-    part: ClassVar[str] = "begun"
 
-
-class TrainedModel(Attacking):
+class TrainedModel(Attacking, part="trained"):
     """A model trained on a whole training set, and batches of every size, imbalance and number of auxiliary samples."""
 
-    part: ClassVar[str] = "trained"
     optimizer: Literal["adam", "sgd"]
     learns: str
     sizes: list[int]
     shares: list[float]
     scales: list[int]
-
-    def reads(self) -> list[str]:
-        """Return the dataset of the private images and the model's training set."""
-        return [self.dataset, self.learns]
 
     def run(self) -> Iterator[Columns]:
         """Train the model, and count the labels by every attack."""
@@ -407,7 +416,7 @@ def table(record: Record) -> pd.DataFrame:
     """
     rows = pd.concat([record.rows(OfRow), record.rows(OfWeights)])
     rows = rows.sort_values(["network", "activation"], kind="stable")
-    both = joined(" / ", *(only(name, COLUMNS[name].text) for name in ("classes", "instances")))
+    both = joined(" / ", only("classes", ".3f"), only("instances", ".3f"))
     return aggregate(
         rows.assign(dataset=rows["dataset"].map(data.title), init=rows["init"].map(WEIGHTS)),
         {name: name for name in ("dataset", "network", "activation")}
@@ -415,7 +424,7 @@ def table(record: Record) -> pd.DataFrame:
         {
             **{name: among(both, attack=name) for name in ATTACKS},
             "batches": only("count", "{:.0f}"),
-            "posterior: elapsed time per batch": among(only("seconds", COLUMNS["seconds"].text), attack="posterior"),
+            "posterior: elapsed time per batch": among(only("seconds", duration), attack="posterior"),
         },
     )
 

@@ -13,7 +13,6 @@ from gradleak.data.base import Dataset
 from gradleak.errors import InputError
 from gradleak.models import training
 from gradleak.studies import Group, Sees
-from gradleak.studies.shared.groups import written
 
 Stage = Literal["untrained", "trained"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -65,7 +64,7 @@ def _read(value: Any) -> Any:
 
 
 # A network as the inputs of trials name it: "cifar10/lenet/trained".
-NamedNetwork = Annotated[AttackedNetwork, BeforeValidator(_read), PlainSerializer(written)]
+NamedNetwork = Annotated[AttackedNetwork, BeforeValidator(_read), PlainSerializer(str)]
 
 
 def built(network: str, private: Dataset, seed: int, device: str, **options: Any) -> nn.Module:

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from gradleak import augment, data, models
-from gradleak.errors import unknown
 from gradleak.leak import head_inputs
 from gradleak.models import training
 from gradleak.models.ready import READY
@@ -26,8 +25,6 @@ def made(name: str, dataset: str, seed: int) -> nn.Module:
 
     A name that ends with "+head" is a pretrained network whose last layer is fine-tuned on smoothed labels.
     """
-    if name not in NAMES:
-        raise unknown("network", name, NAMES)
     if name == SMALL:
         return training.train(training.Recipe(network=name, dataset=dataset, seed=seed, **TRAINING)).model
     model = models.pretrained(name.removesuffix("+head"))

@@ -48,10 +48,9 @@ class Defended(Form):
         named(self.words, self.defense, self.level, torch.Generator())
 
 
-class BehindDefence(Experiment):
+class BehindDefence(Experiment, part="defense"):
     """Gradients that are sent through one defence; `defense` and `level` are named as on wang2024's pages."""
 
-    part: ClassVar[str] = "defense"
     defense: str
     level: float
 

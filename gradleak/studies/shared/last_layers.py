@@ -5,17 +5,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import data, models
 from gradleak.leak import head_inputs
-from gradleak.studies import Experiment
+from gradleak.studies import Experiment, Group, Sees
 from gradleak.studies.shared.attacked_networks import built
 
 TRAINED = "efficientnet-lite0"
 # The mean and standard deviation by which the pixels were normalised when this network was trained.
 MEAN, STD = 0.498, 0.502
+
+
+class ShownImages(Group):
+    """A network, its images, and the number of its classes; an empty activation is the network's default."""
+
+    dataset: str
+    network: str
+    activation: str = ""
+    classes: int = Field(ge=3)
+
+    @property
+    def sees(self) -> Sees:
+        """The network with its images."""
+        channels = 3 if self.network == TRAINED else 0
+        return Sees(self.network, self.dataset, activation=self.activation, channels=channels)
 
 
 @dataclass(frozen=True)

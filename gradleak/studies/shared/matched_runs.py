@@ -25,7 +25,7 @@ from gradleak.show import figures
 from gradleak.show.drawn import drawn, grouped, proportions
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, Stage, network
-from gradleak.studies.shared.mosaics import packed
+from gradleak.studies.shared.mosaics import strip
 from gradleak.studies.shared.restored import quality
 
 # wang2024's weights of total variation.
@@ -211,7 +211,7 @@ class Matched(OnLeNet):
                 step, median = int(found.history[place]), float(found.curves[..., place].median())
                 psnr = float(np.mean(seen[step]))
                 rows.append({"what": "curve", "run": name, "step": step, "loss": median, "psnr": psnr})
-            rows.append(strip(name, data.denormalise(found.attempts[:, 0, 0].double())))
+            rows.append(strip(name, data.denormalise(found.attempts[:, 0, 0].double()), SHOWN))
         return rows
 
 
@@ -222,14 +222,9 @@ class WholeRow(Matched):
         """Match in every run, compare the pairs of runs, and describe the row."""
         shown = self.shown()
         rows = self.matched(shown)
-        truth = strip("private", data.denormalise(shown.inputs.double()).clamp(0, 1))
+        truth = strip("private", data.denormalise(shown.inputs.double()).clamp(0, 1), SHOWN)
         network: Columns = {"what": "network", "test_accuracy": shown.accuracy}
         return [*rows, truth, *paired(rows, self.pairs, self.seed), network]
-
-
-def strip(run: str, images: Tensor) -> Columns:
-    """Return a row with the first images of a run side by side."""
-    return {"what": "picture", "run": run, "picture": packed(images[:SHOWN], min(SHOWN, len(images)))}
 
 
 def table_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,8 @@ from matplotlib.axes import Axes
 from PIL import Image
 from torch import Tensor
 
+from gradleak.studies import Columns
+
 QUALITY = 85
 
 
@@ -30,6 +32,11 @@ def packed(images: Tensor, columns: int) -> str:
     stream = io.BytesIO()
     Image.fromarray(pixels.squeeze()).save(stream, "JPEG", quality=QUALITY)
     return base64.b64encode(stream.getvalue()).decode()
+
+
+def strip(run: str, images: Tensor, count: int) -> Columns:
+    """Return a row with the first images of a run side by side."""
+    return {"what": "picture", "run": run, "picture": packed(images[:count], min(count, len(images)))}
 
 
 def unpacked(text: str) -> np.ndarray:

@@ -10,6 +10,7 @@ A study's summary states which rows of its record are outcomes of an attack:
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,14 +19,13 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import quantile_test, t
+from scipy.stats import binomtest, quantile_test, t
 
 from gradleak import data, defenses
 from gradleak.errors import InputError, unknown
 from gradleak.metrics import SCALE
 from gradleak.show.summary import NAMES
 from gradleak.studies import Record
-from gradleak.studies.shared.proportions import wilson
 
 Kind = Literal["labels", "soft labels", "features", "images", "text"]
 Numbers = NDArray[np.float64]
@@ -72,7 +72,15 @@ SHOWN = {
     "release": "clip {} of the norm, noise {} of that",
     "dp-sgd": "per-sample clipping, noise multiplier {}",
     "bfloat16": "bfloat16 numbers",
-    "withheld": "without the gradient of: {}",
+    "withheld": "not sending the gradient of {}",
+}
+# The layers that a client withholds, as tables show them.
+LAYERS = {
+    "embedding": "the embedding",
+    "head": "the last layer",
+    "recurrent": "the recurrent layers",
+    "decoder": "the decoder",
+    "decoder and head": "the decoder and the last layer",
 }
 # Significant bits that a rounded gradient keeps; `quantize` states its bits itself.
 BITS = {"half": 11.0, "bfloat16": 8.0, "float16": 11.0}
@@ -164,12 +172,12 @@ def defense_in_words(defense: str) -> str:
 
     Examples:
         >>> defense_in_words("prune/0.2"), defense_in_words("withheld/head")
-        ('prune 20% of all', 'without the gradient of: head')
+        ('prune 20% of all', 'not sending the gradient of the last layer')
     """
     name, *levels = defense.split("/")
     if name not in SHOWN:
         return defenses.shown(defense)
-    return SHOWN[name].format(*levels)
+    return SHOWN[name].format(*(LAYERS.get(level, level) for level in levels))
 
 
 @dataclass(frozen=True)
@@ -201,18 +209,17 @@ class Measure:
     summarise: Callable[..., Value]
 
 
-def share_of(column: str, name: str, cases: str, *, of: float = 1.0) -> Measure:
+def share_of(column: str, name: str, cases: str) -> Measure:
     """Measure the mean of a column of booleans or shares, one for each case.
 
     Args:
-        column: The column. Its values lie between 0 and `of`; a missing value is a failure.
+        column: The column. Its values lie between 0 and 1; a missing value is a failure.
         name: The measure's name.
         cases: What the rows are, such as "batches".
-        of: The value of a complete success.
     """
 
     def summarise(values: Numbers) -> Value:
-        shares = np.nan_to_num(values) / of
+        shares = np.nan_to_num(values)
         return _of_share(float(shares.mean()), float(shares.std(ddof=1)) if len(shares) > 1 else 0.0, len(shares))
 
     return Measure(name, "%", cases, (column,), summarise)
@@ -266,6 +273,18 @@ def _of_share(mean: float, spread: float, count: int) -> Value:
     else:
         low, high = wilson(round(mean * count), count)
     return Value(100 * mean, 100 * min(low, mean), 100 * max(high, mean), count)
+
+
+def wilson_interval(values: pd.Series[Any]) -> tuple[float, float]:
+    """Return the 95 % confidence interval (Wilson) of the success probability."""
+    return wilson(int(values.sum()), len(values))
+
+
+@functools.cache
+def wilson(successes: int, count: int) -> tuple[float, float]:
+    """Return the 95 % confidence interval (Wilson) of a probability after so many successes in `count` trials."""
+    found = binomtest(successes, count).proportion_ci(method="wilson")
+    return float(found.low), float(found.high)
 
 
 PSNR = median_of("psnr", "PSNR", "images")

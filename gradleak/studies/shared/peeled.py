@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 
 import pandas as pd
-import torch
 from torch import Tensor, nn
 
 from gradleak import data, metrics
 from gradleak.images import Peeled
 from gradleak.show.aggregate import select
 from gradleak.studies import Columns
+from gradleak.studies.shared.samples import inputs_of
 
 # An attack's estimate of its error may be wrong by this factor.
 FACTOR = 10.0
@@ -66,7 +66,8 @@ def batch_row(found: Peeled, images: Tensor) -> Columns:
 
 def layer_rows(model: nn.Module, found: Peeled, images: Tensor) -> list[Columns]:
     """Return a row for each layer, from the last: its equations, and the claimed and the true error of its inputs."""
-    truth = _inputs_of(model, data.normalise(images).to(found.images.device))
+    exact = copy.deepcopy(model).double()
+    truth = inputs_of(nn.Conv2d, exact, data.normalise(images).to(found.images.device))
     order, rows = None, []
     for number, layer in enumerate(found.layers):
         row: Columns = {
@@ -86,17 +87,6 @@ def layer_rows(model: nn.Module, found: Peeled, images: Tensor) -> list[Columns]
             row |= {"claimed": claimed, "off": off, "honest": off / FACTOR <= claimed <= off * FACTOR}
         rows.append(row)
     return rows
-
-
-def _inputs_of(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
-    """Return the inputs of every convolution, in float64."""
-    own, seen = copy.deepcopy(model).double(), dict[str, Tensor]()
-    for name, module in own.named_modules():
-        if isinstance(module, nn.Conv2d):
-            module.register_forward_hook(lambda _m, args, _o, name=name: seen.__setitem__(name, args[0]))
-    with torch.no_grad():
-        own(inputs)
-    return seen
 
 
 def batches(rows: pd.DataFrame) -> pd.DataFrame:

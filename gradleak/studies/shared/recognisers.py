@@ -41,10 +41,6 @@ class OnRecogniser(Experiment):
     source: str
     trained: int
 
-    def reads(self) -> list[str]:
-        """Return the name of the text."""
-        return [self.source]
-
     def recogniser(self, size: str = "small") -> Recogniser:
         """Return the recogniser."""
         return _trained(size, self.source, self.trained, self.seed)
@@ -60,6 +56,30 @@ class OnRecogniser(Experiment):
         speech = [pseudo_speech(text.vocabulary(self.source).decode(one)) for one in tokens]
         return observe_speech(self.recogniser(size), speech, tokens, **sent)
 
+    def tokens_of(self, said: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of each text, with the end mark."""
+        return tokens_of(self.source, said)
+
+    def attacked_texts(self, count: int) -> list[str]:
+        """Return `count` of the texts of the test split, evenly spaced."""
+        every = text.texts(self.source, "test")
+        if count > len(every):
+            raise InputError(f"there are {len(every)} utterances to attack; {count} were asked for")
+        return [every[number * len(every) // count] for number in range(count)]
+
+    def attacked_tokens(self, count: int) -> list[list[int]]:
+        """Return the tokens of these texts, with the end mark."""
+        return self.tokens_of(self.attacked_texts(count))
+
+    def batch_of(self, number: int, size: int) -> list[list[int]]:
+        """Return the tokens of the texts of one batch, far apart in the list, which is sorted by length.
+
+        Batches share no text.
+        """
+        every = text.texts(self.source, "test")
+        places = [(number + k * (len(every) // size) + self.seed) % len(every) for k in range(size)]
+        return self.tokens_of([every[place] for place in places])
+
 
 class OnUtterances(OnRecogniser):
     """An experiment on a number of `utterances`."""
@@ -68,34 +88,12 @@ class OnUtterances(OnRecogniser):
 
     def tokens(self) -> list[list[int]]:
         """Return the tokens of each utterance, with the end mark."""
-        return attacked_tokens(self.source, self.utterances)
+        return self.attacked_tokens(self.utterances)
 
 
 @functools.lru_cache(maxsize=2)
 def _trained(size: str, source: str, trained: int, seed: int) -> Recogniser:
     return trained_recogniser(size, source, trained, seed=seed)[0]
-
-
-def attacked_texts(source: str, count: int) -> list[str]:
-    """Return `count` of the texts of the test split, evenly spaced."""
-    every = text.texts(source, "test")
-    if count > len(every):
-        raise InputError(f"there are {len(every)} utterances to attack; {count} were asked for")
-    return [every[number * len(every) // count] for number in range(count)]
-
-
-def attacked_tokens(source: str, count: int) -> list[list[int]]:
-    """Return the tokens of these texts, with the end mark."""
-    return tokens_of(source, attacked_texts(source, count))
-
-
-def batch_of(source: str, number: int, size: int, seed: int) -> list[list[int]]:
-    """Return the tokens of the texts of one batch, far apart in the list, which is sorted by length.
-
-    Batches share no text.
-    """
-    every = text.texts(source, "test")
-    return tokens_of(source, [every[(number + k * (len(every) // size) + seed) % len(every)] for k in range(size)])
 
 
 def tokens_of(source: str, said: Sequence[str]) -> list[list[int]]:

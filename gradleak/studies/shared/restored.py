@@ -1,9 +1,7 @@
-"""The similarity of restored images to the private ones, and the time that it took."""
+"""The similarity of restored images to the private ones."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -25,8 +23,3 @@ def quality(images: Tensor, truth: Tensor) -> list[dict[str, Any]]:
         {"psnr": psnr, "eight_bit": eight_bit, "ssim": ssim, "lpips": distance}
         for psnr, eight_bit, ssim, distance in zip(*columns, lpips, strict=True)
     ]
-
-
-def clock(device: str) -> Callable[[], float]:
-    """Return a clock (s): on a CPU the process's own time, which other processes on the machine do not affect."""
-    return time.process_time if device == "cpu" else time.perf_counter

@@ -24,7 +24,7 @@ from gradleak.images.presets import preset
 from gradleak.leak import observe
 from gradleak.studies import Experiment, Record, Sees, setting
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made, pooled
-from gradleak.studies.shared.mosaics import packed
+from gradleak.studies.shared.mosaics import strip
 from gradleak.studies.shared.outcomes import PSNR, Axis, Outcome, collected, share_of
 
 # The rows of an experiment. A row has the columns that its kind, `what`, needs.
@@ -100,6 +100,32 @@ class Scene:
         self.judges = {name: (own, pooled(own, private.images)) for name, own in judges.items()}
         self.model = model.to(device)
 
+    def in_batches(
+        self, kind: str, groups: int, most: int, sizes: list[int], attacks: Mapping[str, GradInversion], steps: int
+    ) -> Rows:
+        """Restore the same images in batches of every size by every attack; the baselines are measured only once.
+
+        Args:
+            kind: The kind of the images, from `KINDS`.
+            groups: The number of groups of images.
+            most: The number of images in a group.
+            sizes: The batch sizes, which divide `most`.
+            attacks: The attacks, by name. If no feature is recovered, all of them are equal to the first.
+            steps: The number of steps of an attack.
+        """
+        norms = gradient_norms(self.model, self.private) if kind == "vulnerable" else None
+        places = chosen(self.private, most, groups, self.seed, norms)
+        rows: Rows = []
+        for size in sizes:
+            case = Case(self, places.reshape(-1, size))
+            found = [] if rows else case.private()
+            for number, (attack, settings) in enumerate(attacks.items()):
+                if number == 0 or case.known.there.any():
+                    own = case.judged("", case.attacked(settings, steps))
+                found += [row | {"run": named(kind, size, attack)} for row in own]
+            rows += [row | {"kind": kind, "batch_size": size, "labels": float(case.counted.mean())} for row in found]
+        return rows
+
 
 class Case:
     """Private batches of a scene, with the clients' leaks and the images of the baselines."""
@@ -157,14 +183,12 @@ class Case:
         rows: Rows = [{"what": "image", "run": run, "image": number} for number in self.numbers]
         for n, row in enumerate(rows):
             row.update({name: None if values is None else values[n].item() for name, values in columns.items()})
-        return [*rows, _strip(run, shown)]
+        return [*rows, strip(run, shown, SHOWN)]
 
-    def attacked(self, settings: GradInversion, *, exact: bool = True, seeds: int = 1) -> Reconstruction:
+    def attacked(self, settings: GradInversion, steps: int, *, exact: bool = True, seeds: int = 1) -> Reconstruction:
         """Return the images that GradInversion finds, with the batches' own batch-norm statistics if `exact`."""
-        statistics = self.statistics if exact else None
-        return restore_batches(
-            self.leaks, "recovered", settings=settings, statistics=statistics, seeds=seeds, seed=self.seed
-        )
+        options: dict[str, Any] = {"statistics": self.statistics if exact else None, "seeds": seeds, "seed": self.seed}
+        return restore_batches(self.leaks, "recovered", settings=scaled(settings, steps), **options)
 
     def of_another(self, name: str, found: Reconstruction) -> Rows:
         """Return the rows of a control: the images found for each batch are compared with those of the next batch."""
@@ -203,12 +227,7 @@ class Case:
             "recovered": 100 * float(self.right.double().mean()),
         }
         baselines = [row for name in floors for row in self.measured(name, self.floors[name])]
-        return [_strip("private", self.truth), labels, *baselines]
-
-
-def _strip(run: str, images: Tensor) -> dict[str, Any]:
-    """Return a row with the first images of a run as one picture, for display."""
-    return {"what": "picture", "run": run, "picture": packed(images[:SHOWN], min(SHOWN, len(images)))}
+        return [strip("private", self.truth, SHOWN), labels, *baselines]
 
 
 def chosen(private: data.Dataset, size: int, count: int, seed: int, first: Tensor | None = None) -> Tensor:
@@ -237,33 +256,6 @@ def chosen(private: data.Dataset, size: int, count: int, seed: int, first: Tenso
 def named(kind: str, size: int, attack: str = "") -> str:
     """Return the name of a run on images of a kind in batches of one size."""
     return f"{kind}, B = {size}" + (f", {attack}" if attack else "")
-
-
-def in_batches(
-    scene: Scene, kind: str, groups: int, most: int, sizes: list[int], attacks: Mapping[str, GradInversion]
-) -> Rows:
-    """Restore the same images in batches of every size by every attack; the baselines are measured only once.
-
-    Args:
-        scene: The private images and the network.
-        kind: The kind of the images, from `KINDS`.
-        groups: The number of groups of images.
-        most: The number of images in a group.
-        sizes: The batch sizes, which divide `most`.
-        attacks: The attacks, by name. If no feature is recovered, all of them are equal to the first.
-    """
-    norms = gradient_norms(scene.model, scene.private) if kind == "vulnerable" else None
-    places = chosen(scene.private, most, groups, scene.seed, norms)
-    rows: Rows = []
-    for size in sizes:
-        case = Case(scene, places.reshape(-1, size))
-        found = [] if rows else case.private()
-        for number, (attack, settings) in enumerate(attacks.items()):
-            if number == 0 or case.known.there.any():
-                own = case.judged("", case.attacked(settings))
-            found += [row | {"run": named(kind, size, attack)} for row in own]
-        rows += [row | {"kind": kind, "batch_size": size, "labels": float(case.counted.mean())} for row in found]
-    return rows
 
 
 class OnBatches(Experiment):
@@ -332,35 +324,18 @@ def gained(rows: Rows, pairs: Sequence[tuple[str, str]], size: int, seed: int) -
         size: The number of images in a batch. The 95 % bootstrap interval resamples batches, and images in each batch.
         seed: Seed of the bootstrap.
     """
+    images = pd.DataFrame([row for row in rows if row["what"] == "image"]).astype(dict.fromkeys(GAINS, float))
+    images["psnr"] = images["psnr"].clip(*PSNRS)
+    runs = {run: own.sort_values("image", kind="stable") for run, own in images.groupby("run")}
     found: Rows = []
     for (first, second), (measure, scale) in product(pairs, GAINS.items()):
-        own, other = (values_of(rows, run, measure) for run in (first, second))
-        if own is None or other is None:
+        gain = scale * (runs[first][measure].to_numpy() - runs[second][measure].to_numpy())
+        if np.isnan(gain).any():  # there is no pretrained network for LPIPS
             continue
-        gain = scale * (own - other)
         low, high = interval_of(gain, size, seed)
-        found.append(
-            {
-                "what": "gain",
-                "run": f"{first} against {second}",
-                "measure": measure,
-                "gain": float(gain.mean()),
-                "low": low,
-                "high": high,
-                "count": len(gain),
-                "batches": len(gain) // size,
-            }
-        )
+        row = {"what": "gain", "run": f"{first} against {second}", "measure": measure, "gain": float(gain.mean())}
+        found.append(row | {"low": low, "high": high, "count": len(gain), "batches": len(gain) // size})
     return found
-
-
-def values_of(rows: Sequence[Mapping[str, Any]], run: str, measure: str) -> np.ndarray | None:
-    """Return a measure of a run's images in order (N,), None if it is missing; PSNR is limited to 0 … 200 dB."""
-    own = sorted((row for row in rows if row["what"] == "image" and row["run"] == run), key=lambda row: row["image"])
-    if not own or any(row[measure] is None for row in own):
-        return None
-    values = np.array([float(row[measure]) for row in own])
-    return values.clip(*PSNRS) if measure == "psnr" else values
 
 
 def interval_of(values: np.ndarray, size: int, seed: int) -> tuple[float, float]:

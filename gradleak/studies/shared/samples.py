@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import copy
 
 import torch
 from torch import Tensor, nn
@@ -103,16 +103,14 @@ def reduced(leaks: HeadLeaks, errors: Tensor, *, exact: bool = True) -> tuple[La
     return path, 1 / errors.gather(1, path.row[:, None])[:, 0]
 
 
-def inputs_of(modules: Iterable[nn.Module], model: nn.Module, inputs: Tensor) -> list[Tensor]:
-    """Return the inputs of some modules of a model, in the order in which they run; no attack is given these."""
-    seen: list[Tensor] = []
-    handles = [module.register_forward_hook(lambda module, args, output: seen.append(args[0])) for module in modules]
-    try:
-        with torch.no_grad():
-            model(inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+def inputs_of(kind: type[nn.Module], model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
+    """Return the inputs of a model's modules of one kind, by name, in the order of the run; no attack sees them."""
+    own, seen = copy.deepcopy(model), dict[str, Tensor]()
+    for name, module in own.named_modules():
+        if isinstance(module, kind):
+            module.register_forward_hook(lambda _m, args, _o, name=name: seen.__setitem__(name, args[0]))
+    with torch.no_grad():
+        own(inputs)
     return seen
 
 

@@ -65,9 +65,7 @@ class OnLanguageModel(Experiment):
 
     def model(self) -> tuple[nn.Module, Columns]:
         """Return the model and, if it is trained, its losses in the first and last epoch and on attacked sentences."""
-        recipe = LanguageRecipe(
-            text=self.text, kind=self.kind, width=self.width, layers=self.layers, epochs=self.epochs, seed=self.seed
-        )
+        recipe = LanguageRecipe(**self.model_dump(include={"text", "kind", "width", "layers", "epochs", "seed"}))
         if self.stage == "untrained":
             return recipe.build(), {}
         model, losses = train_language_model(recipe)
@@ -76,7 +74,3 @@ class OnLanguageModel(Experiment):
     def words(self) -> range:
         """Return all words of the vocabulary."""
         return range(len(data.vocabulary(self.text)))
-
-    def reads(self) -> list[str]:
-        """Return the name of the text."""
-        return [self.text]

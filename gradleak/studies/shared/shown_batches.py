@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from typing import Any
 
 import pandas as pd
-import seaborn as sns
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradleak.show import figures
 from gradleak.show.aggregate import select
-from gradleak.show.drawn import MARKERS, Mark, arranged, level, panel
+from gradleak.show.drawn import arranged, level, panel, proportions
 from gradleak.studies import Record
 from gradleak.studies.shared.mosaics import show
 from gradleak.studies.shared.restored_batches import FLOORS, KINDS, PSNRS, interval_of
+
+# What the panels of the figure of batch sizes show.
+MEASURES = {
+    "identified": "identified by\nanother network (%)",
+    "identified_by_own": "identified by\nthe attacked network (%)",
+    "psnr": "PSNR (dB)",
+}
 
 
 def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
@@ -41,8 +46,8 @@ def strips(record: Record, part: str, **where: Hashable) -> Figure:
     return figure
 
 
-def draw_sizes(record: Record, part: str, titles: Mapping[str, str]) -> Figure:
-    """Draw the means of measures against the batch size, a line for each kind of image and attack.
+def draw_sizes(record: Record, part: str, *measures: str) -> Figure:
+    """Draw the means of measures for each batch size, with a colour for each kind of image and attack.
 
     Bars are 95 % bootstrap intervals over groups of images, each as large as the largest batch. Dashed: the share of
     images that are identified by chance, and the mean PSNR of random images' mean colours.
@@ -50,38 +55,26 @@ def draw_sizes(record: Record, part: str, titles: Mapping[str, str]) -> Figure:
     Args:
         record: The record.
         part: The part with the images.
-        titles: The title of each measure's panel: PSNR in dB, others in percent.
+        measures: The measures, a panel for each: keys of `MEASURES`.
     """
-    images = rows_of(record, "image", part).astype(dict.fromkeys([*titles, "batch_size"], float))
+    images = rows_of(record, "image", part).astype(dict.fromkeys([*measures, "batch_size"], float))
     images = images.assign(
         psnr=images["psnr"].clip(*PSNRS),
         line=images["run"].str.replace(r", B = \d+", "", regex=True),
-        **{name: 100 * images[name] for name in titles if name != "psnr"},
-    ).sort_values("image", kind="stable")
-    floors = dict.fromkeys(titles, rows_of(record, "batches", part)["chance"].astype(float).iloc[0])
+        size=images["batch_size"].map("{:.0f}".format),
+        **{name: 100 * images[name] for name in measures if name != "psnr"},
+    ).sort_values(["batch_size", "image"], kind="stable")
+    floors = dict.fromkeys(measures, rows_of(record, "batches", part)["chance"].astype(float).iloc[0])
     floors["psnr"] = select(images, run="mean colour", kind=KINDS[0])["psnr"].mean()
     images = images[~images["run"].isin(FLOORS)]
-    sizes = sorted(images["batch_size"].unique())
-    seed: Any = record.parameters["seed"]
+    most, seed = int(images["batch_size"].max()), int(str(record.parameters["seed"]))
 
-    def against_size(column: str) -> Mark:
-        def draw(axis: Axes, rows: pd.DataFrame) -> None:
-            sns.pointplot(
-                rows, x="batch_size", y=column, hue="line", ax=axis, native_scale=True, log_scale=(2, None), dodge=0.1,
-                palette=figures.COLOURS[: rows["line"].nunique()], markers=list(MARKERS), linestyles=[*figures.DASHES],
-                markersize=6, capsize=0.05, linewidth=1.6, err_kws={"linewidth": 1.2},
-                errorbar=lambda values: interval_of(values.to_numpy(), int(sizes[-1]), seed),
-            )  # fmt: skip
-            if legend := axis.get_legend():
-                legend.remove()  # the figure has one for all panels
-            axis.set_xticks(sizes, [f"{size:.0f}" for size in sizes])
-            axis.minorticks_off()
+    def interval(values: Any) -> tuple[float, float]:
+        return interval_of(values.to_numpy(), most, seed)
 
-        return draw
-
-    floor = "chance, or mean colour of random images"
-    panels = [
-        panel(images, against_size(column), level(floors[column], floor), xlabel="images in a batch", title=title)
-        for column, title in titles.items()
-    ]
-    return arranged(panels, len(panels), height=3.2, legend=3, sharey=False)
+    panels = []
+    for column in measures:
+        means = proportions(column, "size", by="line", interval=interval, aside=0.15)
+        floor = level(floors[column], "chance, or mean colour of random images", upright=True)
+        panels.append(panel(images, means, floor, xlabel=MEASURES[column], ylabel="images in a batch"))
+    return arranged(panels, len(panels), height=3.2, legend=3)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
+from functools import partial
+from time import perf_counter
 from typing import Any, Literal, Self
 
 import pandas as pd
@@ -13,12 +14,12 @@ from torch import Tensor, nn
 
 from gradleak import augment, data, metrics
 from gradleak.defenses import Each
-from gradleak.errors import InputError
 from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import Defense, observe, observe_heads
 from gradleak.show import drawn as show
 from gradleak.show import figures
 from gradleak.show.aggregate import select
+from gradleak.studies.shared.attempts import timed, unless_refused
 
 # What an attack found in one batch, or on average: shares of labels and classes (%), and the time (s).
 Found = dict[str, Any]
@@ -144,12 +145,9 @@ class Batches:
                 heads = observe(model, inputs, labels, defense=defense).heads
             truth = torch.bincount(labels, minlength=self.private.classes).unsqueeze(0).cpu()
             for name, (method, dummy) in methods.items():
-                started = time.perf_counter()
-                try:
-                    counts = count_heads(heads, method, known[dummy], whatever_holds=True)
-                except InputError:
-                    counts = torch.zeros_like(truth)
-                results.append(found(name, counts, truth, time.perf_counter() - started))
+                attack = partial(count_heads, heads, method, known[dummy], whatever_holds=True)
+                counts, seconds = timed(unless_refused, attack, torch.zeros_like(truth), clock=perf_counter)
+                results.append(found(name, counts, truth, seconds))
         return results
 
 

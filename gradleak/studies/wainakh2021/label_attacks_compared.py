@@ -26,12 +26,8 @@ from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import Adapted, built
 from gradleak.studies.shared.defended import Defended, named
-from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.outcomes import FOUND, WORDS, collected, stages, written
 from gradleak.studies.shared.tally import Batches, averaged, load
-from gradleak.studies.wainakh2021.columns import COLUMNS
-
-__all__ = ["COLUMNS"]
 
 PLACE = "Beyond section 6"
 ATTACKS = ("guess", "GradInversion", "row sums", "RLG", "LLG", "LLG*", "iLRG", "LLG+", "posterior", "shadow")
@@ -60,8 +56,8 @@ class Parameters(studies.Parameters):
     """Parameters of the page: networks, stages of training, defences, batch sizes and data."""
 
     networks: list[Network] = setting(
-        paper=listed(Network, ("llg-cnn", ""), *LENETS, ("llg-lenet", ""), (BATCH_NORM, "")),
-        smallest=listed(Network, LENETS[1]),
+        paper=Network.listed(("llg-cnn", ""), *LENETS, ("llg-lenet", ""), (BATCH_NORM, "")),
+        smallest=Network.listed(LENETS[1]),
     )
     epochs: list[int] = setting(paper=[0, 1, 5], smallest=[0])
     defenses: list[Defence] = setting(

@@ -5,11 +5,11 @@ wainakh2021, sections 4, 6.2 and 6.3: Figures 1, 2, 3 and 6.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
-from typing import ClassVar, Literal
+from time import perf_counter
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -32,10 +32,8 @@ from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared import tally
 from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.outcomes import FOUND, collected, network_in_words
-from gradleak.studies.wainakh2021.columns import COLUMNS
-
-__all__ = ["COLUMNS"]
 
 PLACE = "Sections 4, 6.2 and 6.3, Figures 1, 2, 3 and 6"
 CNN, LENET = "llg-cnn", "llg-lenet"
@@ -118,10 +116,9 @@ class OnNetworks(Experiment):
             yield built(network, private, self.seed + number, self.device)
 
 
-class RowsOfClasses(OnNetworks):
+class RowsOfClasses(OnNetworks, part="properties"):
     """Compare the row sums of the gradients of batches of one size with the counts of the classes."""
 
-    part: ClassVar[str] = "properties"
     size: int
     auxiliary: int
 
@@ -192,13 +189,12 @@ def correlations(counts: Tensor, values: Tensor) -> pd.Series[float]:
     return lines.corrwith(pd.DataFrame(values.numpy()), axis=1).abs().dropna()
 
 
-class CountedLabels(OnNetworks):
+class CountedLabels(OnNetworks, part="count"):
     """Batches of every size whose labels are counted by every attack except DLG.
 
     If `classes` is stated, only this many first classes of the dataset are used.
     """
 
-    part: ClassVar[str] = "count"
     sizes: list[int]
     auxiliary: int
     classes: int | None = None
@@ -212,10 +208,9 @@ class CountedLabels(OnNetworks):
         return tally.averaged(found)
 
 
-class CountedByDLG(OnNetworks):
+class CountedByDLG(OnNetworks, part="dlg"):
     """Batches of one size whose labels and images DLG restores together."""
 
-    part: ClassVar[str] = "dlg"
     size: int
     steps: int
 
@@ -225,9 +220,8 @@ class CountedByDLG(OnNetworks):
         for seed, model in enumerate(self.models(drawn.private), start=self.seed):
             inputs, labels = drawn.batch(self.size, self.balance, self.device)
             leak = observe(model, inputs, labels)
-            started = time.perf_counter()
-            restored = match(leak, "dlg", optimizer=LBFGS(steps=self.steps, search=False), seed=seed)
-            seconds = time.perf_counter() - started
+            optimizer = LBFGS(steps=self.steps, search=False)
+            restored, seconds = timed(match, leak, "dlg", optimizer=optimizer, seed=seed, clock=perf_counter)
             counts, truth = (
                 torch.bincount(own, minlength=drawn.private.classes).unsqueeze(0).cpu()
                 for own in (restored.labels.argmax(dim=1), labels)
@@ -236,10 +230,9 @@ class CountedByDLG(OnNetworks):
         return tally.averaged(found)
 
 
-class TimedGradients(OnNetworks):
+class TimedGradients(OnNetworks, part="gradients"):
     """The time of the gradients of batches of every size, without an attack."""
 
-    part: ClassVar[str] = "gradients"
     sizes: list[int]
 
     def run(self) -> list[Columns]:
@@ -249,18 +242,15 @@ class TimedGradients(OnNetworks):
         for model in self.models(drawn.private):
             for size in self.sizes:
                 inputs, labels = drawn.batch(size, self.balance, self.device)
-                started = time.perf_counter()
-                observe(model, inputs, labels)
-                seconds[size] += time.perf_counter() - started
+                seconds[size] += timed(observe, model, inputs, labels, clock=perf_counter)[1]
         return [
             {"attack": GRADIENTS, "size": size, "seconds": seconds[size], "count": self.repeats} for size in self.sizes
         ]
 
 
-class AttackedArchitecture(OnNetworks):
+class AttackedArchitecture(OnNetworks, part="architectures"):
     """Networks of one kind, each attacked with a batch of every size."""
 
-    part: ClassVar[str] = "architectures"
     network: str
     sizes: list[int]
     rounds: int
@@ -371,10 +361,7 @@ def _on_datasets(record: Record) -> pd.DataFrame:
 
 def figure_success(record: Record, balance: str = "unbalanced") -> Figure:
     """Draw the share of labels found (%) against the batch size: Figure 2, or Figure 6 for balanced batches."""
-    frame = select(_on_datasets(record), balance=balance)
-    if frame.empty:
-        return figures.nothing(f"This run has no {balance} batches.")
-    attacks = [*tally.ATTACKS, DLG]
+    frame, attacks = select(_on_datasets(record), balance=balance), [*tally.ATTACKS, DLG]
     return tally.draw_success(frame, attacks, "dataset", title=data.title, across=2, height=2.6, legend=4)
 
 

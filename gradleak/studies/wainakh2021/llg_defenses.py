@@ -19,14 +19,13 @@ from torch.nn import functional as F
 from gradleak import augment, claims, data, defenses, studies
 from gradleak.leak import Gradients, evaluating, observe
 from gradleak.show.aggregate import select
-from gradleak.show.drawn import Look, drawn, lines, powers_of_two
+from gradleak.show.drawn import drawn, lines
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.defended import Defended, named
-from gradleak.studies.shared.outcomes import FOUND, WORDS, collected, stages, written
-from gradleak.studies.shared.tally import DRAWN, GUESS, LOOKS, SIZES, Batches, averaged, with_errors
-from gradleak.studies.wainakh2021.columns import COLUMNS
+from gradleak.studies.shared.outcomes import FOUND, WORDS, collected, defense_in_words, stages, written
+from gradleak.studies.shared.tally import DRAWN, GUESS, LOOKS, SIZES, Batches, averaged, draw_success, with_errors
 
 PLACE = "Sections 6.4 and 6.5, Figures 4 and 5"
 # The attacks during training. Behind defences: the paper's attack, the guess, an attack that knows the defence, and one
@@ -43,13 +42,6 @@ BLOCK = 100
 OF_PAPER = ["noise/0.01", "noise/0.1", "noise/1", "dp/1", "dp/5", "dp/10", "prune/0.2", "prune/0.4", "prune/0.8"]
 OF_CODE = ["noise-coded/1", "dp-coded/1", "prune-coded/0.2", "prune-coded/0.8"]
 OTHERS = ["grad-drop/0.8", "sign/0", "quantize/4"]
-# The groups of defences in the figure, and the defences' names there, with their level and cosine.
-FAMILIES = {
-    "noise": {"noise": "variance {:g}: {:.2f}"},
-    "clipping and noise": {"dp": "norm {:g}: {:.2f}"},
-    "fewer entries": {"prune": "prune {:.0%} of all: {:.2f}", "grad-drop": "drop {:.0%} a tensor: {:.2f}"},
-    "fewer bits": {"sign": "signs only: {1:.2f}", "quantize": "{:.0f} bits: {:.2f}"},
-}
 
 
 class Defence(Defended):
@@ -97,10 +89,9 @@ class Parameters(studies.Parameters):
         )
 
 
-class AttackedTraining(Experiment):
+class AttackedTraining(Experiment, part="training"):
     """One network that is trained by gradient descent, and attacked at regular intervals."""
 
-    part: ClassVar[str] = "training"
     clients: str
     number: int = Field(alias="run")
     iterations: int
@@ -162,10 +153,9 @@ def _accuracy(model: nn.Module, images: Tensor, labels: Tensor, device: str) -> 
     return 100 * float((found == labels).double().mean())
 
 
-class AttackedBehind(Experiment):
+class AttackedBehind(Experiment, part="defense"):
     """Batches on many networks behind one defence, and further batches on the same networks without a defence."""
 
-    part: ClassVar[str] = "defense"
     defense: str
     level: float
     repeats: int
@@ -233,8 +223,8 @@ def figure_training(record: Record) -> Figure:
     # There are many steps, so lines have no markers.
     plain = {name: look | {"marker": ""} for name, look in LOOKS.items()}
     model = [
-        lines("step", column, label=lambda head=COLUMNS[column].head: head, color="0", marker="", linestyle=dash)
-        for column, dash in (("accuracy", "-"), ("own_accuracy", ":"))
+        lines("step", column, label=f"accuracy on {images}".format, color="0", marker="", linestyle=dash)
+        for column, images, dash in (("accuracy", "test images", "-"), ("own_accuracy", "the clients’ batches", ":"))
     ]
     return drawn(
         with_errors(record.rows(AttackedTraining)),
@@ -242,7 +232,7 @@ def figure_training(record: Record) -> Figure:
         *model,
         panels="clients",
         title=lambda clients: f"{clients} clients",
-        xlabel=COLUMNS["step"].head,
+        xlabel="training steps",
         ylabel="labels, accuracy (%)",
         ylim=(0, 105),
         across=2,
@@ -251,37 +241,13 @@ def figure_training(record: Record) -> Figure:
 
 
 def figure_defenses(record: Record) -> Figure:
-    """Draw the share of labels found (%) against the batch size behind each defence.
+    """Draw the share of labels found (%) against the batch size, a panel for each defence and a line for each attack.
 
-    One row of panels for each attack, one column for each kind of defence, one line for each strength. The legend
-    states the cosine of the sent gradient with the clean one.
+    In brackets: the cosine of the sent gradient with the clean one. Variants of the paper's code are left out.
     """
-    frame = with_errors(record.rows(AttackedBehind))
-    guess = select(frame, attack=GUESS, defense=frame["defense"].iloc[0]).assign(line="guess", error=0.0)
-    panels = []
-    for attacker, (family, words) in product([name for name in BEHIND if name != GUESS], FAMILIES.items()):
-        rows = select(frame[frame["defense"].isin(["none", *words])], attack=attacker)
-        texts = rows["defense"].map({"none": "no defence: {1:.2f}"} | words)
-        line = [text.format(*own) for text, *own in zip(texts, rows["level"], rows["utility"], strict=True)]
-        panels.append(pd.concat([rows.assign(line=line), guess]).assign(attacker=attacker, family=family))
-    looks: dict[str, Look] = {
-        "no defence: 1.00": {"color": "0.2"},
-        "guess": {"color": "0.6", "linestyle": "-", "marker": ""},
-    }
-    figure = drawn(
-        pd.concat(panels),
-        lines("size", "success", by="line", band="error", looks=looks, marker="o"),
-        powers_of_two("size"),
-        panels=["attacker", "family"],
-        title=lambda attacker, family: family,
-        ylabel=lambda attacker, family: f"{attacker} (%)",
-        xlabel="batch size",
-        ylim=(0, 105),
-        across=len(FAMILIES),
-        height=2.0,
-    )
-    for axis in figure.axes:
-        axis.tick_params("x", labelsize=8.5)
-    for axis in figure.axes[-len(FAMILIES) :]:
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.36), fontsize=9, handlelength=2.6)
-    return figure
+    rows = record.rows(AttackedBehind)
+    rows = rows[~rows["defense"].str.endswith("-coded")]
+    words = map(defense_in_words, written(rows["defense"], rows["level"], WORDS))
+    parts = [(*text.partition(" "), cosine) for text, cosine in zip(words, rows["utility"], strict=True)]
+    titles = [f"{name} ({cosine:.2f})\n{level}" for name, _, level, cosine in parts]
+    return draw_success(rows.assign(title=titles), BEHIND, "title", across=4, height=1.5, legend=4)

@@ -33,11 +33,11 @@ from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import AttackedNetwork, built
+from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.defended import WORDS, BehindDefence, Defence
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, share_of, written
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
-from gradleak.studies.shared.transcript_errors import timed
 from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
@@ -237,7 +237,7 @@ class Batches(Experiment):
             inputs = inputs.to(self.device, DTYPES[self.dtype])
             labels = soft_labels(self.labels, first, len(model.get_parameter("head.weight")), generator).to(inputs)
             leaks = observe_heads(model, inputs, labels, batch_size=self.size)
-            (features,) = inputs_of([model.get_submodule("head")], model, inputs)
+            features = inputs_of(nn.Linear, model, inputs)["head"]
             yield leaks.weight_gradients[0], leaks.weight, features, labels, generator
 
     def _layer(self, generator: Generator) -> tuple[nn.Module, Tensor]:

@@ -30,13 +30,12 @@ from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import STAGES, Stage
+from gradleak.studies.shared.attempts import clock, timed
 from gradleak.studies.shared.defended import BehindDefence, Defence
 from gradleak.studies.shared.matched_runs import POINTS, TOP, OnLeNet, Private, lenets, prior
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
-from gradleak.studies.shared.restored import clock
 from gradleak.studies.shared.samples import DTYPES, inputs_of, pooled_samples
-from gradleak.studies.shared.transcript_errors import timed
 from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
@@ -134,11 +133,10 @@ class ClosedForm(Smoothed):
         shown, dtype = self.smoothed(self.samples, draw=pooled_samples), DTYPES[self.dtype]
         shown = shown._replace(model=shown.model.to(dtype), inputs=shown.inputs.to(dtype))
         double = copy.deepcopy(shown.model).double()
-        convolutions = [module for module in double.modules() if isinstance(module, nn.Conv2d)]
         for n, (image, leak) in enumerate(zip(shown.inputs.split(1), shown.leaks(), strict=True)):
             found, seconds = timed(trace_convolutional, leak, clock=time.perf_counter)
             yield _judged(found.inputs, image, image=n, seconds=seconds, status=found.status, layer="image")
-            truths = inputs_of(convolutions, double, image.double())
+            truths = inputs_of(nn.Conv2d, double, image.double()).values()
             for report, own in zip(reversed(found.layers), truths, strict=True):
                 actual = math.nan
                 if report.found is not None:

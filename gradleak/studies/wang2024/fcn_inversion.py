@@ -31,10 +31,11 @@ from gradleak.show.aggregate import select
 from gradleak.show.drawn import drawn
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
+from gradleak.studies.shared.attempts import clock
 from gradleak.studies.shared.defended import BehindDefence, Defence
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, collected, written
-from gradleak.studies.shared.restored import clock, quality
+from gradleak.studies.shared.restored import quality
 from gradleak.studies.shared.samples import DTYPES, pooled_samples
 from gradleak.wording import counted
 

@@ -29,11 +29,11 @@ from gradleak.show.aggregate import NOTHING, aggregate, cells, count, least, med
 from gradleak.show.drawn import drawn, level, lines, powers_of_two, scattered
 from gradleak.show.summary import Leaks, Summary, line
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
+from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, network_in_words
 from gradleak.studies.shared.peeled import FACTOR, batch_row, batches, image_psnr, in_order, layer_rows, similarity
 from gradleak.studies.shared.samples import DTYPES
-from gradleak.studies.shared.transcript_errors import timed
 from gradleak.studies.wang2024.columns import COLUMNS
 
 PLACE = "Beyond section 4.2"

@@ -12,17 +12,16 @@ from typing import Any, Self
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from gradleak import claims, data, metrics, studies
 from gradleak.labels.hard.gradinversion import Rule, gradinversion
 from gradleak.show.aggregate import select
 from gradleak.show.drawn import crossed, drawn, lines
 from gradleak.show.summary import Leaks, Summary
-from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
-from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen
+from gradleak.studies import Columns, Experiment, Record, Sees, setting
+from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen, ShownImages
 from gradleak.studies.shared.outcomes import average_of, collected
-from gradleak.studies.yin2021.columns import COLUMNS
 
 PLACE = "Section 4.1.1, Table 1"
 RULES: dict[str, Rule] = {"row sums": "sum", "GradInversion": "minimum"}
@@ -30,19 +29,10 @@ RULES: dict[str, Rule] = {"row sums": "sum", "GradInversion": "minimum"}
 BATCHES = {False: "distinct labels", True: "labels repeat"}
 
 
-class Network(Group):
-    """A network and its images; the activation is empty for the network's default."""
-
-    dataset: str
-    network: str
-    activation: str = ""
-    classes: int = Field(ge=3)
-
-
 class Parameters(studies.Parameters):
     """Parameters of the page: networks and images, batch sizes and the number of samples."""
 
-    rows: list[Network] = setting(
+    rows: list[ShownImages] = setting(
         paper=[
             {"dataset": "imagenet-sample", "network": network, "classes": 1000}
             for network in (TRAINED, "resnet50", "efficientnet-b0")
@@ -54,10 +44,7 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks of all rows with their images."""
-        return [
-            Sees(row.network, row.dataset, activation=row.activation, channels=3 * (row.network == TRAINED))
-            for row in self.rows
-        ]
+        return [row.sees for row in self.rows]
 
     @model_validator(mode="after")
     def _classes_enough(self) -> Self:
@@ -193,8 +180,8 @@ def figure_accuracy(record: Record) -> Figure:
         lines("size", "accuracy", by=["rule", "kind"], looks=looks),
         panels="title",
         legend=3,
-        xlabel=COLUMNS["size"].head,
-        ylabel=COLUMNS["accuracy"].head,
+        xlabel="batch size",
+        ylabel="labels restored (%)",
         xticks=rows["size"].unique(),
         ylim=(min(50.0, 10 * math.floor(rows["accuracy"].min() / 10)), 102),
     )

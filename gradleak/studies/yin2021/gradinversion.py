@@ -49,15 +49,11 @@ from gradleak.studies.shared.restored_batches import (
     OnBatches,
     Rows,
     gained,
-    in_batches,
     named,
     restored_images,
     scaled,
 )
 from gradleak.studies.shared.shown_batches import draw_sizes, rows_of
-from gradleak.studies.yin2021.columns import COLUMNS
-
-__all__ = ["COLUMNS"]
 
 PLACE = "Section 4, Tables 2 to 4 and Figures 5 to 8"
 PYRAMID, FEATURES = SETTINGS["gradinversion+pyramid"], SETTINGS["gradinversion+features"]
@@ -84,6 +80,18 @@ ATTACKS: dict[str, tuple[GradInversion, bool]] = {
     LAZY: (replace(FIDELITY, group="mean", consistency=0.01), True),
     REGISTERED: (replace(FIDELITY, group="registered", consistency=0.01), True),
 }
+
+
+def _steps(*runs: str) -> list[tuple[str, str]]:
+    """Return the pairs of each run and the run before it."""
+    return [(own, before) for before, own in itertools.pairwise(runs)]
+
+
+def _over(run: str, *others: str) -> list[tuple[str, str]]:
+    """Return the pairs of one run and each of some other runs."""
+    return [(run, other) for other in others]
+
+
 # The runs of each part, and the pairs of runs that are compared.
 RUNS = {
     "rows": ("gradient", "+ TV", RUNNING, EXACT, TRAINING, "as printed", DEEP, INVERTING, DLG),
@@ -93,44 +101,31 @@ RUNS = {
     "alone": (EXACT, FEATURED, BOTH, DEEP),
 }
 PAIRS = {
-    "rows": (
-        ("gradient", "noise"),
-        ("+ TV", "gradient"),
-        (RUNNING, "+ TV"),
-        (EXACT, RUNNING),
-        (EXACT, "as printed"),
-        (EXACT, INVERTING),
+    "rows": [
+        *_steps("noise", "gradient", "+ TV", RUNNING, EXACT),
+        *_over(EXACT, "as printed", INVERTING),
         (INVERTING, DLG),
-        (EXACT, DEEP),
-        (EXACT, TRAINING),
-        (EXACT, "mean colour"),
-    ),
-    "seeds": (
-        (LAZY, SEEDED),
-        (REGISTERED, LAZY),
+        *_over(EXACT, DEEP, TRAINING, "mean colour"),
+    ],
+    "seeds": [
+        *_steps(SEEDED, LAZY, REGISTERED),
         (SEEDED + AVERAGED, SEEDED),
-        (LAZY + AVERAGED, SEEDED + AVERAGED),
-        (REGISTERED + AVERAGED, SEEDED + AVERAGED),
-    ),
-    "baselines": (
-        (EXACT, RUNNING),
-        (EXACT, INVERTING),
-        (EXACT, LATENT),
-        (EXACT, DEEP),
+        *((name + AVERAGED, SEEDED + AVERAGED) for name in (LAZY, REGISTERED)),
+    ],
+    "baselines": [
+        *_over(EXACT, RUNNING, INVERTING, LATENT, DEEP),
         (INVERTING, DLG),
         (DLG, "noise"),
         (LATENT, "noise"),
         (RUNNING, DEEP),
         (COARSE, EXACT),
         (DENOISED, EXACT),
-        (LATENT, LATENT + OF_ANOTHER),
-        (EXACT, EXACT + OF_ANOTHER),
-        (DENOISED, DENOISED + OF_ANOTHER),
+        *((name, name + OF_ANOTHER) for name in (LATENT, EXACT, DENOISED)),
         (EXACT, GREY),
         (DENOISED, "mean colour"),
-    ),
-    "few": ((FEATURED, EXACT), (BOTH, FEATURED), (FEATURED, "mean colour")),
-    "alone": ((EXACT, DEEP), (FEATURED, EXACT), (BOTH, FEATURED)),
+    ],
+    "few": [*_steps(EXACT, FEATURED, BOTH), (FEATURED, "mean colour")],
+    "alone": _steps(DEEP, EXACT, FEATURED, BOTH),
 }
 # The networks of Table 3, the most accurate first.
 BY_ACCURACY = ["cifar10-resnet56+head", "cifar10-resnet20+head", SMALL]
@@ -224,7 +219,7 @@ class RestoredBatches(OnBatches):
         if name not in ATTACKS:
             return case.matched(name, self.steps)
         settings, exact = ATTACKS[name]
-        return case.attacked(scaled(settings, self.steps), exact=exact)
+        return case.attacked(settings, self.steps, exact=exact)
 
 
 def in_train_mode(case: Case) -> Case:
@@ -235,16 +230,13 @@ def in_train_mode(case: Case) -> Case:
     return Case(scene, case.places.reshape(-1, case.size))
 
 
-class Table2(RestoredBatches):
+class Table2(RestoredBatches, part="rows"):
     """Batches, restored with more and more parts of the objective, and by baselines of Table 4."""
 
-    part: ClassVar[str] = "rows"
 
-
-class SeveralSeeds(RestoredBatches):
+class SeveralSeeds(RestoredBatches, part="seeds"):
     """Batches that are restored with several seeds, with and without a group term."""
 
-    part: ClassVar[str] = "seeds"
     floors: ClassVar[tuple[str, ...]] = ()  # the batches are those of Table 2
     seeds: int
     registrations: int
@@ -252,14 +244,13 @@ class SeveralSeeds(RestoredBatches):
     def found(self, case: Case, name: str) -> Reconstruction:
         """Return the images that every seed finds."""
         settings, exact = ATTACKS[name]
-        own = replace(scaled(settings, self.steps), registrations=self.registrations)
-        return case.attacked(own, exact=exact, seeds=self.seeds)
+        own = replace(settings, registrations=self.registrations)
+        return case.attacked(own, self.steps, exact=exact, seeds=self.seeds)
 
 
-class Table4(RestoredBatches):
+class Table4(RestoredBatches, part="baselines"):
     """Batches, restored by every row of Table 4, by learned priors, and for another batch."""
 
-    part: ClassVar[str] = "baselines"
     floors: ClassVar[tuple[str, ...]] = (*FLOORS, GREY)
     epochs: int
     depth: int
@@ -283,10 +274,8 @@ class Table4(RestoredBatches):
         )
 
 
-class FewImages(RestoredBatches):
+class FewImages(RestoredBatches, part="few"):
     """Batches so small that the features of all samples are recovered."""
-
-    part: ClassVar[str] = "few"
 
     def run(self) -> Rows:
         """Compare the attacks, and the half of the images with the larger error norms ‖p − y‖ with the other half."""
@@ -300,16 +289,13 @@ class FewImages(RestoredBatches):
         return rows
 
 
-class ImagesAlone(RestoredBatches):
+class ImagesAlone(RestoredBatches, part="alone"):
     """Images in batches of one."""
 
-    part: ClassVar[str] = "alone"
 
-
-class FromNetworks(Experiment):
+class FromNetworks(Experiment, part="networks"):
     """The same batches on several networks, the one with the best features first."""
 
-    part: ClassVar[str] = "networks"
     networks: list[str]
     judge: str
     dataset: str
@@ -324,24 +310,23 @@ class FromNetworks(Experiment):
             same = self.model_dump(include={"judge", "dataset", "batches", "seed", "device"})
             case = OnBatches(network=name, first=0, **same).drawn(self.size)
             accuracy = 100 * training.accuracy(case.model, case.scene.private, case.device)
-            found = case.judged(name, case.attacked(scaled(PYRAMID, self.steps)))
+            found = case.judged(name, case.attacked(PYRAMID, self.steps))
             baselines = [] if rows else case.private()
             rows += [row | {"test_accuracy": accuracy} for row in baselines + found]
         return [*rows, *gained(rows, list(itertools.pairwise(self.networks)), self.size, self.seed)]
 
 
-class SizesOfBatches(OnBatches):
+class SizesOfBatches(OnBatches, part="sizes"):
     """The same images, in batches of every size; `batches` counts those of the largest size."""
 
-    part: ClassVar[str] = "sizes"
     sizes: list[int]
     steps: int
 
     def run(self) -> Rows:
         """Restore random images and vulnerable ones, and compare the batch sizes."""
         scene, ordered = self.scene(), sorted(self.sizes)
-        most, attack = ordered[-1], {"": scaled(PYRAMID, self.steps)}
-        rows = [row for kind in KINDS for row in in_batches(scene, kind, self.batches, most, self.sizes, attack)]
+        most, images = ordered[-1], (self.batches, ordered[-1], self.sizes)
+        rows = [row for kind in KINDS for row in scene.in_batches(kind, *images, {"": PYRAMID}, self.steps)]
         steps = [*itertools.pairwise(ordered), *([(ordered[0], most)] if len(ordered) > 2 else [])]
         pairs = [
             *((named("random", small), named("random", large)) for small, large in steps),
@@ -350,10 +335,9 @@ class SizesOfBatches(OnBatches):
         return [*rows, *gained(rows, pairs, most, self.seed)]
 
 
-class PureNoise(Experiment):
+class PureNoise(Experiment, part="noise"):
     """Table 2's row of pure noise by several definitions of its measures, over ImageNet pictures."""
 
-    part: ClassVar[str] = "noise"
     stays_on_cpu: ClassVar[str] = "they only compare images with each other, without an attack"
     pictures: int
 
@@ -458,10 +442,5 @@ def figure_quality(record: Record, part: str = "rows") -> Figure:
 
 
 def figure_sizes(record: Record) -> Figure:
-    """Draw the share of identified images (%) and the PSNR (dB) against the batch size, with 95 % intervals."""
-    titles = {
-        "identified": "identified by\nanother network (%)",
-        "identified_by_own": "identified by\nthe attacked network (%)",
-        "psnr": "PSNR (dB)\n",
-    }
-    return draw_sizes(record, "sizes", titles)
+    """Draw the share of identified images (%) and the PSNR (dB) for each batch size, with 95 % intervals."""
+    return draw_sizes(record, "sizes", "identified", "identified_by_own", "psnr")

@@ -6,10 +6,9 @@ Single images and batches of four are matched in many steps, and single images a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -25,25 +24,11 @@ from gradleak.show.summary import Summary
 from gradleak.studies import Experiment, Record, Sees, setting
 from gradleak.studies.shared import peeled, restored_batches
 from gradleak.studies.shared.attacked_networks import Adapted
+from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.deep_networks import SMALL, made
 from gradleak.studies.shared.last_layers import MEAN, STD, TRAINED
-from gradleak.studies.shared.restored_batches import (
-    KINDS,
-    Case,
-    OnBatches,
-    Rows,
-    Scene,
-    check_sizes,
-    gained,
-    in_batches,
-    named,
-    restored_images,
-    scaled,
-)
+from gradleak.studies.shared.restored_batches import KINDS, Case, OnBatches, Rows, Scene, gained, named, restored_images
 from gradleak.studies.shared.shown_batches import draw_sizes, rows_of, strips
-from gradleak.studies.yin2021.columns import COLUMNS
-
-__all__ = ["COLUMNS"]
 
 PLACE = "Figures 6 to 8, and beyond"
 # The attack with the batch norm statistics of each batch, and the same with the feature and error of every sample.
@@ -91,8 +76,8 @@ class Parameters(restored_batches.Parameters):
 
     @model_validator(mode="after")
     def _divided(self) -> Self:
-        check_sizes(self.small_sizes, max(self.small_sizes))
-        check_sizes(self.picture_sizes, self.pictures)
+        restored_batches.check_sizes(self.small_sizes, max(self.small_sizes))
+        restored_batches.check_sizes(self.picture_sizes, self.pictures)
         return self
 
     def experiments(self) -> Iterator[Experiment]:
@@ -123,10 +108,9 @@ class Parameters(restored_batches.Parameters):
         )
 
 
-class SmallImages(Experiment):
+class SmallImages(Experiment, part="batches"):
     """A dataset's images in batches of every size, with and without their features."""
 
-    part: ClassVar[str] = "batches"
     dataset: str
     sizes: list[int]
     groups: int
@@ -137,9 +121,9 @@ class SmallImages(Experiment):
         # Another network identifies images, because the attack matches the attacked network's features.
         model, judge = (made(SMALL, self.dataset, self.seed + n) for n in (0, 1))
         scene = Scene(data.load(self.dataset, "test"), model, judge, self.seed, self.device)
-        most, attacks = max(self.sizes), {name: scaled(settings, self.steps) for name, settings in ATTACKS.items()}
+        most = max(self.sizes)
         random, vulnerable = (
-            [row | {"first": 0} for row in in_batches(scene, kind, self.groups, most, self.sizes, attacks)]
+            [row | {"first": 0} for row in scene.in_batches(kind, self.groups, most, self.sizes, ATTACKS, self.steps)]
             for kind in KINDS
         )
         every = random + vulnerable
@@ -160,10 +144,9 @@ class SmallImages(Experiment):
         ]
 
 
-class ImageNetPictures(Experiment):
+class ImageNetPictures(Experiment, part="pictures"):
     """ImageNet pictures in batches of every size, with and without their features."""
 
-    part: ClassVar[str] = "pictures"
     pictures: int
     side: int
     sizes: list[int]
@@ -181,25 +164,22 @@ class ImageNetPictures(Experiment):
         model = Adapted(as_imagenet, models.plain_lite0()).eval()
         judge = nn.Sequential(nn.AdaptiveAvgPool2d(32), made(SMALL, SHRUNK, self.seed)).eval()
         scene = Scene(private, model, judge, self.seed, self.device)
-        attacks = {name: scaled(settings, self.steps) for name, settings in ATTACKS.items()}
-        rows = in_batches(scene, KINDS[0], 1, self.pictures, self.sizes, attacks)
+        rows = scene.in_batches(KINDS[0], 1, self.pictures, self.sizes, ATTACKS, self.steps)
         rows = [row | {"first": 0} for row in rows]
         pairs = featured_pairs(self.sizes, ALONE)
         return [*rows, *gained(rows, pairs + featured_pairs(self.sizes, "mean colour"), self.pictures, self.seed)]
 
 
-class SingleImages(OnBatches):
+class SingleImages(OnBatches, part="one"):
     """Images alone, matched and peeled."""
 
-    part: ClassVar[str] = "one"
     front: int
     steps: int
 
     def run(self) -> Rows:
         """Restore the images by matching, by peeling, and by peeling with matching as a fallback."""
         case = self.drawn(1)
-        settings = scaled(SETTINGS["gradinversion+features"], self.steps)
-        found = case.attacked(settings)
+        found = case.attacked(ATTACKS[FEATURES], self.steps)
         matched = data.denormalise(found.images).cpu()[case.order]
         rows, nearest = _peeled(case, self.front)
         either = torch.where(nearest.isnan().flatten(1).any(dim=1)[:, None, None, None], matched, nearest)
@@ -208,24 +188,21 @@ class SingleImages(OnBatches):
         return [*case.private(), *measured, *rows]
 
 
-class MatchedBatches(OnBatches):
+class MatchedBatches(OnBatches, part="many"):
     """Batches of several images, matched."""
 
-    part: ClassVar[str] = "many"
     size: int
     steps: int
 
     def run(self) -> Rows:
         """Restore the batches."""
         case = self.drawn(self.size)
-        settings = scaled(SETTINGS["gradinversion+features"], self.steps)
-        return [*case.private(), *case.judged(MATCHED, case.attacked(settings))]
+        return [*case.private(), *case.judged(MATCHED, case.attacked(ATTACKS[FEATURES], self.steps))]
 
 
-class PeeledImages(OnBatches):
+class PeeledImages(OnBatches, part="also"):
     """Images alone, peeled on another network."""
 
-    part: ClassVar[str] = "also"
     front: int
 
     def run(self) -> Rows:
@@ -240,9 +217,7 @@ def _peeled(case: Case, front: int) -> tuple[Rows, Tensor]:
     rows: Rows = []
     nearest = []
     for number, leak, image in zip(case.numbers, case.leaks, case.truth, strict=True):
-        started = time.process_time()
-        found = peel(leak, prior="onehot", steps=front, seed=case.seed)
-        seconds = time.process_time() - started
+        found, seconds = timed(peel, leak, prior="onehot", steps=front, seed=case.seed)
         nearest.append(data.denormalise(found.nearest).float().cpu())
         layers = sum(not layer.reason for layer in found.layers)
         status = {"status": found.status, "reason": found.reason, "layers": layers, "matched": found.matched}
@@ -307,6 +282,5 @@ def figure_images(record: Record, part: str = "batches") -> Figure:
 
 
 def figure_sizes(record: Record) -> Figure:
-    """Draw the share of identified images (%) and the PSNR (dB) against the batch size, a line per kind and attack."""
-    titles = {"identified": "identified by another network (%)", "psnr": "PSNR (dB)"}
-    return draw_sizes(record, "batches", titles)
+    """Draw the share of identified images (%) and the PSNR (dB) for each batch size, a colour per kind and attack."""
+    return draw_sizes(record, "batches", "identified", "psnr")

@@ -70,7 +70,7 @@ def test_lenet_in_single_precision_with_honest_claims() -> None:
         assert metrics.psnr(data.denormalise(found.inputs), data.denormalise(image)) > 60
         assert metrics.label_error(found.labels, labels) < 1e-4
         double = model.double()
-        truth = inputs_of([m for m in double.modules() if isinstance(m, nn.Conv2d)], double, image)
+        truth = [*inputs_of(nn.Conv2d, double, image).values()]
         for report, own in zip(reversed(found.layers), truth, strict=True):
             assert report.found is not None
             assert report.claimed is not None

@@ -13,14 +13,13 @@ from gradleak.models.recogniser import recogniser
 from gradleak.runs.records import Record
 from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.studies.dang2021 import harder_transcripts as study
-from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.recognisers import tokens_of
 
 STUDY = "harder-transcripts"
 CHOSEN = {
-    "alone": listed(study.Alone, ("small", 0, 30, 2), ("small-2", 0, 6, 1)),
-    "alike": listed(study.Alike, (2, 1)),
-    "local": listed(study.Local, (2, 1)),
+    "alone": study.Alone.listed(("small", 0, 30, 2), ("small-2", 0, 6, 1)),
+    "alike": study.Alike.listed((2, 1)),
+    "local": study.Local.listed((2, 1)),
     "defended": 1,
     "defenses": ["noise/0.1", "noise/30"],
     "releases": ["0.5/1e-5", "0.5/1"],

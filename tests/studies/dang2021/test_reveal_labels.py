@@ -6,13 +6,11 @@ import torch
 
 from gradleak.runs.records import Record
 from gradleak.studies.dang2021 import reveal_labels
-from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.last_layers import Seen
 
 STUDY = "reveal-labels"
 CHOSEN = {
-    "rows": listed(
-        reveal_labels.Shown,
+    "rows": reveal_labels.Shown.listed(
         ("photos", "lenet5", "relu", 60, "plain"),
         ("photos", "lenet5", "relu", 60, "centred"),
         ("photos", "lenet5", "tanh", 60, "plain"),

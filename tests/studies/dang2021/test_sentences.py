@@ -6,24 +6,23 @@ import pytest
 
 from gradleak.runs.records import Record
 from gradleak.sequences import Sentences
-from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.read import reading_of
 from gradleak.studies.shared.sentence_clients import Cell
 
 STUDY = "sentences"
 CHOSEN = {
-    "cells": listed(Cell, ("lstm", 64, 1, "untrained", 4, 2), ("gru", 64, 1, "trained", 4, 2)),
+    "cells": Cell.listed(("lstm", 64, 1, "untrained", 4, 2), ("gru", 64, 1, "trained", 4, 2)),
     "free": 1,
     "epochs": 1,
-    "defended": listed(Cell, ("lstm", 64, 1, "untrained", 2, 2))[0],
+    "defended": Cell.listed(("lstm", 64, 1, "untrained", 2, 2))[0],
     "defenses": ["noise/0.001", "noise/3", "sign/0"],
-    "dp_cells": listed(Cell, ("lstm", 64, 1, "untrained", 3, 2)),
+    "dp_cells": Cell.listed(("lstm", 64, 1, "untrained", 3, 2)),
     "noise": [0, 1e-6, 1],
-    "sizes": listed(Cell, ("lstm", 64, 1, "untrained", 2, 1), ("lstm", 64, 1, "untrained", 32, 1)),
+    "sizes": Cell.listed(("lstm", 64, 1, "untrained", 2, 1), ("lstm", 64, 1, "untrained", 32, 1)),
     "withheld": ["embedding", "head", "recurrent"],
 }
 # Golden rows hold these as well.
-MORE = {"cells": [*CHOSEN["cells"], *listed(Cell, ("transformer", 64, 2, "untrained", 2, 1))]}
+MORE = {"cells": [*CHOSEN["cells"], *Cell.listed(("transformer", 64, 2, "untrained", 2, 1))]}
 
 
 def test_batches_are_read_exactly(record: Record) -> None:

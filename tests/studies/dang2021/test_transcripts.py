@@ -6,21 +6,20 @@ import pytest
 
 from gradleak.runs.records import Record
 from gradleak.studies.dang2021 import transcripts as study
-from gradleak.studies.shared.groups import listed
+from gradleak.studies.dang2021.experiments import edits
 from gradleak.studies.shared.recognisers import AttackedRecogniser
-from gradleak.studies.shared.transcript_errors import edits
 
 STUDY = "transcripts"
 CHOSEN = {
-    "rows": listed(AttackedRecogniser, ("small", 0, 6), ("small-2", 0, 2)),
-    "batches": listed(study.Counted, (2, 3)),
+    "rows": AttackedRecogniser.listed(("small", 0, 6), ("small-2", 0, 2)),
+    "batches": study.Counted.listed((2, 3)),
     "voices": ["en-us/175/50", "en-gb/140/35"],
     "utterances": 4,
     "stages": [0, 2],
-    "searches": listed(study.SearchedTexts, ("sentences", "printed", 0, 2, 1), ("sentences", "softmax", 0, 1, 2)),
+    "searches": study.SearchedTexts.listed(("sentences", "printed", 0, 2, 1), ("sentences", "softmax", 0, 1, 2)),
     "steps": 30,
-    "training": listed(AttackedRecogniser, ("small", 0, 3), ("small", 2, 2)),
-    "lengths": listed(study.Counted, (3, 1), (9, 1)),
+    "training": AttackedRecogniser.listed(("small", 0, 3), ("small", 2, 2)),
+    "lengths": study.Counted.listed((3, 1), (9, 1)),
 }
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from gradleak.runs.records import Record
 from gradleak.studies.dang2021.words import Batch, Compared
-from gradleak.studies.shared.groups import listed
 
 STUDY = "words"
 CHOSEN = {
-    "rows": listed(Compared, ("small", 0, 6, 2), ("small", 2, 2, 2)),
-    "batches": listed(Batch, (1, 2, 1)),
+    "rows": Compared.listed(("small", 0, 6, 2), ("small", 2, 2, 2)),
+    "batches": Batch.listed((1, 2, 1)),
     "defenses": ["none/0", "sign/0"],
     "defended": 2,
 }

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from gradleak.runs.records import Record
 from gradleak.studies.posterior2023 import loss_gradients
-from gradleak.studies.shared.groups import listed
 
 STUDY = "loss-gradients"
 CHOSEN = loss_gradients.Parameters.at("smallest") | {
-    "rows": listed(loss_gradients.Trained, ("digits", "small-cnn", "", 60)),
+    "rows": loss_gradients.Trained.listed(("digits", "small-cnn", "", 60)),
     "stops": 3,
     "samples": 300,
 }

@@ -5,17 +5,16 @@ from __future__ import annotations
 from gradleak.runs.records import Record
 from gradleak.show.aggregate import select
 from gradleak.studies.posterior2023 import posterior_attack
-from gradleak.studies.shared.groups import listed
 
 STUDY = "posterior-attack"
 CHOSEN = {
-    "rows": listed(posterior_attack.Attacked, ("photos", "lenet5", "tanh", 16), ("photos", "lenet5", "sigmoid", 16)),
+    "rows": posterior_attack.Attacked.listed(("photos", "lenet5", "tanh", 16), ("photos", "lenet5", "sigmoid", 16)),
     "networks": 2,
     "batches": 3,
     "auxiliary": 5,
     "told": ["lenet5"],
     "inits": ["kaiming"],
-    "variants": listed(posterior_attack.Variant, ("ce", 0.8, 0), ("ce", 1, 0.1), ("focal", 1.2, 0)),
+    "variants": posterior_attack.Variant.listed(("ce", 0.8, 0), ("ce", 1, 0.1), ("focal", 1.2, 0)),
     "sizes": [16, 64],
     "shares": [0.5, 0.9],
     "scales": [1, 5],
