@@ -74,6 +74,8 @@ TOGETHER = 20
 STARTS = 8
 # The number of steps of the search for images that give a peeled map.
 STEPS = 200
+# The ranges of random batch norms.
+NORM = {"weight": (0.5, 1.5), "bias": (-0.3, 0.3), "running_mean": (-0.3, 0.3), "running_var": (0.5, 1.5)}
 # The largest vocabulary of a language model or a recogniser.
 WORDS = 40
 # The number of prefixes at which the search for sentences gives up; usual are 4000, which can take seconds.
@@ -84,6 +86,7 @@ class Draw:
     """Random choices from a seed, equal on every machine."""
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.generator = torch.Generator().manual_seed(seed)
 
     def of(self, choices: Sequence[T]) -> T:
@@ -171,7 +174,6 @@ def _client(
     model: nn.Module,
     inputs: Tensor,
     kind: str,
-    classes: int,
     *,
     apart: bool = False,
     confident: bool = False,
@@ -182,8 +184,9 @@ def _client(
     """
     dtype = next(model.parameters()).dtype
     with torch.no_grad():
-        likely = model(inputs.to(dtype)).argmax(dim=1) if confident else None
-    labels = draw.labels(kind, len(inputs), classes, apart=apart, likely=likely)
+        scores = model(inputs.to(dtype))
+    classes = scores.shape[1]
+    labels = draw.labels(kind, len(inputs), classes, apart=apart, likely=scores.argmax(dim=1) if confident else None)
 
     def look(own: nn.Module) -> Leak:
         return observe(own, inputs.to(dtype), labels.to(dtype), **options(broken))
@@ -198,20 +201,17 @@ def _client(
 
 
 # ------------------------------------------------------------------------------------------------------------- labels
-def _labels(seed: int, broken: Broken) -> list[Answer]:
+def _labels(draw: Draw, broken: Broken) -> list[Answer]:
     """Return the outcomes for single samples that share a random last layer."""
-    draw = Draw(seed)
     kind, classes = draw.of((*KINDS, *KINDS, *SCORES)), draw.of((2, 3, 4, 5, 10, 30, 100))
     if classes < (5 if kind in SCORES else PRIORS[kind].free + 2):
         kind = "onehot" if classes == 2 else "smoothing"
     width, bias = draw.of((1, 2, 3, 5, 8, 64, 256)), draw.chance() < 0.4
     spread, confident, noise = 10 ** (4.5 * draw.chance() - 2), draw.chance() < 0.4, draw.noise()
     model = draw.network(lambda: nn.Linear(width, classes, bias=bias))
-    with torch.no_grad():
-        model.get_parameter("weight").mul_(spread * math.sqrt(3))
+    model.get_parameter("weight").data.mul_(spread * math.sqrt(3))
     clients = [
-        _client(own, broken, model, draw.inputs(1, width).abs(), kind, classes, confident=confident)
-        for own in _draws(seed)
+        _client(own, broken, model, draw.inputs(1, width).abs(), kind, confident=confident) for own in _draws(draw)
     ]
     gradients = torch.stack([client.leak.weight_gradient for client in clients])
     leak, prior = clients[0].leak, clients[0].prior
@@ -228,59 +228,57 @@ def _labels(seed: int, broken: Broken) -> list[Answer]:
     sizes = f"{classes} classes, {counted(width, 'feature')}"
     setting = f"{sizes}, {label_kind(kind)}, {VARIANTS[variant]}, logits with SD {spread:.2g}"
     setting += f", known noise of {noise:.0e}" if noise else ""
-    return _of_singles(result, clients, setting)
+    return _of_singles(result, [(one.labels[0], one.inputs[0]) for one in clients], setting)
 
 
-def _certain(seed: int, broken: Broken) -> list[Answer]:
+def _certain(draw: Draw, broken: Broken) -> list[Answer]:
     """Return the outcomes for single samples with one large feature, whose gradients have an unknown scale.
 
     The softmax is then so sure of one class that only faint differences of the others determine the label.
     """
-    draw = Draw(seed)
     kind, classes = draw.of(("smoothing", *KINDS)), draw.of((5, 6, 8, 10, 20))
     width, alike = classes + draw.number(0, 20), draw.chance() < 0.7
     model = draw.network(lambda: nn.Linear(width, classes, bias=False))
     if alike:
         nn.init.eye_(model.get_parameter("weight"))
     clients = []
-    for own in _draws(seed):
+    for own in _draws(draw):
         inputs = torch.rand(1, width, generator=own.generator, dtype=torch.float64)
         inputs[0, own.number(0, classes - 1)] = 5 + 55 * own.chance()
-        clients.append(_client(own, broken, model, inputs, kind, classes, confident=own.chance() < 0.5))
+        clients.append(_client(own, broken, model, inputs, kind, confident=own.chance() < 0.5))
     scale = 10 ** (6 * draw.chance() - 3)
     gradients = scale * torch.stack([client.leak.weight_gradient for client in clients])
     result = recover_soft_labels(gradients, clients[0].leak.weight, prior=clients[0].prior, scale=None)
     rows = "one class each" if alike else "random"
-    return _of_singles(result, clients, f"{classes} classes, {counted(width, 'feature')}, {label_kind(kind)}, {rows}")
+    setting = f"{classes} classes, {counted(width, 'feature')}, {label_kind(kind)}, {rows}"
+    return _of_singles(result, [(one.labels[0], one.inputs[0]) for one in clients], setting)
 
 
-def _draws(seed: int) -> list[Draw]:
+def _draws(draw: Draw) -> list[Draw]:
     """Return the random choices of each single sample that shares a last layer with others."""
-    return [Draw(seed + 7919 * (index + 1)) for index in range(TOGETHER)]
+    return [Draw(draw.seed + 7919 * (index + 1)) for index in range(TOGETHER)]
 
 
-def _of_singles(result: SoftLabels, clients: Sequence[Client], setting: str) -> list[Answer]:
-    """Return the outcomes for single samples whose labels were recovered together."""
+def _of_label(status: str, error: float, apart: float, bound: float, setting: str) -> Answer:
+    """Return the outcome for a label, whose certificate promises a feature as well.
+
+    `apart`: the relative error of the feature; `bound`: the attack's bound on the label's error.
+    """
+    if status == "unique" and not apart <= KNOWN_FEATURE:
+        error = max(error, apart)
+    return answer(status, error, KNOWN, max(KNOWN, bound), setting)
+
+
+def _of_singles(result: SoftLabels, truth: Sequence[tuple[Tensor, Tensor]], setting: str) -> list[Answer]:
+    """Return the outcomes for single samples, given each true label (C,) and feature (I,)."""
     answers = []
-    for index, client in enumerate(clients):
-        error = float((result.labels[index] - client.labels[0]).abs().sum())
-        distances = [float((candidate - client.labels[0]).abs().sum()) for candidate in result.candidates[index]]
-        status, bound = result.status[index], float(result.open[index])
-        least = error if status != "ambiguous" else min([error, *distances])
-        answers.append(
-            answer(
-                certain=status == "unique", failed=status == "failed",
-                error=least if status != "unique" else _of_both(error, result.features[index], client.inputs[0]),
-                promised=KNOWN, open_=max(KNOWN, bound), setting=setting,
-            )
-        )  # fmt: skip
+    for index, (label, feature) in enumerate(truth):
+        status, error = result.status[index], float((result.labels[index] - label).abs().sum())
+        if status == "ambiguous":
+            error = min([error, *(float((one - label).abs().sum()) for one in result.candidates[index])])
+        apart = float((result.features[index] - feature).norm() / feature.norm())
+        answers.append(_of_label(status, error, apart, float(result.open[index]), setting))
     return answers
-
-
-def _of_both(error: float, feature: Tensor, truth: Tensor) -> float:
-    """Return a label's error, or that of the feature (I,) relative to the true one if it breaks the promise."""
-    apart = float((feature - truth).norm() / truth.norm())
-    return error if apart <= KNOWN_FEATURE else max(error, apart)
 
 
 def _apart(found: Tensor, truth: Tensor) -> float:
@@ -288,101 +286,81 @@ def _apart(found: Tensor, truth: Tensor) -> float:
     return float(torch.cdist(found.nan_to_num(nan=9.0), truth, p=1).amin(dim=0).max())
 
 
-def _batches(seed: int, broken: Broken) -> list[Answer]:
+def _batches(draw: Draw, broken: Broken) -> list[Answer]:
     """Return the outcome for one batch at a random last layer."""
-    draw = Draw(seed)
     kind, classes, width = draw.of(KINDS), draw.of((6, 8, 20, 50)), draw.of((4, 16, 64))
     size = draw.number(2, 4 if kind != "mixup" else 2)
     model = draw.network(lambda: nn.Linear(width, classes, bias=draw.chance() < 0.5))
     noise, confident = draw.noise(), draw.chance() < 0.2
-    with torch.no_grad():
-        model.get_parameter("weight").mul_(10 ** (2.5 * draw.chance() - 1))
-    client = _client(draw, broken, model, draw.inputs(size, width).abs(), kind, classes, confident=confident)
+    model.get_parameter("weight").data.mul_(10 ** (2.5 * draw.chance() - 1))
+    client = _client(draw, broken, model, draw.inputs(size, width).abs(), kind, confident=confident)
     leak = client.leak
     result = recover_batch(
         draw.noisy(leak.weight_gradient, noise), leak.weight, batch_size=leak.batch_size, prior=client.prior,
         bias=leak.bias, bias_gradient=None if leak.bias_gradient is None else draw.noisy(leak.bias_gradient, noise),
-        noise=noise, seed=seed, rounds=40 if broken == BROKEN["none"] else STARTS,
+        noise=noise, seed=draw.seed, rounds=40 if broken == BROKEN["none"] else STARTS,
     )  # fmt: skip
     return [_of_batch(result, replace(client, setting=client.setting + f", known noise of {noise:.0e}" * (noise > 0)))]
 
 
 def _of_batch(result: BatchLabels, one: Client) -> Answer:
-    certain, error = result.status == "unique", _apart(result.labels, one.labels)
-    apart = _relative(result.features, one.inputs) if certain else 0.0
-    return answer(
-        certain=certain, failed=result.status == "failed", error=error if apart <= KNOWN_FEATURE else max(error, apart),
-        promised=KNOWN, open_=max(KNOWN, float(result.open.max())), setting=one.setting,
-    )  # fmt: skip
+    apart = _relative(result.features, one.inputs) if result.status == "unique" else 0.0
+    return _of_label(result.status, _apart(result.labels, one.labels), apart, float(result.open.max()), one.setting)
 
 
-def _joint(seed: int, broken: Broken) -> list[Answer]:
+def _joint(draw: Draw, broken: Broken) -> list[Answer]:
     """Return the outcome for a batch with about as many samples as classes."""
-    draw = Draw(seed)
     kind, classes, width = draw.of(("smoothing", "onehot")), draw.of((4, 5, 6)), draw.of((4, 8, 32))
     size = draw.number(2, classes - 2)
     model = draw.network(lambda: nn.Linear(width, classes, bias=False))
-    with torch.no_grad():
-        model.get_parameter("weight").mul_(10 ** (2 * draw.chance() - 1))
-    client = _client(draw, broken, model, draw.inputs(size, width).abs(), kind, classes)
+    model.get_parameter("weight").data.mul_(10 ** (2 * draw.chance() - 1))
+    client = _client(draw, broken, model, draw.inputs(size, width).abs(), kind)
     result = recover_jointly(
         client.leak.weight_gradient, client.leak.weight, batch_size=client.leak.batch_size, prior=client.prior,
-        seed=seed, starts=16, multisets=40,
+        seed=draw.seed, starts=16, multisets=40,
     )  # fmt: skip
     return [_of_batch(result, client)]
 
 
-def _counts(seed: int, broken: Broken) -> list[Answer]:
+def _counts(draw: Draw, broken: Broken) -> list[Answer]:
     """Return the outcome for the set of classes in a batch, or for their counts."""
-    draw = Draw(seed)
     classes, width, size = draw.of((2, 3, 4, 5, 10, 40)), draw.of((1, 2, 5, 8, 16, 64)), draw.number(1, 6)
     model = draw.network(lambda: nn.Linear(width, classes, bias=draw.chance() < 0.5))
-    client = _client(draw, broken, model, draw.inputs(size, width).abs(), "onehot", classes)
+    client = _client(draw, broken, model, draw.inputs(size, width).abs(), "onehot")
     truth = client.labels.sum(dim=0).long()
     method = draw.of(("classes", "idlg", "gradinversion", "row sums", "llg", "llg*", "ilrg", "rlg"))
     if method == "classes":
         right = reveal_labels(client.leak.weight_gradient) == set(truth.nonzero()[:, 0].tolist())
     else:
-        right = torch.equal(count_labels(client.leak, method, seed=seed), truth)
-    outcome = answer(
-        certain=False, failed=False, error=0.0 if right else math.inf, promised=0.0, open_=0.0,
-        setting=f"{method}, {client.setting}",
-    )  # fmt: skip
-    return [outcome]
+        right = torch.equal(count_labels(client.leak, method, seed=draw.seed), truth)
+    return [answer("counted", 0.0 if right else math.inf, setting=f"{method}, {client.setting}")]
 
 
-def _features(seed: int, broken: Broken) -> list[Answer]:
+def _features(draw: Draw, broken: Broken) -> list[Answer]:
     """Return the outcomes for proposed features of a batch: true, slightly mixed, or unmixed by FastICA."""
-    draw = Draw(seed)
     kind, classes, width = draw.of(("smoothing", "onehot")), draw.of((4, 5, 8, 12, 20)), draw.of((8, 60))
     size = draw.number(2, min(4, classes - 1))
     model = draw.network(lambda: nn.Linear(width, classes, bias=draw.chance() < 0.5))
-    with torch.no_grad():
-        model.get_parameter("weight").mul_(10 ** (2 * draw.chance() - 0.5))
-    client = _client(draw, broken, model, draw.inputs(size, width).abs() ** 3, kind, classes, apart=draw.chance() < 0.7)
+    model.get_parameter("weight").data.mul_(10 ** (2 * draw.chance() - 0.5))
+    client = _client(draw, broken, model, draw.inputs(size, width).abs() ** 3, kind, apart=draw.chance() < 0.7)
     variant = draw.of(("true", "mixed", "unmixed"))
     proposed = client.inputs
     if variant == "mixed":
         share = 10 ** (-6 * draw.chance())
         proposed = torch.cat([client.inputs[:1] + share * client.inputs[1:2], client.inputs[1:]])
     if variant == "unmixed":
-        proposed = unmix_features(client.leak.weight_gradient, client.leak.batch_size, seed=seed)
+        proposed = unmix_features(client.leak.weight_gradient, client.leak.batch_size, seed=draw.seed)
     result = certify_features(
         client.leak.weight_gradient, client.leak.weight, proposed, bias=client.leak.bias, prior=client.prior
     )  # fmt: skip
-    distances = torch.cdist(result.labels.nan_to_num(nan=9.0), client.labels, p=1).amin(dim=1)
-    answers = []
-    for n, status in enumerate(result.status):
-        error = float(distances[n])
-        if status == "unique":
-            error = min(_of_both(error, result.features[n], truth) for truth in client.inputs)
-        answers.append(
-            answer(
-                certain=status == "unique", failed=status == "failed", error=error, promised=KNOWN,
-                open_=max(KNOWN, float(result.open[n])), setting=f"{variant}, {client.setting}",
-            )
-        )  # fmt: skip
-    return answers
+    errors = torch.cdist(result.labels.nan_to_num(nan=9.0), client.labels, p=1).amin(dim=1)
+    apart = [
+        min(float((feature - truth).norm() / truth.norm()) for truth in client.inputs) for feature in result.features
+    ]
+    return [
+        _of_label(*own, f"{variant}, {client.setting}")
+        for own in zip(result.status, errors.tolist(), apart, result.open.tolist(), strict=True)
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------------- images
@@ -395,13 +373,14 @@ def _relative(found: Tensor, truth: Tensor) -> float:
     return float(((found[metrics.match_batch(found, expected)] - expected).norm(dim=1) / expected.norm(dim=1)).max())
 
 
-def _told(draw: Draw, client: Client) -> tuple[Leak, float]:
-    """Return a client's leak and the noise in it, which the client states; in half of all cases there is none."""
+def _told(draw: Draw, client: Client) -> tuple[Client, float]:
+    """Return a client with noise in its gradient, and this noise, which the client states; in half of all cases 0."""
     if draw.chance() < 0.5:
-        return client.leak, 0.0
+        return client, 0.0
     deviation = 10 ** (-9 + 7 * draw.chance())
     noisy = defenses.gaussian(deviation, draw.generator)
-    return replace(client.leak, gradients=noisy(client.leak.gradients)), deviation
+    leak = replace(client.leak, gradients=noisy(client.leak.gradients))
+    return replace(client, leak=leak, setting=f"{client.setting}, noise of {deviation:.0e} stated"), deviation
 
 
 def _promised(limit: float, claimed: float, broken: Broken) -> float:
@@ -409,28 +388,22 @@ def _promised(limit: float, claimed: float, broken: Broken) -> float:
     return min(limit, claimed) if broken is BROKEN["none"] else limit
 
 
-def _of_inversion(found: Inversion, one: Client, noise: float, broken: Broken) -> list[Answer]:
+def _of_inversion(found: Inversion, truth: Tensor, setting: str, broken: Broken) -> Answer:
     """Return the outcome of an inversion."""
-    outcome = answer(
-        certain=found.status == "exact", failed=found.status == "failed", error=_relative(found.inputs, one.inputs),
-        promised=_promised(EXACT, found.claimed, broken), open_=max(EXACT, found.claimed),
-        setting=f"{one.setting}, noise of {noise:.0e} stated" if noise else one.setting,
-    )  # fmt: skip
-    return [outcome]
+    promised = _promised(EXACT, found.claimed, broken)
+    return answer(found.status, _relative(found.inputs, truth), promised, max(EXACT, found.claimed), setting)
 
 
 def _scaled(draw: Draw, model: nn.Module) -> nn.Module:
     """Return a network whose layers are multiplied by random factors in a third of all cases."""
     if draw.chance() < 0.3:
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.mul_(10 ** (2 * draw.chance() - 0.5))
+        for parameter in model.parameters():
+            parameter.data.mul_(10 ** (2 * draw.chance() - 0.5))
     return model
 
 
-def _connected(seed: int, broken: Broken) -> list[Answer]:
+def _connected(draw: Draw, broken: Broken) -> list[Answer]:
     """Return the outcome for the inversion of a fully connected network, which may be too narrow for the batch."""
-    draw = Draw(seed)
     size, kind = draw.of((1, 1, 2, 4)), draw.of(KINDS[:2])
     rule: Rule = draw.of(("least-squares", "least-squares", "mean")) if size == 1 else "least-squares"
     activation, width = draw.of(tuple(ACTIVATIONS)), draw.of((1, 2, 3, 6, 20, 64))
@@ -446,16 +419,15 @@ def _connected(seed: int, broken: Broken) -> list[Answer]:
         return nn.Sequential(*layers[:-1])
 
     model = _scaled(draw, draw.network(build))
-    client = _client(draw, broken, model, draw.inputs(size, width), kind, classes, apart=True)
+    client = _client(draw, broken, model, draw.inputs(size, width), kind, apart=True)
     labels = client.labels if draw.chance() < 0.3 and size == client.leak.batch_size and rule != "mean" else None
-    leak, noise = (client.leak, 0.0) if rule == "mean" else _told(draw, client)
-    found = trace_fully_connected(leak, labels, prior=client.prior, rule=rule, noise=noise)
-    return _of_inversion(found, client, noise, broken)
+    client, noise = (client, 0.0) if rule == "mean" else _told(draw, client)
+    found = trace_fully_connected(client.leak, labels, prior=client.prior, rule=rule, noise=noise)
+    return [_of_inversion(found, client.inputs, client.setting, broken)]
 
 
-def _convolutional(seed: int, broken: Broken) -> list[Answer]:
+def _convolutional(draw: Draw, broken: Broken) -> list[Answer]:
     """Return the outcome for the inversion of a chain of convolutions, which may not determine all pixels."""
-    draw = Draw(seed)
     activation, side, channels = draw.of(SMOOTH), draw.of((3, 5, 8, 16)), draw.of((1, 3))
     kind, bias, classes, depth = draw.of(KINDS[:2]), draw.chance() < 0.5, draw.of((3, 4, 10, 20)), draw.of((1, 1, 2, 3))
     alike = 10 ** (-1 - 4 * draw.chance()) if draw.chance() < 0.2 else 0.0
@@ -476,9 +448,10 @@ def _convolutional(seed: int, broken: Broken) -> list[Answer]:
         return nn.Sequential(*layers, nn.Flatten(), nn.Linear(inputs * length**2, classes))
 
     model = _scaled(draw, draw.network(build))
-    client = _client(draw, broken, model, draw.inputs(1, channels, side, side), kind, classes)
-    leak, noise = _told(draw, client)
-    return _of_inversion(trace_convolutional(leak, prior=client.prior, noise=noise), client, noise, broken)
+    client = _client(draw, broken, model, draw.inputs(1, channels, side, side), kind)
+    client, noise = _told(draw, client)
+    found = trace_convolutional(client.leak, prior=client.prior, noise=noise)
+    return [_of_inversion(found, client.inputs, client.setting, broken)]
 
 
 class _Block(nn.Module):
@@ -498,15 +471,10 @@ class _Block(nn.Module):
         return F.relu(self.norms[1](self.second(hidden)) + self.shortcut(x))
 
 
-def _peeled(seed: int, broken: Broken) -> list[Answer]:
+def _peeled(draw: Draw, broken: Broken) -> list[Answer]:
     """Return the outcome for the peeling of a small residual network, which may be too narrow."""
-    draw = Draw(seed)
-    size, classes, width, side = (
-        draw.of((1, 1, 2, 3)),
-        draw.of((5, 12)),
-        draw.of((4, 8, 24, 40, 40)),
-        draw.of((3, 4, 6)),
-    )
+    size, classes = draw.of((1, 1, 2, 3)), draw.of((5, 12))
+    width, side = draw.of((4, 8, 24, 40, 40)), draw.of((3, 4, 6))
 
     def build() -> nn.Module:
         front = nn.Conv2d(3, width, 3, padding=1, bias=False)
@@ -516,24 +484,15 @@ def _peeled(seed: int, broken: Broken) -> list[Answer]:
         )  # fmt: skip
         for module in network.modules():
             if isinstance(module, nn.BatchNorm2d):
-                for values, low, high in (
-                    (module.weight.data, 0.5, 1.5), (module.bias.data, -0.3, 0.3), (module.running_mean, -0.3, 0.3),
-                    (module.running_var, 0.5, 1.5),
-                ):  # fmt: skip
-                    assert values is not None
-                    values.uniform_(low, high)
+                for name, ends in NORM.items():
+                    getattr(module, name).data.uniform_(*ends)
         return network
 
     kind = draw.of(("smoothing", "onehot"))
-    client = _client(draw, broken, draw.network(build), draw.inputs(size, 3, side, side), kind, classes, apart=True)
-    result = peel(client.leak, prior=client.prior, steps=STEPS, seed=seed)
-    error = _relative(result.images, client.inputs)
-    outcome = answer(
-        certain=result.status == "unique", failed=result.status == "failed", error=error,
-        promised=_promised(PEELED, float(result.relative.max()), broken), open_=0.1,
-        setting=client.setting,
-    )  # fmt: skip
-    return [outcome]
+    client = _client(draw, broken, draw.network(build), draw.inputs(size, 3, side, side), kind, apart=True)
+    result = peel(client.leak, prior=client.prior, steps=STEPS, seed=draw.seed)
+    promised = _promised(PEELED, float(result.relative.max()), broken)
+    return [answer(result.status, _relative(result.images, client.inputs), promised, 0.1, client.setting)]
 
 
 # ------------------------------------------------------------------------------------------------------------ updates
@@ -551,9 +510,8 @@ def _from_update(draw: Draw, model: nn.Module, leak: Leak) -> Leak:
     )  # fmt: skip
 
 
-def _updates(seed: int, broken: Broken) -> list[Answer]:
+def _updates(draw: Draw, broken: Broken) -> list[Answer]:
     """Return the outcomes for the label, and for the input, of one sample whose client sends its weights."""
-    draw = Draw(seed)
     classes, width, hidden = draw.of((3, 5, 10, 30)), draw.of((8, 64)), draw.of((16, 60))
     activation, kind, private = draw.of(tuple(ACTIVATIONS)), draw.of(KINDS[:2]), draw.chance() < 0.3
     bias = draw.chance() < 0.5
@@ -584,22 +542,12 @@ def _updates(seed: int, broken: Broken) -> list[Answer]:
     )  # fmt: skip
     sort = f"DP-SGD with noise {noise:.0e}" if private else "gradient descent"
     setting = f"{sort}, {classes} classes, {counted(hidden, 'feature')}, {label_kind(kind)}, {activation}"
-    error = float((found.labels[0] - labels[0]).abs().sum())
-    distances = [float((candidate - labels[0]).abs().sum()) for candidate in found.candidates[0]]
-    label = answer(
-        certain=found.status[0] == "unique", failed=found.status[0] == "failed",
-        error=error if found.status[0] == "unique" else min([error, *distances]), promised=KNOWN,
-        open_=max(KNOWN, float(found.open[0])), setting=setting,
-    )  # fmt: skip
+    # The feature is not promised, but the input.
+    answers = _of_singles(found, [(labels[0], found.features[0])], setting)
     if private:
-        return [label]
+        return answers
     traced = trace_fully_connected(leak, prior=prior, noise=None)
-    distance = _relative(traced.inputs, inputs)
-    image = answer(
-        certain=traced.status == "exact", failed=traced.status == "failed", error=distance,
-        promised=_promised(EXACT, traced.claimed, broken), open_=max(EXACT, traced.claimed), setting=setting,
-    )  # fmt: skip
-    return [label, image]
+    return [*answers, _of_inversion(traced, inputs, setting, broken)]
 
 
 # ---------------------------------------------------------------------------------------------------------- sequences
@@ -627,14 +575,12 @@ def _masked(draw: Draw, targets: Tensor) -> Tensor:
 def _confident(draw: Draw, head: nn.Module) -> None:
     """Multiply the last layer's parameters by a random factor in four of ten cases, so that predictions saturate."""
     factor = 10 ** (2 * draw.chance()) if draw.chance() < 0.4 else 1.0
-    with torch.no_grad():
-        for parameter in head.parameters():
-            parameter.mul_(factor)
+    for parameter in head.parameters():
+        parameter.data.mul_(factor)
 
 
-def _sentences(seed: int, broken: Broken) -> list[Answer]:
+def _sentences(draw: Draw, broken: Broken) -> list[Answer]:
     """Return the outcome for a batch of sentences in a language model."""
-    draw = Draw(seed)
     kind, layers, tied = draw.of(("lstm", "gru", "transformer")), draw.of((1, 1, 2)), draw.chance() < 0.2
     words, width = draw.number(5, WORDS), draw.of((8, 16, 32, 32))
     model = build_language_model(kind, pieces=words, width=width, layers=layers, tied=tied, seed=draw.number(0, 10**6))
@@ -658,16 +604,11 @@ def _sentences(seed: int, broken: Broken) -> list[Answer]:
     right = result.all() == sorted(sentences) if result.tokens else False
     setting = f"{kind}, {counted(layers, 'layer')}, {counted(len(sentences), 'sentence')}, {words} words, width {width}"
     setting += ", tied" * tied + ", targets masked" * masked + ", update" * update
-    outcome = answer(
-        certain=result.status == "unique", failed=result.status == "failed", error=0.0 if right else math.inf,
-        promised=0.0, open_=0.0, setting=setting,
-    )  # fmt: skip
-    return [outcome]
+    return [answer(result.status, 0.0 if right else math.inf, setting=setting)]
 
 
-def _transcripts(seed: int, broken: Broken) -> list[Answer]:
+def _transcripts(draw: Draw, broken: Broken) -> list[Answer]:
     """Return the outcome for several utterances in a small recogniser, or for one from the last layer's gradient."""
-    draw = Draw(seed)
     words, layers = draw.number(6, WORDS), draw.of((1, 1, 2))
     size = Size(
         heard=draw.of((4, 12, 24)), encoder_layers=1, state=draw.of((16, 32, 64)), decoder_layers=layers,
@@ -702,11 +643,7 @@ def _transcripts(seed: int, broken: Broken) -> list[Answer]:
     statuses = set(result.status) or {"failed"}
     status = "unique" if statuses == {"unique"} else "ambiguous" if "ambiguous" in statuses else "failed"
     setting = f"{reader}, {counted(len(sentences), 'utterance')}, {counted(steps, 'local step')}, {words} words"
-    outcome = answer(
-        certain=status == "unique", failed=status == "failed", error=0.0 if right else math.inf, promised=0.0,
-        open_=0.0, setting=f"{setting}, {counted(layers, 'layer')}",
-    )  # fmt: skip
-    return [outcome]
+    return [answer(status, 0.0 if right else math.inf, setting=f"{setting}, {counted(layers, 'layer')}")]
 
 
 class Family(NamedTuple):
@@ -721,48 +658,36 @@ class Family(NamedTuple):
 
     words: str
     promise: str
-    run: Callable[[int, Broken], list[Answer]]
+    run: Callable[[Draw, Broken], list[Answer]]
     idle: tuple[str, ...] = ()
 
     def hunted(self, seed: int, broken: str) -> list[Answer]:
         """Return the outcomes for the clients of a seed with one assumption broken."""
         try:
-            return self.run(seed, BROKEN[broken])
+            return self.run(Draw(seed), BROKEN[broken])
         except GradleakError as error:
             return [Answer("refused", setting=str(error).partition(":")[0])]
 
 
-_NO_LABELS = ("another loss", "another prior")
+_HEAD_ALONE = ("lower layers clipped", "signs of lower layers")
+_LABEL, _NOTHING = "the label to 0.001 (L1), and the feature to 10 %", "none: no answer is certified"
 _CLAIMED = "; if every assumption holds, also to the error that is claimed"
 FAMILIES: dict[str, Family] = {
-    "labels": Family(
-        "soft label of one sample", "the label to 0.001 (L1), and the feature to 10 %", _labels,
-        ("another batch size", "lower layers clipped", "signs of lower layers"),
-    ),
+    "labels": Family("soft label of one sample", _LABEL, _labels, ("another batch size", *_HEAD_ALONE)),
     "certain": Family(
-        "soft label of one sample, prediction certain, gradient scale unknown",
-        "the label to 0.001 (L1), and the feature to 10 %", _certain,
-        ("clipped", "another batch size", "lower layers clipped", "signs of lower layers"),
+        "soft label of one sample, prediction certain, gradient scale unknown", _LABEL, _certain,
+        ("clipped", "another batch size", *_HEAD_ALONE),
     ),
     "batches": Family(
-        "labels of a batch", "every label to 0.001 (L1), and every feature to 10 %", _batches,
-        ("lower layers clipped", "signs of lower layers"),
+        "labels of a batch", "every label to 0.001 (L1), and every feature to 10 %", _batches, _HEAD_ALONE
     ),
-    "joint": Family(
-        "labels of a batch, all at once", "none: no answer is certified", _joint,
-        ("lower layers clipped", "signs of lower layers"),
-    ),
-    "counts": Family(
-        "classes of a batch and their counts", "none: no answer is certified", _counts,
-        ("another prior", "lower layers clipped", "signs of lower layers"),
-    ),
+    "joint": Family("labels of a batch, all at once", _NOTHING, _joint, _HEAD_ALONE),
+    "counts": Family("classes of a batch and their counts", _NOTHING, _counts, ("another prior", *_HEAD_ALONE)),
     "features": Family(
         "labels of unmixed features", "the label of a sample to 0.001 (L1), and its feature to 10 %", _features,
-        ("lower layers clipped", "signs of lower layers"),
+        _HEAD_ALONE,
     ),
-    "connected": Family(
-        "inputs of fully connected layers", f"every input to 1 %{_CLAIMED}", _connected
-    ),
+    "connected": Family("inputs of fully connected layers", f"every input to 1 %{_CLAIMED}", _connected),
     "convolutional": Family(
         "image, from convolutions", f"the image to 1 %{_CLAIMED}", _convolutional, ("another batch size",)
     ),
@@ -773,7 +698,9 @@ FAMILIES: dict[str, Family] = {
     ),
     "sentences": Family(
         "sentences of a language model", "every sentence, and how often it occurs in the batch", _sentences,
-        _NO_LABELS[1:],
+        ("another prior",),
     ),
-    "transcripts": Family("transcripts of a recogniser", "every transcript", _transcripts, _NO_LABELS),
+    "transcripts": Family(
+        "transcripts of a recogniser", "every transcript", _transcripts, ("another loss", "another prior")
+    ),
 }  # fmt: skip

@@ -34,20 +34,19 @@ class Answer:
     setting: str = ""
 
 
-def answer(*, certain: bool, failed: bool, error: float, promised: float, open_: float, setting: str = "") -> Answer:
+def answer(status: str, error: float, promised: float = 0.0, open_: float = 0.0, setting: str = "") -> Answer:
     """Return the outcome of an attack on one client.
 
     Args:
-        certain: Whether the answer has a certificate.
-        failed: Whether the attack found no answer.
+        status: The answer's status: "unique" and "exact" are certificates, and "failed" is no answer.
         error: The distance of the answer from the truth.
         promised: The largest error that a certificate allows.
         open_: The attack's bound on the error of an answer without a certificate.
         setting: A description of the client.
     """
-    if certain:
+    if status in ("unique", "exact"):
         return Answer("right" if error <= promised else "wrong", error, setting)
-    if failed:
+    if status == "failed":
         return Answer("failed", error, setting)
     if error <= open_:
         return Answer("not certified, truth within the stated error", error, setting)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 from gradleak.errors import InputError, unknown
 from gradleak.hunting.broken import BROKEN
 from gradleak.hunting.families import FAMILIES
-from gradleak.hunting.outcomes import OUTCOMES, Answer
+from gradleak.hunting.outcomes import OUTCOMES
 from gradleak.storage import parsed
 
 # The upper limit of randomly drawn seeds.
@@ -37,12 +39,10 @@ class Tally:
     outcomes: Counter[str] = field(default_factory=Counter)
     wrong: list[tuple[int, float, str]] = field(default_factory=list)
 
-    def add(self, seed: int, answers: Iterable[Answer]) -> None:
-        """Count the answers for a seed."""
-        for answer in answers:
-            self.outcomes[answer.outcome] += 1
-            if answer.outcome == "wrong":
-                self.wrong.append((seed, answer.error, answer.setting))
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Add the counts of another tally, as plain data."""
+        self.outcomes.update(line["outcomes"])
+        self.wrong += [(int(seed), float(error), str(setting)) for seed, error, setting in line["wrong"]]
 
     @property
     def line(self) -> dict[str, Any]:
@@ -63,7 +63,9 @@ def block(family: str, broken: str, seed: int, seeds: int) -> Tally:
     """Run one attack with one assumption broken on `seeds` consecutive seeds, starting with `seed`."""
     tally = Tally(family, broken)
     for trial_seed in range(seed, seed + seeds):
-        tally.add(trial_seed, FAMILIES[family].hunted(trial_seed, broken))
+        answers = FAMILIES[family].hunted(trial_seed, broken)
+        tally.outcomes.update(answer.outcome for answer in answers)
+        tally.wrong += [(trial_seed, answer.error, answer.setting) for answer in answers if answer.outcome == "wrong"]
     return tally
 
 
@@ -96,65 +98,43 @@ def hunt(
         raise InputError(f"minutes and rounds must be positive; got {minutes if rounds is None else rounds}")
     all_pairs = pairs(families)
     tallies = {pair: Tally(*pair) for pair in all_pairs}
-    done, first_seed = _read(kept, tallies)
-    incomplete = kept is not None and kept.exists() and not kept.read_bytes().endswith(b"\n")
-    first_seed = first_seed if first_seed is not None else secrets.randbelow(SEEDS) if seed is None else seed
+    done = _read(kept)
+    for (pair, _), line in done.items():
+        if pair in tallies:
+            tallies[pair].add(line)
+    drawn = secrets.randbelow(SEEDS) if seed is None else seed
+    first_seed = next((int(line["first"]) for line in done.values()), drawn)
     if seed is not None and first_seed != seed:
         raise InputError(f"{kept} starts with the seed {first_seed}, not with {seed}: choose another file")
     say(f"seed {first_seed}")
     end = None if minutes is None else time.monotonic() + 60 * minutes
-    for number in _rounds(rounds):
+    for number in itertools.count() if rounds is None else range(rounds):
         for pair in all_pairs:
             if end is not None and time.monotonic() > end:
                 return list(tallies.values())
             if (pair, number) in done:
                 continue
             tally = block(*pair, first_seed + number, 1)
-            _merge(tallies[pair], tally.line)
+            tallies[pair].add(tally.line)
             for wrong_seed, error, setting in tally.wrong:
                 say(f"wrong: {pair[0]}, {BROKEN[pair[1]].words}: off by {error:.1e} at seed {wrong_seed} ({setting})")
             if kept is not None:
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 with kept.open("a", encoding="utf-8") as stream:
-                    # Start a new line if an earlier process was killed in the middle of a line.
-                    stream.write(
-                        "\n" * incomplete + json.dumps({"first": first_seed, "round": number} | tally.line) + "\n"
-                    )
-                incomplete = False
+                    # Start a new line, since an earlier process may have been killed in the middle of one.
+                    stream.write("\n" + json.dumps({"first": first_seed, "round": number} | tally.line))
     return list(tallies.values())
 
 
-def _rounds(rounds: int | None) -> Iterator[int]:
-    number = 0
-    while rounds is None or number < rounds:
-        yield number
-        number += 1
-
-
-def _merge(tally: Tally, line: Mapping[str, Any]) -> None:
-    tally.outcomes.update(line["outcomes"])
-    tally.wrong += [(int(seed), float(error), str(setting)) for seed, error, setting in line["wrong"]]
-
-
-def _read(
-    kept: Path | None, tallies: Mapping[tuple[str, str], Tally]
-) -> tuple[set[tuple[tuple[str, str], int]], int | None]:
-    """Add the outcomes in a file to the tallies; return the file's pairs and rounds, and its first seed."""
-    done: set[tuple[tuple[str, str], int]] = set()
-    first_seed: int | None = None
-    if kept is None or not kept.exists():
-        return done, first_seed
-    for text in kept.read_text("utf-8").splitlines():
-        try:
+def _read(kept: Path | None) -> dict[tuple[tuple[str, str], int], dict[str, Any]]:
+    """Return the lines of a file, by pair of an attack and an assumption and by round."""
+    lines = {}
+    for text in kept.read_text("utf-8").splitlines() if kept is not None and kept.exists() else ():
+        # A killed process may leave an incomplete line, whose round is then repeated.
+        with contextlib.suppress(ValueError, KeyError, TypeError):
             line = parsed(text)
-            pair, number = (line["family"], line["broken"]), int(line["round"])
-            first_seed = int(line["first"])
-        except (ValueError, KeyError, TypeError):
-            continue  # a killed process may leave an incomplete line, whose round is then repeated
-        if pair in tallies:
-            _merge(tallies[pair], line)
-            done.add((pair, number))
-    return done, first_seed
+            lines[(line["family"], line["broken"]), int(line["round"])] = line
+    return lines
 
 
 def table(tallies: Iterable[Tally]) -> str:

@@ -2,14 +2,14 @@
 
 from gradleak.answers import Expected
 from gradleak.cases import Standins
-from gradleak.labels.hard.attacks import METHODS, Knowledge, count_heads, count_labels, reveal_labels
+from gradleak.labels.hard.attacks import METHODS, count_heads, count_labels, reveal_labels
 from gradleak.labels.hard.expected import expected_share, standins_of
 from gradleak.labels.hard.idlg import idlg
+from gradleak.labels.hard.knowledge import Knowledge
 from gradleak.labels.priors import PRIORS, Score
 from gradleak.labels.priors import LabelPrior as Prior
 from gradleak.labels.soft.batch.jointly import recover_jointly
 from gradleak.labels.soft.batch.recover import BatchLabels, recover_batch
-from gradleak.labels.soft.dlg import dlg
 from gradleak.labels.soft.path import LabelPath, Minima, find_minima, label_loss, label_path, nonnegative_intervals
 from gradleak.labels.soft.single import SOLVERS, SoftLabels, recover_soft_labels
 
@@ -28,7 +28,6 @@ __all__ = [
     "Standins",
     "count_heads",
     "count_labels",
-    "dlg",
     "expected_share",
     "find_minima",
     "idlg",

@@ -4,98 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gradleak.arguments import check_fields, checked_arguments
-from gradleak.augment import one_hot
+from gradleak.arguments import checked_arguments
 from gradleak.errors import InputError, check_count, unknown
 from gradleak.labels.hard.gradinversion import gradinversion
 from gradleak.labels.hard.idlg import idlg
 from gradleak.labels.hard.ilrg import ilrg
-from gradleak.labels.hard.llg import Estimate, llg, llg_estimate
-from gradleak.labels.hard.posterior import posterior_values, posteriors
+from gradleak.labels.hard.knowledge import Knowledge
+from gradleak.labels.hard.llg import llg, llg_estimated
+from gradleak.labels.hard.posterior import posterior
 from gradleak.labels.hard.rlg import rlg
 from gradleak.labels.hard.rounding import rounded
 from gradleak.labels.hard.shadow import shadow
-from gradleak.leak import Defense, HeadLeaks, Leak, head_inputs
+from gradleak.leak import Defense, HeadLeaks, Leak
 from gradleak.losses import Loss
 from gradleak.spans import classes_span, limit
 
 # In float64, singular values below this many limits may be the rounding of the decomposition itself.
 DECOMPOSED = 16
-DUMMIES = ("random", "zeros", "ones")
-# Random dummy inputs; more of them hardly change the means.
-RANDOM = 100
 # Methods that infer a class from the sign of its row's sum, that read the bias's gradient, that take the gradient of a
 # single step, and that need samples of the same kind as the private ones.
 BY_SUMS, BY_BIAS = ("idlg", "row sums", "llg", "llg*", "llg+"), ("ilrg", "posterior")
 ONE_STEP, WITH_SAMPLES = ("ilrg", "posterior", "shadow"), ("llg+", "posterior", "shadow")
-
-
-@dataclass(frozen=True)
-class Knowledge:
-    """What an attacker has besides the gradients.
-
-    Attributes:
-        model: The network.
-        auxiliary: Samples of the same kind as the private ones: inputs (M, …) and classes (M,).
-        input_shape: The shape of one input, for dummy inputs.
-        dummy: The kind of dummy inputs, "random", "zeros" or "ones".
-        loss: The client's loss, cross-entropy by default.
-        epsilon: The smoothing of the client's labels.
-        local_steps: The number of steps whose gradients were summed.
-        defense: The client's defence.
-        seed: Seed of all random numbers.
-        chunk: The number of auxiliary or dummy inputs to run through the model at a time.
-    """
-
-    model: nn.Module | None = None
-    auxiliary: tuple[Tensor, Tensor] | None = None
-    input_shape: tuple[int, ...] | None = None
-    dummy: str = "random"
-    loss: Loss | None = None
-    epsilon: float = 0.0
-    local_steps: int = 1
-    defense: Defense | None = None
-    seed: int = 0
-    chunk: int = 250
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-
-    @cached_property
-    def others(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Last-layer inputs (M, I), logits (M, C) and classes (M,) of the auxiliary samples."""
-        assert self.model is not None
-        assert self.auxiliary is not None
-        features, scores = head_inputs(self.model, self.auxiliary[0], chunk=self.chunk)
-        return features, scores, check_auxiliary(self.auxiliary, scores.shape[1]).to(features.device)
-
-    @cached_property
-    def dummies(self) -> tuple[Tensor, Tensor]:
-        """Last-layer inputs (M, I) and logits (M, C) of the dummy inputs."""
-        if self.model is None or self.input_shape is None:
-            raise InputError("LLG* runs dummy inputs through the model: it needs the model and the shape of one input")
-        if self.dummy not in DUMMIES:
-            raise unknown("kind of dummy input", self.dummy, DUMMIES)
-        parameter = next(self.model.parameters())
-        shape = (RANDOM if self.dummy == "random" else 1, *self.input_shape)
-        inputs = torch.zeros(shape) if self.dummy == "zeros" else torch.ones(shape)
-        if self.dummy == "random":
-            inputs = torch.rand(shape, generator=torch.Generator().manual_seed(self.seed))
-        return head_inputs(self.model, inputs.to(parameter), chunk=self.chunk)
-
-
-def check_auxiliary(auxiliary: tuple[Tensor, Tensor], classes: int) -> Tensor:
-    """Return the classes of auxiliary samples; refuse labels that are not one class for each input."""
-    inputs, labels = auxiliary
-    if labels.shape != inputs.shape[:1]:
-        raise InputError(f"auxiliary samples need one class each, ({len(inputs)},); got {tuple(labels.shape)}")
-    one_hot(labels, classes)
-    return labels.long()
 
 
 @dataclass(frozen=True)
@@ -112,54 +45,6 @@ def _idlg(heads: HeadLeaks, known: Knowledge) -> Tensor:
         raise InputError(f"iDLG reads the label of one sample; these gradients hold {heads.batch_size}")
     classes = idlg(heads.weight_gradients)
     return torch.nn.functional.one_hot(classes, len(heads.weight))
-
-
-def _llg(heads: HeadLeaks, known: Knowledge, estimate: Estimate | None = None) -> Tensor:
-    return llg(heads.weight_gradients, heads.batch_size, estimate, local_steps=known.local_steps)
-
-
-def _estimated(
-    heads: HeadLeaks, known: Knowledge, features: Tensor, scores: Tensor, labels: Tensor | None = None
-) -> Tensor:
-    """Return LLG's counts with an estimate from samples with these last-layer inputs, logits and classes."""
-    _check_classes(heads, scores)
-    size = heads.batch_size
-    return _llg(heads, known, llg_estimate(scores, features, labels, size, loss=known.loss, epsilon=known.epsilon))
-
-
-def _shadow(heads: HeadLeaks, known: Knowledge) -> Tensor:
-    features, scores, labels = known.others
-    assert known.model is not None
-    assert known.auxiliary is not None
-    _check_classes(heads, scores)
-    samples = known.auxiliary[0], labels
-    return shadow(heads, known.model, samples, (features, scores), defense=known.defense, seed=known.seed)
-
-
-def _ilrg(heads: HeadLeaks, known: Knowledge) -> Tensor:
-    assert heads.bias is not None
-    assert heads.bias_gradients is not None
-    return ilrg(
-        heads.weight_gradients, heads.bias_gradients, heads.weight, heads.bias, heads.batch_size,
-        loss=known.loss, epsilon=known.epsilon,
-    )  # fmt: skip
-
-
-def _posterior(heads: HeadLeaks, known: Knowledge) -> Tensor:
-    assert heads.bias_gradients is not None
-    _, scores, labels = known.others
-    _check_classes(heads, scores)
-    estimate = posteriors(scores, labels, known.loss)
-    size = heads.batch_size
-    values = posterior_values(heads.bias_gradients, size, estimate, loss=known.loss, epsilon=known.epsilon)
-    return rounded(values, size)
-
-
-def _check_classes(heads: HeadLeaks, scores: Tensor) -> None:
-    if scores.shape[1] != len(heads.weight):
-        raise InputError(
-            f"the gradient is of a layer with {len(heads.weight)} outputs, but the model has {scores.shape[1]} logits"
-        )
 
 
 def _rlg(heads: HeadLeaks, known: Knowledge) -> Tensor:
@@ -200,22 +85,22 @@ METHODS: dict[str, Method] = {
         "each class occurs at most once; features of one sign",
         lambda heads, _: gradinversion(heads.weight_gradients, heads.batch_size, "sum"),
     ),
-    "llg": Method("gradients only", "features of one sign; predictions close to uniform", _llg),
+    "llg": Method("gradients only", "features of one sign; predictions close to uniform", llg),
     "llg*": Method(
         "white box",
         "as LLG; dummy inputs give similar features and predictions as real inputs",
-        lambda heads, known: _estimated(heads, known, *known.dummies),
+        lambda heads, known: llg_estimated(heads, known, *known.dummies),
     ),
-    "llg+": Method("auxiliary data", "as LLG", lambda heads, known: _estimated(heads, known, *known.others)),
-    "ilrg": Method("white box", "the last layer has a bias; samples of a class have similar features", _ilrg),
+    "llg+": Method("auxiliary data", "as LLG", lambda heads, known: llg_estimated(heads, known, *known.others)),
+    "ilrg": Method("white box", "the last layer has a bias; samples of a class have similar features", ilrg),
     "rlg": Method(
         "gradients only", "fewer samples than features and than classes; says which classes occur, not how often", _rlg
     ),
     "shadow": Method(
-        "auxiliary data and the defence", "row sums depend on counts as in batches of other samples", _shadow
+        "auxiliary data and the defence", "row sums depend on counts as in batches of other samples", shadow
     ),
     "posterior": Method(
-        "auxiliary data", "the last layer has a bias; predictions are similar for other samples", _posterior
+        "auxiliary data", "the last layer has a bias; predictions are similar for other samples", posterior
     ),
 }
 
@@ -251,7 +136,7 @@ def count_labels(
 
     >>> from gradleak import observe
     >>> _ = torch.manual_seed(0)
-    >>> model = nn.Linear(8, 5)
+    >>> model = torch.nn.Linear(8, 5)
     >>> leak = observe(model, torch.rand(4, 8), torch.tensor([0, 2, 2, 4]))
     >>> count_labels(leak, "ilrg")
     tensor([1, 0, 2, 0, 1])
@@ -294,6 +179,12 @@ def count_heads(
                 "the gradient" if len(unsuitable) == 1 else f"{int(unsuitable.sum())} of {len(unsuitable)} gradients"
             )
             raise InputError(f"no row of {subject} sums to less than 0, as {method} assumes: features change sign")
+    if method in ("llg*", *WITH_SAMPLES):
+        outputs = (known.dummies if method == "llg*" else known.others)[1].shape[1]
+        if outputs != len(heads.weight):
+            raise InputError(
+                f"the gradient is of a layer with {len(heads.weight)} outputs, but the model has {outputs} logits"
+            )
     return METHODS[method].count(heads, known)
 
 

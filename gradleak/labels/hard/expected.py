@@ -12,7 +12,8 @@ from gradleak.augment import one_hot
 from gradleak.cases import Standins
 from gradleak.defenses import Each
 from gradleak.errors import InputError
-from gradleak.labels.hard.attacks import Knowledge, check_auxiliary, count_heads
+from gradleak.labels.hard.attacks import count_heads
+from gradleak.labels.hard.knowledge import Knowledge, check_auxiliary
 from gradleak.leak import Defense, HeadLeaks, Leak, head_inputs
 from gradleak.losses import CrossEntropy, Loss
 

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from gradleak.errors import InputError
+from gradleak.labels.hard.knowledge import Knowledge
 from gradleak.labels.hard.rounding import raised
+from gradleak.leak import HeadLeaks
 from gradleak.losses import CrossEntropy, Loss
 
 
@@ -27,31 +29,39 @@ class Estimate:
     shift: float = 0.0
 
 
-def llg(weight_gradient: Tensor, batch_size: int, estimate: Estimate | None = None, *, local_steps: int = 1) -> Tensor:
-    """Return the counts (N, C) of every label in N gradients (N, C, I) of batches of `batch_size` samples.
+def llg(heads: HeadLeaks, known: Knowledge, estimate: Estimate | None = None) -> Tensor:
+    """Return the counts (N, C) of every label in N gradients.
 
     Threat model: gradients only (LLG). With an `estimate` it is a white box if the estimate is from dummy inputs
     (LLG*), or auxiliary data if it is from inputs of the same kind (LLG+). Known: batch size, one-hot labels, features
     of one sign, and predictions close to zero. An estimated impact is too small by the factor 1 − 1/C² if the
     predictions hardly differ between samples, so a class with about C² samples more than another gets one of its
-    samples. Gradients that are summed over `local_steps` steps give the counts of all their batches together.
+    samples. Gradients that are summed over several local steps give the counts of all their batches together.
     """
-    sums = weight_gradient.double().sum(dim=2)
-    classes, samples = sums.shape[1], batch_size * local_steps
+    sums, steps = heads.weight_gradients.double().sum(dim=2), known.local_steps
+    classes, samples = sums.shape[1], heads.batch_size * steps
     if estimate is None:
         impact = sums.clamp(max=0).sum(dim=1) / samples * (1 + 1 / classes)
         offset = sums.new_zeros(classes)
     else:
         # Features with a negative sum reverse all signs, which the estimate shows.
         sign = -1.0 if estimate.impact > 0 else 1.0
-        sums = sign * (sums - local_steps * estimate.shift)
+        sums = sign * (sums - steps * estimate.shift)
         impact = sums.new_full((len(sums),), sign * estimate.impact)
-        offset = sign * local_steps * estimate.offset.to(sums)
+        offset = sign * steps * estimate.offset.to(sums)
     # A gradient has at most as many negative rows as samples, unless features change sign; then take the most negative.
     rank = sums.argsort(dim=1).argsort(dim=1)
     present = (sums < 0) & (rank < samples)
     levels = sums - impact.unsqueeze(1) * present - offset
     return present + raised(levels, -impact, samples - present.sum(dim=1))
+
+
+def llg_estimated(
+    heads: HeadLeaks, known: Knowledge, features: Tensor, scores: Tensor, labels: Tensor | None = None
+) -> Tensor:
+    """Return LLG's counts with an estimate from samples with these last-layer inputs, logits and classes."""
+    size = heads.batch_size
+    return llg(heads, known, llg_estimate(scores, features, labels, size, loss=known.loss, epsilon=known.epsilon))
 
 
 def llg_estimate(

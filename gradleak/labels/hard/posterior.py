@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 
 from gradleak.errors import InputError
+from gradleak.labels.hard.knowledge import Knowledge
+from gradleak.labels.hard.rounding import rounded
+from gradleak.leak import HeadLeaks
 from gradleak.losses import CrossEntropy, Loss
 
 
@@ -32,6 +35,15 @@ def posteriors(scores: Tensor, labels: Tensor, loss: Loss | None = None) -> Post
         (one_hot * probabilities).sum(dim=0) / counts,
         ((1 - one_hot) * probabilities).sum(dim=0) / (len(labels) - counts),
     )
+
+
+def posterior(heads: HeadLeaks, known: Knowledge) -> Tensor:
+    """Return the counts (N, C) of every label in N gradients, with posteriors from the auxiliary samples."""
+    assert heads.bias_gradients is not None
+    _, scores, labels = known.others
+    estimate, size = posteriors(scores, labels, known.loss), heads.batch_size
+    values = posterior_values(heads.bias_gradients, size, estimate, loss=known.loss, epsilon=known.epsilon)
+    return rounded(values, size)
 
 
 def posterior_values(

@@ -5,44 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from gradleak.defenses import Each
 from gradleak.devices import least_squares
+from gradleak.labels.hard.knowledge import Knowledge
 from gradleak.labels.hard.rounding import rounded
-from gradleak.leak import Defense, HeadLeaks, observe
+from gradleak.leak import HeadLeaks, observe
 
 # Simulated batches: many if only the last layer is needed, few if the whole gradient is.
 MANY, FEW = 200, 30
 
 
-def shadow(
-    heads: HeadLeaks,
-    model: nn.Module,
-    auxiliary: tuple[Tensor, Tensor],
-    seen: tuple[Tensor, Tensor],
-    *,
-    defense: Defense | None = None,
-    seed: int = 0,
-) -> Tensor:
+def shadow(heads: HeadLeaks, known: Knowledge) -> Tensor:
     """Return the counts (N, C) of every label in N defended gradients.
 
     Threat model: gradients, the model, samples of the same kind, and the defence. Known: batch size, one-hot labels.
     The defence is applied to the gradients of batches whose labels the attacker chose. A linear regression, with one
     slope for all classes and an offset for each, predicts counts from the row sums and the bias gradient. An effect
     that differs from batch to batch, such as the factor of clipping, is not learned.
-
-    Args:
-        heads: The last layer's gradients of N clients.
-        model: The network.
-        auxiliary: Inputs (M, …) and classes (M,).
-        seen: The last layer's inputs (M, I) and logits (M, C) of the auxiliary samples.
-        defense: The client's defence.
-        seed: Seed of the simulated batches.
     """
-    generator = torch.Generator().manual_seed(seed)
-    inputs, labels = auxiliary
+    assert known.model is not None
+    assert known.auxiliary is not None
+    (features, scores, labels), inputs, defense = known.others, known.auxiliary[0], known.defense
+    generator = torch.Generator().manual_seed(known.seed)
     head_alone = defense is None or isinstance(defense, Each)
     classes = len(heads.weight)
     # Draw uneven batches: class shares are proportional to squares of exponential variables.
@@ -52,13 +39,13 @@ def shadow(
     one_hot = F.one_hot(labels[batches], classes)
     if head_alone:
         # The last layer's gradients are one product of its errors and inputs.
-        errors = seen[1].softmax(dim=1)[batches] - one_hot
-        gradients = errors.mT @ seen[0][batches] / heads.batch_size
+        errors = scores.softmax(dim=1)[batches] - one_hot
+        gradients = errors.mT @ features[batches] / heads.batch_size
         biases = None if heads.bias_gradients is None else errors.mean(dim=1)
         simulated = replace(heads, weight_gradients=gradients, bias_gradients=biases)
         statistics = _statistics(simulated if defense is None else simulated.defended(defense))
     else:
-        leaks = [observe(model, inputs[batch], labels[batch], defense=defense) for batch in batches]
+        leaks = [observe(known.model, inputs[batch], labels[batch], defense=defense) for batch in batches]
         statistics = torch.cat([_statistics(leak.heads) for leak in leaks])
     counts = one_hot.sum(dim=1).double()
     middle, mean = statistics.mean(dim=0), counts.mean(dim=0)

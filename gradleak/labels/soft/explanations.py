@@ -325,9 +325,10 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
     found = [own if count else own[:0] for own, count in zip(first_label, counts, strict=True)]
     for n in [n for n, several in enumerate(apart.any(dim=1).tolist()) if several]:
         own, here = labels[n, kept[n]], at[n, kept[n]]
-        different = _apart(own.unsqueeze(0), own.unsqueeze(1), here.unsqueeze(0), here.unsqueeze(1)).tolist()
+        different = (own[None] - own[:, None]).abs().sum(dim=2) > KNOWN
+        different |= _scaled(here[None], here[:, None])
         distinct: list[int] = []
-        for index, row in enumerate(different):
+        for index, row in enumerate(different.tolist()):
             if all(row[other] for other in distinct):
                 distinct.append(index)
         found[n] = own[distinct]
@@ -353,11 +354,6 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
     return Explanation(
         best, weights[:, 0], labels[:, 0], opened, loose, torch.zeros_like(best), spread, checked, tuple(found)
     )
-
-
-def _apart(labels: Tensor, others: Tensor, scalars: Tensor, other_scalars: Tensor) -> Tensor:
-    """Return whether explanations differ in their labels (…, C) or, judged by their scalars (…,), in their features."""
-    return ((labels - others).abs().sum(dim=-1) > KNOWN) | _scaled(scalars, other_scalars)
 
 
 def _scaled(scalars: Tensor, answers: Tensor) -> Tensor:

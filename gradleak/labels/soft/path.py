@@ -225,18 +225,15 @@ def nonnegative_intervals(path: LabelPath, *, span: float = GRID_SPAN) -> list[l
     are dropped; for an exact one-hot label the only valid scalar is such a single point.
     """
     _check_range(1.0, span)
-    result: list[list[tuple[float, float]]] = [[] for _ in range(len(path))]
-    offset = 0
+    result: list[list[tuple[float, float]]] = []
     for part in path.parts(_grid(path, 1.0, span).numel()):
-        for sign in (1.0, -1.0):
-            for n, interval in _intervals_on_side(part, sign, span):
-                result[offset + n].append(interval)
-        offset += len(part)
+        sides = (_intervals_on_side(part, sign, span) for sign in (1.0, -1.0))
+        result += [positive + negative for positive, negative in zip(*sides, strict=True)]
     return result
 
 
-def _intervals_on_side(path: LabelPath, sign: float, span: float) -> list[tuple[int, tuple[float, float]]]:
-    """Return the intervals for one sign of λ, as (sample, (end nearer zero, end further out))."""
+def _intervals_on_side(path: LabelPath, sign: float, span: float) -> list[list[tuple[float, float]]]:
+    """Return each sample's intervals for one sign of λ, as (end nearer zero, end further out)."""
     # A valid label needs softmax(λ logits)ᵢ ≥ ratioᵢ / λ wherever the right side is positive. For large |λ| only the
     # top class has any probability, so another class violates this, unless the top class alone has a positive right
     # side.
@@ -264,14 +261,15 @@ def _intervals_on_side(path: LabelPath, sign: float, span: float) -> list[tuple[
     # Take the end at which the label is valid: the first or the last point of an interval.
     edges = torch.where(opens, high, low)
     narrowest = NARROWEST_UNITS * torch.finfo(scalars.dtype).eps
-    intervals: list[tuple[int, tuple[float, float]]] = []
+    intervals: list[list[tuple[float, float]]] = [[] for _ in range(len(path))]
     starts: dict[int, float] = {n: float(scalars[n, 0]) for n in range(len(path)) if bool(valid[n, 0])}
     for n, edge, opening in zip(sample.tolist(), edges.tolist(), opens.tolist(), strict=True):
         if opening:
             starts[n] = edge
         elif edge / (start := starts.pop(n)) > 1 + narrowest:
-            intervals.append((n, (start, edge)))
-    intervals += [(n, (begin, sign * math.inf)) for n, begin in starts.items()]
+            intervals[n].append((start, edge))
+    for n, start in starts.items():
+        intervals[n].append((start, sign * math.inf))
     return intervals
 
 

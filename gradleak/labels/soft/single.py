@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -86,14 +86,11 @@ class SoftLabels:
 
     def cloned(self) -> SoftLabels:
         """Return a copy that shares no memory with this one."""
-        # Copying all numbers at once, and all candidates, takes less time than one after the other.
-        numbers = torch.stack([self.scalars, self.scales, self.residuals, self.open, self.loose]).unbind()
-        scalars, scales, residuals, opened, loose = numbers
-        candidates = tuple(torch.cat(self.candidates).split([len(one) for one in self.candidates]))
-        labels, features = self.labels.clone(), self.features.clone()
-        return SoftLabels(
-            labels, features, scalars, scales, residuals, opened, loose, candidates, self.status, self.reasons
-        )
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        tensors: dict[str, Any] = {name: value.clone() for name, value in values.items() if torch.is_tensor(value)}
+        # One copy of all candidates takes less time than one of each.
+        candidates = torch.cat(self.candidates).split([len(one) for one in self.candidates])
+        return replace(self, **tensors, candidates=tuple(candidates))
 
     @property
     def answers(self) -> tuple[Answer, ...]:
@@ -101,12 +98,7 @@ class SoftLabels:
         facts = zip(self.status, self.reasons, self.open.tolist(), self.scales.tolist(), strict=True)
         return tuple(
             Answer(
-                status,
-                reason,
-                claimed=claimed,
-                labels=self.labels[n : n + 1],
-                features=self.features[n : n + 1],
-                scale=scale,
+                status, reason, claimed, labels=self.labels[n : n + 1], features=self.features[n : n + 1], scale=scale
             )
             for n, (status, reason, claimed, scale) in enumerate(facts)
         )
@@ -177,16 +169,11 @@ def recover_soft_labels(
     if solver not in SOLVERS:
         raise unknown("solver", solver, SOLVERS)
     coarse = precision is not None and coarser(precision, gradients.dtype)
-    taken = {
-        "bias_gradient": bias_gradient is None,
-        "nonnegative=False": nonnegative,
-        "noise": noise == 0,
-        "scale": scale == 1,
-        "precision": not coarse,
-    }
-    if solver != "exact" and not all(taken.values()):
-        name = next(name for name, fits in taken.items() if not fits)
-        raise InputError(f"the published search '{solver}' takes no {name}; the solver 'exact' does")
+    if solver != "exact" and (bias_gradient is not None or not nonnegative or noise != 0 or scale != 1 or coarse):
+        raise InputError(
+            f"the published search '{solver}' takes no noise, scale, precision or bias gradient, and only features "
+            "that are never negative; the solver 'exact' takes them"
+        )
     if certify not in ("search", "proof"):
         raise unknown("certify", certify, ("search", "proof"))
     if certify == "proof" and (solver != "exact" or scale is None or not isinstance(prior, str | LabelPrior | None)):
@@ -419,25 +406,25 @@ def _published(clients: Clients, solver: Solver) -> SoftLabels:
         for n, leak in enumerate(leaks.tolist())
     ]
     scalars = torch.tensor(found, dtype=torch.float64, device=gradients.device)
-    lost = scalars.isnan()
-    at = scalars.where(~lost, 1)[:, None].to(path.ratios)
+    # Where the search ended without an answer, the scalar is NaN, and so are all results.
+    at = scalars[:, None].to(path.ratios)
     labels, features = path.labels(at)[:, 0].double(), path.features(at)[:, 0].double()
     scores = features @ weight.double().T + (0 if bias is None else bias.double())
     rebuilt = (scores.softmax(dim=1) - labels).unsqueeze(2) * features.unsqueeze(1)
-    nan = lost[:, None]
+    lost = scalars.isnan().tolist()
     return SoftLabels(
-        labels=labels.masked_fill(nan, math.nan),
-        features=features.masked_fill(nan, math.nan),
+        labels=labels,
+        features=features,
         scalars=scalars,
         scales=torch.ones_like(scalars),
-        residuals=((rebuilt - gradients.double()).flatten(1).norm(dim=1) / size).masked_fill(lost, math.nan),
+        residuals=(rebuilt - gradients.double()).flatten(1).norm(dim=1) / size,
         open=torch.full_like(scalars, math.inf),
         loose=torch.full_like(scalars, math.inf),
-        candidates=tuple(labels[n : n + 1][: int(not none)] for n, none in enumerate(lost.tolist())),
-        status=tuple("failed" if none else "found" for none in lost.tolist()),
+        candidates=tuple(labels[n : n + 1][: int(not none)] for n, none in enumerate(lost)),
+        status=tuple("failed" if none else "found" for none in lost),
         reasons=tuple(
             f"the search ended {'without a' if none else 'at a'} loss below its threshold, which is no certificate"
-            for none in lost.tolist()
+            for none in lost
         ),
     )
 
@@ -510,19 +497,24 @@ def _why_not(case: Case) -> str:
     return case.no_label or ("" if case.size == 1 else "it takes one sample")
 
 
-def _attack(case: Case) -> Answer:
+def arguments(case: Case) -> dict[str, Any]:
+    """Return the arguments that recover the labels of a case."""
     leak = case.leak
-    return recover_soft_labels(
-        leak.weight_gradient,
-        leak.weight,
-        bias=leak.bias,
-        bias_gradient=leak.bias_gradient,
-        prior=case.prior,
-        nonnegative=case.subject.rectified,
-        noise=case.noise,
-        scale=case.scale,
-        precision=case.precision,
-    ).answers[0]
+    return {
+        "weight_gradient": leak.weight_gradient,
+        "weight": leak.weight,
+        "bias": leak.bias,
+        "bias_gradient": leak.bias_gradient,
+        "prior": case.prior,
+        "nonnegative": case.subject.rectified,
+        "noise": case.noise,
+        "scale": case.scale,
+        "precision": case.precision,
+    }
+
+
+def _attack(case: Case) -> Answer:
+    return recover_soft_labels(**arguments(case)).answers[0]
 
 
 ATTACK = Attack(

@@ -13,7 +13,7 @@ from tests.labels.soft.test_batch import batch, errors_of
 
 def pairs(made: dict[str, Tensor]) -> Tensor:
     """The two classes of every mixed label, the lesser number first, whichever has the larger share."""
-    return made["labels"].topk(2, dim=1).indices.sort(dim=1).values
+    return made["label"].topk(2, dim=1).indices.sort(dim=1).values
 
 
 @pytest.mark.parametrize(("dtype", "near"), [("float32", 1e-4), ("float64", 1e-10)])
@@ -21,7 +21,7 @@ def pairs(made: dict[str, Tensor]) -> Tensor:
 def test_six_of_ten_classes(dtype: str, near: float, kind: str) -> None:
     made = batch(10, 6, kind=kind, dtype=dtype, repeated=kind == "onehot")
     assert recover_batch(made["gradient"], made["weight"], batch_size=6, prior=kind).status == "failed"
-    told = pairs(made) if kind == "mixup" else made["labels"].argmax(dim=1)
+    told = pairs(made) if kind == "mixup" else made["label"].argmax(dim=1)
     found = recover_jointly(made["gradient"], made["weight"], classes=told, prior=kind, starts=64)
     assert found.status == "found", found.reason
     labels, features = errors_of(found, made)
@@ -41,7 +41,7 @@ def test_classes_are_found_as_well() -> None:
 @pytest.mark.parametrize("kind", ["smoothing", "mixup"])
 def test_wrong_classes_explain_nothing(kind: str) -> None:
     made = batch(10, 5, kind=kind)
-    told = pairs(made) if kind == "mixup" else made["labels"].argmax(dim=1)
+    told = pairs(made) if kind == "mixup" else made["label"].argmax(dim=1)
     wrong = told.clone()
     wrong[-1] = (told[-1] + 1) % 10
     found = recover_jointly(made["gradient"], made["weight"], classes=wrong, prior=kind, starts=64)
@@ -54,7 +54,7 @@ def test_with_nothing_to_spare_answers_are_ambiguous() -> None:
     statuses = []
     for seed in range(3):
         made = batch(6, 4, seed=seed)
-        found = recover_jointly(made["gradient"], made["weight"], classes=made["labels"].argmax(dim=1), starts=64)
+        found = recover_jointly(made["gradient"], made["weight"], classes=made["label"].argmax(dim=1), starts=64)
         statuses.append(found.status)
     assert "found" not in statuses
     assert "ambiguous" in statuses
@@ -63,10 +63,10 @@ def test_with_nothing_to_spare_answers_are_ambiguous() -> None:
 def test_what_is_called_found_is_right() -> None:
     for seed in range(6):
         made = batch(8, 4 + seed % 2, seed=seed, repeated=seed % 3 == 0, dtype="float32", spread=0.3 + seed)
-        found = recover_jointly(made["gradient"], made["weight"], classes=made["labels"].argmax(dim=1), starts=32)
+        found = recover_jointly(made["gradient"], made["weight"], classes=made["label"].argmax(dim=1), starts=32)
         if found.status == "found":
             order = metrics.match_batch(found.features, made["hidden"])
-            assert metrics.label_error(found.labels[order], made["labels"]).max() < KNOWN
+            assert metrics.label_error(found.labels[order], made["label"]).max() < KNOWN
 
 
 def test_too_many_samples_are_refused() -> None:

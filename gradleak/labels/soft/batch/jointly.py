@@ -13,7 +13,9 @@ that there is no other. The status of such an answer is "found".
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -156,17 +158,11 @@ def likely_classes(gradient: Tensor, size: int, most: int) -> list[Tensor]:
     return [torch.arange(len(sums)).repeat_interleave(table[index]) for index in best]
 
 
-def _swapped(way: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the combinations in which one sample has another class; `way` counts the samples of each class."""
-    combinations = []
-    for source, count in enumerate(way):
-        for target in range(len(way)):
-            if count and target != source:
-                swapped = list(way)
-                swapped[source] -= 1
-                swapped[target] += 1
-                combinations.append(tuple(swapped))
-    return combinations
+def _swapped(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Yield the combinations in which one sample has another class; `counts` are the samples of each class."""
+    for source, target in itertools.permutations(range(len(counts)), 2):
+        if counts[source]:
+            yield tuple(count - (index == source) + (index == target) for index, count in enumerate(counts))
 
 
 def _rank(gradient: Tensor, unit: float) -> int:

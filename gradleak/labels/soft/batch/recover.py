@@ -33,7 +33,7 @@ from gradleak.labels.soft.batch.span import TINY, Span
 from gradleak.labels.soft.batch.whole import Whole, fitted
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.labels.soft.problem import ACCEPT, LARGEST, WORST, noise_bound
-from gradleak.labels.soft.single import SPREAD, recover_soft_labels
+from gradleak.labels.soft.single import SPREAD, arguments, recover_soft_labels
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit
 from gradleak.wording import counted
 
@@ -88,12 +88,8 @@ class BatchLabels:
     @property
     def answers(self) -> tuple[Answer, ...]:
         """The answer for the batch."""
-        claimed = float(self.open.max())
-        return (
-            Answer(
-                self.status, self.reason, claimed=claimed, labels=self.labels, features=self.features, scale=self.scale
-            ),
-        )
+        claimed, scale = float(self.open.max()), self.scale
+        return (Answer(self.status, self.reason, claimed, labels=self.labels, features=self.features, scale=scale),)
 
     @property
     def found(self) -> Tensor:
@@ -337,7 +333,7 @@ def _less_sure(search: Search, sent: Sent, whole: Whole, hidden: Tensor, errors:
     deviation = max(whole.deviation, total / math.sqrt(search.reduced.numel()))
     opened, off = whole.open + SURE * deviation * whole.shares, SURE * deviation * whole.scatter
     loose = whole.loose * places + off + turned * (1 + ACCEPT / math.sqrt(width))
-    if search.families.kind != "known":
+    if search.families.known is None:
         # See `problem`: an error of the logits may give all probability to another class.
         sway = apart * torch.hypot(turned / math.sqrt(width), deviation * whole.scatter)[:, None]
         rounded = search.unit * logits.abs().amax(dim=1, keepdim=True)
@@ -397,20 +393,7 @@ def _attack(case: Case) -> Answer:
 
 
 def _started(case: Case, seed: int) -> BatchLabels:
-    leak = case.leak
-    return recover_batch(
-        leak.weight_gradient,
-        leak.weight,
-        batch_size=case.size,
-        prior=case.prior,
-        bias=leak.bias,
-        bias_gradient=leak.bias_gradient,
-        nonnegative=case.subject.rectified,
-        noise=case.noise,
-        scale=case.scale,
-        seed=seed,
-        precision=case.precision,
-    )
+    return recover_batch(**arguments(case), batch_size=case.size, seed=seed)
 
 
 ATTACK = Attack(

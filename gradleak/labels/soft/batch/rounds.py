@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -44,12 +45,13 @@ class Found(NamedTuple):
     family: Tensor
 
 
+@dataclass
 class Search:
     """Search for a batch's samples in rounds.
 
     Samples that are found are subtracted from the gradient, which makes the others easier to find.
 
-    Args:
+    Attributes:
         span: The span of the gradient.
         reduced: G V (C, B), the gradient in coordinates of the span.
         families: The labels that samples may have.
@@ -60,23 +62,19 @@ class Search:
         scale: The factor on the gradient, None if it is unknown.
     """
 
-    def __init__(
-        self,
-        span: Span,
-        reduced: Tensor,
-        families: Families,
-        unit: float,
-        loudest: float,
-        generator: torch.Generator,
-        nonnegative: bool,
-        scale: float | None,
-    ) -> None:
-        self.scale = scale
-        self.span, self.reduced, self.families, self.unit = span, reduced, families, unit
-        self.generator, self.nonnegative = generator, nonnegative
-        self.size = max(loudest, float((span.rows[:, None] * reduced).norm()))
-        empty = span.mean.new_zeros(0)
-        self.found = Found(empty.reshape(0, span.rank), empty, empty.long())
+    span: Span
+    reduced: Tensor
+    families: Families
+    unit: float
+    loudest: float
+    generator: torch.Generator
+    nonnegative: bool
+    scale: float | None
+
+    def __post_init__(self) -> None:
+        self.size = max(self.loudest, float((self.span.rows[:, None] * self.reduced).norm()))
+        empty = self.span.mean.new_zeros(0)
+        self.found = Found(empty.reshape(0, self.span.rank), empty, empty.long())
 
     def run(self, rounds: int, further: bool) -> None:
         """Search until all samples are found; with `further`, go on for more explanations than there are samples."""
@@ -114,10 +112,8 @@ class Search:
 
     def estimated(self) -> float:
         """Return the gradient's scale, as the median of the scales that the samples found imply."""
-        return (
-            float(self._rank_reduction(self._errors(self.found)).diagonal().abs().median().clamp(min=SMALLEST))
-            * self.span.rank
-        )
+        scales = self._rank_reduction(self._errors(self.found)).diagonal().abs()
+        return float(scales.median().clamp(min=SMALLEST)) * self.span.rank
 
     def _labels(self, found: Found) -> Tensor:
         base, step = self.families.parts(found.family)
@@ -211,7 +207,7 @@ class Search:
         )
         if self.families.free:
             # A completely smoothed label is the same for every class, so its share is excluded.
-            limit = 1 - KNOWN if self.families.kind == "smoothing" else 1 + KNOWN
+            limit = 1 - KNOWN if self.families.prior.rest == "equal" else 1 + KNOWN
             good &= (shares > -KNOWN) & (shares < limit)
         order = cost.argsort()
         order = order[good[order]]
