@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -20,51 +20,35 @@ from gradleak.losses import PADDING, Loss
 ENDLESS = 1e30
 
 
-@dataclass(frozen=True)
-class Undefended:
-    """A batch's leak without a defence, with which costs are compared.
+def costs_of(leak: Leak, precision: str, batch: Private, loss: Loss, rate: float) -> Callable[[str, str, Leak], Cost]:
+    """Return a function that gives the cost of a defence and a precision with which the client sends another leak.
 
-    Attributes:
-        leak: The leak, in the precision of the parameters.
+    Args:
+        leak: The batch's leak without a defence, in the precision of the parameters.
         precision: This precision.
         batch: The private batch.
         loss: The client's loss.
         rate: The learning rate of the step of gradient descent.
-        before: The loss before the step.
-        after: The loss after the step.
     """
+    before, undefended = (_stepped(leak.model, batch, loss, step, rate) for step in (None, leak))
 
-    leak: Leak
-    precision: str
-    batch: Private
-    loss: Loss
-    rate: float
-    before: float
-    after: float
-
-    def cost(self, name: str, precision: str, sent: Leak) -> Cost:
-        """Return the cost of a defence and a precision with which the client sends `sent`."""
-        cosine = defenses.utility(self.leak.gradients, sent.gradients)
-        whole = (name, precision) == ("none", self.precision)
-        after = self.after if whole else stepped(self.leak.model, self.batch, self.loss, sent, self.rate)
+    def cost(name: str, used: str, sent: Leak) -> Cost:
+        cosine = defenses.utility(leak.gradients, sent.gradients)
+        same = (name, used) == ("none", precision)
         return Cost(
             defense=name,
-            batch_size=len(self.batch.inputs),
-            precision=precision,
+            batch_size=len(batch.inputs),
+            precision=used,
             cosine=cosine if math.isfinite(cosine) else None,
-            loss_before=self.before,
-            loss_after=after,
-            loss_after_undefended=self.after,
+            loss_before=before,
+            loss_after=undefended if same else _stepped(leak.model, batch, loss, sent, rate),
+            loss_after_undefended=undefended,
         )
 
-
-def undefended(leak: Leak, precision: str, batch: Private, loss: Loss, rate: float) -> Undefended:
-    """Return the leak without a defence, and its losses before and after a step."""
-    before, after = (stepped(leak.model, batch, loss, step, rate) for step in (None, leak))
-    return Undefended(leak, precision, batch, loss, rate, before, after)
+    return cost
 
 
-def stepped(model: nn.Module, batch: Private, loss: Loss, step: Leak | None, rate: float) -> float:
+def _stepped(model: nn.Module, batch: Private, loss: Loss, step: Leak | None, rate: float) -> float:
     """Return a batch's mean loss after a step along a gradient, or without a step if `step` is None."""
     parameters: Gradients = {name: parameter.detach() for name, parameter in model.named_parameters()}
     if step is not None:

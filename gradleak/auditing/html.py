@@ -6,28 +6,30 @@ import base64
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
 from gradleak import paths
-from gradleak.auditing import drawing
-from gradleak.auditing.findings import MEASURES, NOT_RECOVERED, RECOVERED, Audited, Finding, Place
+from gradleak.auditing.findings import MEASURES, Finding, Place
 from gradleak.auditing.sentences import main_measure, of_haste, of_outcomes
 from gradleak.errors import GradleakError
 from gradleak.metrics import RECOGNISABLE
 
+if TYPE_CHECKING:
+    from gradleak.auditing.report import Report
+
 # A share of at least BAD is shown as bad, and a share of at least MIDDLE as intermediate.
 BAD, MIDDLE = 0.5, 0.1
 NOISE = 10.0  # PSNR (dB) of an image of noise, about
+# The side of a panel's axes, its margins, and its total size, in pixels.
+SIDE, LEFT, TOP, WIDTH, HEIGHT = 130, 52, 44, 240, 240
+COLOURS = ("#2f7fb5", "#d0654c", "#b98a2e", "#5f9166", "#8d6a9f", "#7d8890")
 Link = Callable[[str], str]
-# A cell's text and its style class.
-Cell = tuple[str, str]
 
 
-def page(report: Audited, folder: Path) -> str:
+def page(report: Report, folder: Path) -> str:
     """Return the HTML file for a folder."""
     return templates().get_template("page.html").render(_content(report, book_beside(folder)))
 
@@ -46,16 +48,16 @@ def book_beside(folder: Path) -> Link:
     return link
 
 
-def fragment(report: Audited, link: Link = lambda name: "") -> str:
+def fragment(report: Report, link: Link = lambda name: "") -> str:
     """Return the report as an HTML fragment, for a notebook's output."""
     return templates().get_template("report.html").render(_content(report, link))
 
 
 @functools.cache
-def templates(package: str = "gradleak.auditing") -> jinja2.Environment:
-    """Return the templates of a package, which refuse names that are not given and escape what they insert."""
+def templates() -> jinja2.Environment:
+    """Return the templates, which refuse names that are not given and escape what they insert."""
     return jinja2.Environment(
-        loader=jinja2.PackageLoader(package),
+        loader=jinja2.PackageLoader("gradleak.auditing"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -63,54 +65,41 @@ def templates(package: str = "gradleak.auditing") -> jinja2.Environment:
     )
 
 
-def _content(report: Audited, link: Link) -> dict[str, Any]:
+def _content(report: Report, link: Link) -> dict[str, Any]:
     """Return the variables of the template."""
-    summary_head, summary = _summary(report)
     several = len(report.precisions) > 1
-    precision = ["precision"] if several else []
     rounded = {one.precision for one in report.costs} - {"float32", "float64"}
-    source, _, _ = templates().loader.get_source(templates(), "report.css")  # type: ignore[union-attr]
     return {
-        "style": source,
         "report": report,
-        "proofs": report.proofs,
+        "several": several,
         "network": report.facts["network"].partition(",")[0],
         "settings": "; ".join(f"{key}: {value}" for key, value in report.settings.items()),
-        "summary_head": summary_head,
-        "summary": summary,
+        "summary": [
+            {name: (text, _level(name, report, place) if name in MEASURES and text != "–" else "")
+             for name, text in row.items()}
+            for row, place in zip(report.table(), report.cases, strict=True)
+        ],
         "measures": "; ".join(f"{name}: {MEASURES[name]}" for name in report.measured),
         "outcomes": of_outcomes(report),
         "haste": of_haste(report),
         "coarse": ", ".join(one for one in report.precisions if one not in ("float32", "float64")),
-        "cases": _cases(report, link),
-        "costs_head": ["defence", "batch size", *precision, "cosine", "loss", "after a step", "undefended"],
-        "costs": _costs(report, several=several),
+        "cases": _cases(report),
+        "grade": _finding_grade,
+        "link": link,
         "compared": "a defence or a precision costs" if several else "a defence costs",
         "computed": ", computed in float32" if rounded else "",
-        "frontier": drawing.frontier(report) if _compares(report) else "",
+        "frontier": frontier(report) if _compares(report) else "",
         "left": _left(report),
-    }
+    }  # fmt: skip
 
 
-def _summary(report: Audited) -> tuple[list[str], list[list[Cell]]]:
-    rows = report.table()
-    cells = [
-        [
-            (text, f"number {_level(name, report, place) if name in MEASURES and text != '–' else ''}")
-            for name, text in row.items()
-        ]
-        for row, place in zip(rows, report.cases, strict=True)
-    ]
-    return list(rows[0]) if rows else [], cells
-
-
-def _level(name: str, report: Audited, place: Place) -> str:
+def _level(name: str, report: Report, place: Place) -> str:
     """Return the style class of a cell; values that are unknown are neither good nor bad."""
     value, state = report.most(name, place), report.outcome(name, place)
-    if state is not None and state.outcome == NOT_RECOVERED:
+    if state is not None and state.outcome == "not recovered":
         return "good"
     if value is None:
-        return "bad" if state is not None and state.outcome == RECOVERED else "mid"
+        return "bad" if state is not None and state.outcome == "recovered" else "mid"
     return _grade(name, value)
 
 
@@ -120,37 +109,17 @@ def _grade(name: str, value: float) -> str:
     return "bad" if share >= BAD else "mid" if share >= MIDDLE else "good"
 
 
-@dataclass(frozen=True)
-class _Shown:
-    """The variables of a finding in the template."""
-
-    attack: str
-    sentence: str
-    grade: str
-    cut: bool
-    page: str
-    link: str
-    stops: str
-    pictures: list[str]
-
-
-def _cases(report: Audited, link: Link) -> list[tuple[str, list[_Shown], list[_Shown]]]:
+def _cases(report: Report) -> list[tuple[str, list[Finding], list[Finding]]]:
     """Return, for each case with findings, its title, the findings to show first, and the others."""
     cases = []
     for place in report.cases:
         findings = [finding for finding in report.findings if finding.place == place]
-        if not findings:
-            continue
-        name = {"none": "no defence", "update": "the update as it was sent"}.get(place.defense, place.defense)
-        inside = f" in {place.precision}" if len(report.precisions) > 1 else ""
-        foremost = _foremost(findings)
-        cases.append(
-            (
-                f"{name}, batch of {place.batch_size}{inside}",
-                [_finding(report, finding, link) for finding in findings if finding in foremost],
-                [_finding(report, finding, link) for finding in findings if finding not in foremost],
-            )
-        )
+        if findings:
+            name = {"none": "no defence", "update": "the update as it was sent"}.get(place.defense, place.defense)
+            inside = f" in {place.precision}" if len(report.precisions) > 1 else ""
+            first = _foremost(findings)
+            title = f"{name}, batch of {place.batch_size}{inside}"
+            cases.append((title, first, [finding for finding in findings if finding not in first]))
     return cases
 
 
@@ -162,7 +131,7 @@ def _foremost(findings: Sequence[Finding]) -> list[Finding]:
         name = "inputs" if name == "image-ssim" else name
         if name not in best or _badness(finding) > _badness(best[name]):
             best[name] = finding
-    return list(best.values())
+    return [finding for finding in findings if finding in best.values()]
 
 
 def _badness(finding: Finding) -> float:
@@ -170,50 +139,65 @@ def _badness(finding: Finding) -> float:
     return finding.measures[name] if name else 0.0
 
 
-def _finding(report: Audited, one: Finding, link: Link) -> _Shown:
+def _finding_grade(one: Finding) -> str:
+    """Return the style class of a finding, "" without a measure; what guessing finds is good."""
     name = main_measure(one)
-    grade = _grade(name, one.measures[name]) if name else ""
-    if name and one.measures[name] <= one.chance.get(name, -1.0):
-        grade = "good"
-    pngs = [picture.png for picture in report.pictures if (picture.place, picture.attack) == (one.place, one.attack)]
-    return _Shown(one.attack, one.sentence, grade, one.cut, one.page, link(one.page), one.stops, pngs)
+    lucky = name and one.measures[name] <= one.chance.get(name, -1.0)
+    return "good" if lucky else _grade(name, one.measures[name]) if name else ""
 
 
-def _costs(report: Audited, *, several: bool) -> list[list[Cell]]:
-    return [
-        [
-            (cost.defense, ""),
-            (str(cost.batch_size), "number"),
-            *([(cost.precision, "")] if several else []),
-            ("–" if cost.cosine is None else f"{cost.cosine:.3f}", "number"),
-            *((f"{loss:.4g}", "number") for loss in (cost.loss_before, cost.loss_after, cost.loss_after_undefended)),
-        ]
-        for cost in report.costs
-    ]
-
-
-def _left(report: Audited) -> list[list[Cell]]:
+def _left(report: Report) -> list[tuple[str, str, str]]:
+    """Return the attacks that were not tried, the reasons, and the cases."""
     groups: dict[tuple[str, str], list[str]] = {}
     for untried in report.not_tried:
-        groups.setdefault((untried.attack, untried.why), []).append(
-            f"{report.shown_place(untried.place)}, {untried.batch_size}"
-        )
+        place = f"{report.shown_place(untried.place)}, {untried.batch_size}"
+        groups.setdefault((untried.attack, untried.why), []).append(place)
     every = len(report.cases)
-    return [
-        [(attack, ""), (why, ""), ("everywhere" if len(where) == every else "; ".join(where), "")]
-        for (attack, why), where in groups.items()
-    ]
+    return [(*key, "everywhere" if len(where) == every else "; ".join(where)) for key, where in groups.items()]
 
 
-def figures(report: Audited) -> Iterator[tuple[str, bytes]]:
+def figures(report: Report) -> Iterator[tuple[str, bytes]]:
     """Yield the file names and contents of a report's figures."""
     for picture in report.pictures:
         inside = picture.precision if len(report.precisions) > 1 else ""
         words = f"{picture.attack} {picture.defense} {inside} batch {picture.batch_size}".replace("/", " ").split()
         yield f"{'-'.join(words)}.png", base64.b64decode(picture.png)
     if _compares(report):
-        yield "frontier.svg", drawing.frontier(report).encode()
+        yield "frontier.svg", frontier(report).encode()
 
 
-def _compares(report: Audited) -> bool:
+def _compares(report: Report) -> bool:
     return bool(report.measured) and len({(cost.defense, cost.precision) for cost in report.costs}) > 1
+
+
+def frontier(report: Report) -> str:
+    """Return a chart of the leakage against the cosine of the sent with the true gradient, as an SVG.
+
+    Each row of panels is a batch size and each column a measure. Each ring is a defence and a precision; rings have
+    different radii, so that all are visible at the same point. The text has the colour of the surrounding page.
+    """
+    names = [name for name in ("labels", "words", "inputs", "image-ssim") if name in report.measured]
+    sizes = list(dict.fromkeys(cost.batch_size for cost in report.costs))
+    legend = list(dict.fromkeys(report.shown_place(cost.place) for cost in report.costs))
+    panels = [
+        (LEFT + WIDTH * column, TOP + HEIGHT * row, f"{name}, batch of {size}", _rings(report, name, size))
+        for row, size in enumerate(sizes)
+        for column, name in enumerate(names)
+    ]
+    bottom = HEIGHT * len(sizes) + 12
+    return templates().get_template("frontier.svg").render(
+        panels=panels, legend=legend, colours=COLOURS, side=SIDE, left=LEFT, bottom=bottom, width=WIDTH * len(names),
+        height=bottom + 20 * len(legend),
+    )  # fmt: skip
+
+
+def _rings(report: Report, name: str, size: int) -> list[tuple[int, int, int]]:
+    """Return the position of each ring in a panel, and its index among the panel's costs."""
+    rings = []
+    for index, cost in enumerate(entry for entry in report.costs if entry.batch_size == size):
+        findings = [finding for finding in report.findings if finding.place == cost.place]
+        values = [finding.measures[name] for finding in findings if name in finding.measures]
+        if cost.cosine is not None and values:
+            x, y = (max(0.0, min(1.0, value)) for value in (cost.cosine, max(values)))
+            rings.append((round(SIDE * x), round(SIDE * (1 - y)), index))
+    return rings

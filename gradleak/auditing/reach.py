@@ -22,45 +22,43 @@ def reach_of(leak: Leak) -> Reach:
         return Reach((), "the network has no convolutions")
     assert leak.input_shape is not None
     try:
-        counts = peeling_counts(leak.model, leak.input_shape, leak.batch_size)
-    except Exception as error:  # tracing runs the code of the user's network
+        return _reach(leak, leak.input_shape)
+    except (Exception, SystemExit) as error:  # from the code of the user's network
         return Reach((), first_line(error))
+
+
+def _reach(leak: Leak, shape: tuple[int, ...]) -> Reach:
+    counts = peeling_counts(leak.model, shape, leak.batch_size)
     end = next((place for place, layer in enumerate(counts) if layer.reason), len(counts))
     layers = tuple(layer.name for layer in counts[:end])
     why = f"'{counts[end].name}': {counts[end].reason}" if end < len(counts) else ""
     if not layers:
         return Reach((), why or "it has no layers that can be peeled")
     modules = [leak.model.get_submodule(name.partition("+")[0]) for name in layers]
-    maps = _maps(leak, modules)
-    taken = [_bytes(module, maps[module][0], leak.batch_size) for module in modules]
-    positions = math.prod(maps[modules[0]][1].shape[1:])
-    opening = leak.batch_size * positions**2
-    wanted, deepest = math.prod(leak.input_shape), maps[modules[-1]][0].numel()
+    maps = _maps(leak, modules, shape)
+    # A layer's equations: output channels × kernel positions, by the batch's input positions.
+    weights = {module: module.get_parameter("weight").shape for module in modules}
+    rows = {module: size[0] * math.prod(size[2:]) for module, size in weights.items()}
+    entries = [rows[module] * leak.batch_size * math.prod(maps[module][0].shape[1:]) for module in modules]
+    opening = leak.batch_size * math.prod(maps[modules[0]][1].shape[1:]) ** 2
+    wanted, deepest = math.prod(shape), maps[modules[-1]][0].numel()
     refused = f"{why}, and the map above it has {deepest} numbers for {wanted}" if deepest < wanted else ""
-    whole = max(*taken, COPIES * DOUBLE * opening**2)
+    whole = COPIES * DOUBLE * max(*entries, opening**2)
     return Reach(layers, refused, whole + 2 * DOUBLE * sum(p.numel() for p in leak.model.parameters()), opening)
 
 
-def _maps(leak: Leak, modules: list[nn.Module]) -> dict[nn.Module, tuple[Tensor, Tensor]]:
+def _maps(leak: Leak, modules: list[nn.Module], shape: tuple[int, ...]) -> dict[nn.Module, tuple[Tensor, Tensor]]:
     """Return each module's input and output for one made-up sample."""
     maps: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 
     def keep(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         maps[module] = args[0][0], output[0]
 
-    hooks = [watched.register_forward_hook(keep) for watched in modules]
+    hooks = [module.register_forward_hook(keep) for module in modules]
     try:
         with torch.no_grad(), evaluating(leak.model):
-            leak.model(torch.zeros(1, *(leak.input_shape or ())).to(leak.weight))
+            leak.model(torch.zeros(1, *shape).to(leak.weight))
     finally:
         for hook in hooks:
             hook.remove()
     return maps
-
-
-def _bytes(module: nn.Module, inputs: Tensor, size: int) -> int:
-    """Return the bytes of a layer's equations: output channels × kernel positions, by the batch's input positions."""
-    weight = module.get_parameter("weight")
-    rows = weight.shape[0] * math.prod(weight.shape[2:])
-    columns = size * math.prod(inputs.shape[1:])
-    return COPIES * DOUBLE * rows * columns

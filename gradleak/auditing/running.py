@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,21 +25,21 @@ from gradleak import defenses, devices, reporting
 from gradleak.answers import Answer
 from gradleak.arguments import checked_arguments
 from gradleak.auditing import drawing, sentences
-from gradleak.auditing.costs import undefended
-from gradleak.auditing.findings import Cost, Finding, NotTried, Outcome, Picture, Place
+from gradleak.auditing.costs import costs_of
+from gradleak.auditing.findings import Cost, Finding, NotTried, Picture, Place
 from gradleak.auditing.measuring import Truth
 from gradleak.auditing.outcomes import outcome_of, targets_of
 from gradleak.auditing.private import Private, kind_of, private
 from gradleak.auditing.reach import reach_of
-from gradleak.auditing.report import Report, made
+from gradleak.auditing.report import Report
 from gradleak.auditing.steady import state_of, unsteady
-from gradleak.auditing.subject import BROKEN, proofs, subject_of
-from gradleak.cases import Attack, Case, Kind, Reach, Subject
+from gradleak.auditing.subject import proofs, subject_of
+from gradleak.cases import Attack, Case, Kind, Subject
 from gradleak.catalogue import ATTACKS
 from gradleak.errors import ForeignError, GradleakError, GradleakWarning, InputError, first_line, foreign
 from gradleak.labels import Standins
 from gradleak.labels.priors import PRIORS
-from gradleak.leak import Gradients, Leak, naming, observe
+from gradleak.leak import Leak, naming, observe
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import PRECISIONS, precision_of
 
@@ -55,22 +56,47 @@ class Overtime(KeyboardInterrupt):
     """Raised when an attack's time is over; an interrupted search returns its best result so far."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Job:
+    """An attack on a case, and its result."""
+
     attack: Attack
     case: Case
     truth: Truth | None
+    result: Finding | NotTried | None = None
+    picture: Picture | None = None
+
+    @property
+    def place(self) -> Place:
+        return Place(self.case.precision, self.case.defense, self.case.size)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """The fields of a result that say which attack and which case it is about."""
+        return {"attack": self.attack.name, **self.place._asdict()}
+
+    def leave(self, why: str, *, applies: bool = True, late: bool = False) -> None:
+        """Record why there is no answer."""
+        self.result = NotTried(**self.about, why=why, page=self.attack.page, applies=applies, late=late)
 
 
 @dataclass
-class _Told:
-    """The results so far by the jobs' numbers; `broken` holds the model's errors with the steps that raised them."""
+class _Audit:
+    """The jobs of an audit; `broken` holds the model's errors with the steps that raised them."""
 
-    findings: dict[int, Finding] = field(default_factory=dict)
-    not_tried: dict[int, NotTried] = field(default_factory=dict)
-    pictures: dict[int, Picture] = field(default_factory=dict)
+    model: nn.Module
+    jobs: list[_Job] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     interrupted: bool = False
+
+    @contextlib.contextmanager
+    def noting(self, what: str) -> Iterator[None]:
+        """Continue after an error of the model in this block, and record the error with the step that is skipped."""
+        try:
+            with _running(self.model):
+                yield
+        except GradleakError as error:
+            self.broken.append(f"{what}: {error}")
 
 
 @devices.ieee()
@@ -137,8 +163,7 @@ def audit(
     _check_settings(batch_sizes, defenses, minutes, memory, steps)
     loss = loss or CrossEntropy()
     memory = _memory() if memory is None else memory * GIB
-    with _running(model):
-        _check_model(model, memory, len(set(batch_sizes)) * len(set(defenses)) * len(set(precisions or ("",))))
+    _check_model(model, memory, len(set(batch_sizes)) * len(set(defenses)) * len(set(precisions or ("",))))
     plain_in, used = _own(model), _precisions(precisions, model)
     _check_batch(inputs, targets)
     if short := [size for size in batch_sizes if size > len(inputs)]:
@@ -146,42 +171,46 @@ def audit(
     prior = labels or ("onehot" if not targets.is_floating_point() else "smoothing")
     _check_prior(prior)
     samples = private(inputs, targets, pixels)
-    results, jobs, subject = _Told(), list[_Job](), None
-    costs, proved, notes = [], [], list[str]()
+    run = _Audit(model)
+    subject: Subject | None = None
+    costs, proved, notes = list[Cost](), list[str](), list[str]()
     simulated: list[Standins] = []
     for size in dict.fromkeys(batch_sizes):
-        batch = samples.drawn(size, seed)
-        before = state_of(model) if subject is None else {}
+        batch, nothing = samples.drawn(size, seed), f"batch of {size}, nothing is"
+        states = [state_of(model)]
         try:
             leaks = {name: _computed(model, batch, loss, head, name) for name in dict.fromkeys((plain_in, *used))}
         except GradleakError as error:
-            if not jobs:
+            if not run.jobs:
                 raise
-            results.broken.append(f"batch of {size}, nothing is tried: {error}")
+            run.broken.append(f"{nothing} tried: {error}")
             continue
         clean = leaks[plain_in]
         if subject is None:
-            notes += _unsteady(model, before, clean, batch, loss, results)
-        subject = subject or _subject(clean, samples.kind, samples.sequence, results)
-        reach = _reach(clean, results)
+            states.append(state_of(model))
+            again = None
+            with run.noting("two passes are not compared"):
+                again = _computed(model, batch, loss, head, plain_in).gradients
+            notes += unsteady(model, states, clean.gradients, again)
+            subject = subject_of(clean, samples.kind, samples.sequence)
+        reach = reach_of(clean)
         if plain_in in used and "none" in defenses:
             proved += proofs(clean, subject, reach, prior, loss)
-        truth, reference = None, None
-        with _noted(model, results, f"batch of {size}, nothing is measured"):
+        truth, cost_of = None, None
+        with run.noting(f"{nothing} measured"):
             truth = batch.truth(clean, subject)
-        with _noted(model, results, f"batch of {size}, no costs are measured"):
-            reference = undefended(clean, plain_in, batch, loss, rate)
+        with run.noting(f"batch of {size}, no costs are measured"):
+            cost_of = costs_of(clean, plain_in, batch, loss, rate)
         for precision, name in itertools.product(used, dict.fromkeys(defenses)):
             sent = _sent(leaks[precision], name, seed)
-            if reference is not None:
-                with _noted(model, results, f"batch of {size}, the cost of {name} is not measured"):
-                    costs.append(reference.cost(name, precision, sent))
+            if cost_of is not None:
+                with run.noting(f"batch of {size}, the cost of {name} is not measured"):
+                    costs.append(cost_of(name, precision, sent))
             case = Case(
                 sent, subject, name, prior, loss, seed, steps, reach, precision, auxiliary, marks or batch.marks,
                 samples.box, simulated=simulated,
             )  # fmt: skip
-            jobs += [_Job(attack, case, truth) for attack in ATTACKS]
-    assert subject is not None
+            run.jobs += [_Job(attack, case, truth) for attack in ATTACKS]
     proved += sentences.of_unproved([name for name in used if name != plain_in], defenses)
     settings = {
         "batch sizes": ", ".join(map(str, batch_sizes)),
@@ -191,9 +220,8 @@ def audit(
         "loss": str(loss),
         "seed": str(seed),
     }
-    _run(jobs, results, started, 60 * minutes, memory, images)
     notes += [samples.shown.note] if samples.shown is not None and samples.shown.note else []
-    return _report(subject, settings, proved, costs, jobs, results, notes, time.monotonic() - started)
+    return _report(run, started, 60 * minutes, memory, images, settings, proved, costs, notes)
 
 
 @devices.ieee()
@@ -264,18 +292,15 @@ def audit_update(
         samples = private(inputs, targets, pixels)
     kind: Kind = "tokens" if tokens else "images" if len(shape) == 3 else "vectors"
     kind = kind if inputs is None else kind_of(inputs)
-    results, truth = _Told(), None
-    subject, reach = _subject(seen, kind, samples is not None and samples.sequence, results), _reach(seen, results)
+    run, truth = _Audit(seen.model), None
+    subject, reach = subject_of(seen, kind, samples is not None and samples.sequence), reach_of(seen)
+    box = None
     if samples is not None:
-        try:
-            with _running(seen.model):
-                truth = samples.truth(seen, subject)
-        except ForeignError as error:
-            results.broken.append(f"nothing is measured: {error}")
-    box, marks = (None, marks) if samples is None else (samples.box, marks or samples.marks)
+        box, marks = samples.box, marks or samples.marks
+        with run.noting("nothing is measured"):
+            truth = samples.truth(seen, subject)
     case = Case(seen, subject, defense, labels, loss, seed, steps, reach, used[0], auxiliary, marks, box)
-    jobs = [_Job(attack, case, truth) for attack in ATTACKS]
-    _run(jobs, results, started, 60 * minutes, memory, images)
+    run.jobs = [_Job(attack, case, truth) for attack in ATTACKS]
     settings = {
         "batch size": str(seen.batch_size),
         "local steps": str(seen.local_steps),
@@ -284,112 +309,127 @@ def audit_update(
         "loss": str(loss),
         "seed": str(seed),
     }
-    as_computed = defense in ("none", "update") and used[0] == _own(seen.model)
-    proved = proofs(seen, subject, reach, labels, loss) if as_computed else []
-    proved += sentences.of_unproved([] if used[0] == _own(seen.model) else used, [defense])
-    return _report(subject, settings, proved, [], jobs, results, [], time.monotonic() - started)
+    rounded = [] if used[0] == _own(seen.model) else used
+    proved = proofs(seen, subject, reach, labels, loss) if defense in ("none", "update") and not rounded else []
+    proved += sentences.of_unproved(rounded, [defense])
+    return _report(run, started, 60 * minutes, memory, images, settings, proved)
 
 
 # ----------------------------------------------------------------------------------------------------------- the jobs
-def _run(jobs: list[_Job], told: _Told, started: float, budget: float, memory: float, images: bool) -> None:
+def _report(
+    run: _Audit,
+    started: float,
+    budget: float,
+    memory: float,
+    images: bool,
+    settings: dict[str, str],
+    proved: list[str],
+    costs: Sequence[Cost] = (),
+    notes: Sequence[str] = (),
+) -> Report:
+    """Run the jobs within the time (s) and the memory (bytes), and return the report."""
+    try:
+        _attack(run, started, budget, memory, images)
+    except KeyboardInterrupt:
+        run.interrupted = True
+    cases: dict[Place, list[_Job]] = {}
+    for job in run.jobs:
+        if job.result is None:
+            job.leave("the audit was interrupted before")
+        cases.setdefault(job.place, []).append(job)
+    subject = run.jobs[0].case.subject
+    findings = [job.result for job in run.jobs if isinstance(job.result, Finding)]
+    return Report(
+        facts=dict(subject.facts),
+        settings=settings,
+        proofs=list(dict.fromkeys(proved)),
+        findings=[one.model_copy(update={"stops": sentences.stopped(one, findings, costs)}) for one in findings],
+        not_tried=[job.result for job in run.jobs if isinstance(job.result, NotTried)],
+        outcomes=[
+            outcome_of(target, jobs[0].place, [(job.attack, job.result) for job in jobs], jobs[0].truth is not None)
+            for jobs in cases.values()
+            for target in targets_of(subject)
+        ],
+        costs=list(costs),
+        notes=[*notes, *(f"Not whole: {entry}" for entry in run.broken)],
+        broken=run.broken,
+        interrupted=run.interrupted,
+        seconds=round(time.monotonic() - started, 1),
+        pictures=[job.picture for job in run.jobs if job.picture],
+    )
+
+
+def _attack(run: _Audit, started: float, budget: float, memory: float, images: bool) -> None:
     """Run the jobs, those of cheap attacks first; each may take its share of the seconds that are left.
 
     An attack may exceed its share, because some operations cannot be interrupted and its answer is measured afterwards.
     So the largest excess so far is reserved.
     """
     reserved = MARGIN * budget
-    order = sorted(range(len(jobs)), key=lambda number: ATTACKS.index(jobs[number].attack))
-    waiting = []
-    try:
-        for number in order:
-            if refused := _refused(jobs[number], memory, told):
-                told.not_tried[number] = refused
-            else:
-                waiting.append(number)
-        pending = len(waiting)
-        for number in reporting.steps(waiting, len(waiting), "attacks"):
-            begun = time.monotonic()
-            remaining = started + budget - reserved - begun
-            # Searches use all their time. Other attacks end by themselves and may be given more.
-            share = remaining / pending if jobs[number].attack.searches else max(remaining / pending, remaining / 4)
-            pending -= 1
-            seconds = max(share, min(LEAST_SECONDS, remaining))
-            _one(number, jobs[number], seconds, told, images)
-            reserved = max(reserved, time.monotonic() - begun - max(seconds, 0))
-    except KeyboardInterrupt:
-        told.interrupted = True
-    for number in order:
-        if number not in told.findings and number not in told.not_tried:
-            told.not_tried[number] = _not_tried(jobs[number], "the audit was interrupted before")
+    order = sorted(run.jobs, key=lambda job: ATTACKS.index(job.attack))
+    waiting = [job for job in order if not _refused(job, memory, run)]
+    for number, job in enumerate(reporting.steps(waiting, len(waiting), "attacks")):
+        begun = time.monotonic()
+        remaining = started + budget - reserved - begun
+        share = remaining / (len(waiting) - number)
+        # Searches use all their time. Other attacks end by themselves and may be given more.
+        share = share if job.attack.searches else max(share, remaining / 4)
+        seconds = max(share, min(LEAST_SECONDS, remaining))
+        _one(job, seconds, run, images)
+        reserved = max(reserved, time.monotonic() - begun - max(seconds, 0))
 
 
-def _refused(job: _Job, memory: float, told: _Told) -> NotTried | None:
-    """Return why an attack cannot be tried, None if it can."""
+def _refused(job: _Job, memory: float, run: _Audit) -> bool:
+    """Record why an attack cannot be tried, and return whether there is a reason."""
     try:
         with foreign("it broke down"):
             if why := job.attack.refused(job.case):
-                return _not_tried(job, why, applies=False)
-            return _not_tried(job, why) if (why := _too_large(job, memory)) else None
+                job.leave(why, applies=False)
+            elif (needed := job.attack.memory(job.case)) > memory:
+                job.leave(f"needs about {needed / GIB:.2g} GB, and {memory / GIB:.2g} GB are to be had")
     except ForeignError as error:
-        told.broken.append(f"{job.attack.name}: {error}")
-        return _not_tried(job, str(error))
+        run.broken.append(f"{job.attack.name}: {error}")
+        job.leave(str(error))
+    return job.result is not None
 
 
-def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> None:
+def _one(job: _Job, seconds: float, run: _Audit, images: bool) -> None:
     """Run one job and record its result."""
     if seconds <= 0:
-        told.not_tried[number] = _not_tried(job, "the time was up: give more minutes", late=True)
+        job.leave("the time was up: give more minutes", late=True)
         return
     if (stretch := job.attack.stretch(job.case)) > seconds:
         why = f"needs about {stretch:.0f} s at a stretch, and {seconds:.0f} s are its share of the time"
-        told.not_tried[number] = _not_tried(job, why, late=True)
+        job.leave(why, late=True)
         return
-    clock = _Clock(seconds)
     try:
-        with clock, foreign("it broke down"):
-            answer = _silenced(job)
+        with _alarm(seconds) as rang, foreign("it broke down"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", GradleakWarning)  # the answer contains what they say
+            answer = job.attack.run(job.case)
         job.case.found.append(answer)
         with foreign("what it found cannot be measured"):
-            told.findings[number] = _finding(job, answer, clock.rang)
-    except Overtime:
-        told.not_tried[number] = _not_tried(job, f"stopped after {seconds:.0f} s, its share of the time", late=True)
-        return
-    except ForeignError as error:  # an error of the user's network: the other attacks still run
-        told.broken.append(f"{job.attack.name}: {error}")
-        told.not_tried[number] = _not_tried(job, str(error))
-        return
-    except GradleakError as error:
-        told.not_tried[number] = _not_tried(job, first_line(error))
-        return
-    if images and job.truth is not None and answer.inputs is not None and job.case.subject.kind == "images":
-        try:
+            job.result = _finding(job, answer, bool(rang))
+        if images and job.truth is not None and answer.inputs is not None and job.case.subject.kind == "images":
             with foreign("its images cannot be drawn"):
-                png = drawing.pair(job.truth, answer.inputs)
-            told.pictures[number] = Picture(
-                defense=job.case.defense, batch_size=job.case.size, precision=job.case.precision,
-                attack=job.attack.name, png=png,
-            )  # fmt: skip
-        except ForeignError as error:
-            told.broken.append(f"{job.attack.name}: {error}")
-    if answer.interrupted and not clock.rang:
-        raise KeyboardInterrupt
-
-
-def _silenced(job: _Job) -> Answer:
-    """Run an attack without its warnings, because its answer contains them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", GradleakWarning)
-        return job.attack.run(job.case)
+                job.picture = Picture(**job.about, png=drawing.pair(job.truth, answer.inputs))
+    except Overtime:
+        job.leave(f"stopped after {seconds:.0f} s, its share of the time", late=True)
+    except ForeignError as error:  # an error of the user's network: the other attacks still run
+        run.broken.append(f"{job.attack.name}: {error}")
+        if job.result is None:
+            job.leave(str(error))
+    except GradleakError as error:
+        job.leave(first_line(error))
+    else:
+        if answer.interrupted and not rang:
+            raise KeyboardInterrupt
 
 
 def _finding(job: _Job, found: Answer, cut: bool) -> Finding:
     measures = {} if job.truth is None else job.truth.measured(found)
     chance = {} if job.truth is None or "labels" not in measures else job.truth.chance(job.case)
     return Finding(
-        defense=job.case.defense,
-        batch_size=job.case.size,
-        precision=job.case.precision,
-        attack=job.attack.name,
+        **job.about,
         certificate=found.status,
         measures=measures,
         chance=chance,
@@ -401,46 +441,28 @@ def _finding(job: _Job, found: Answer, cut: bool) -> Finding:
     )
 
 
-def _not_tried(job: _Job, why: str, *, applies: bool = True, late: bool = False) -> NotTried:
-    return NotTried(
-        defense=job.case.defense,
-        batch_size=job.case.size,
-        precision=job.case.precision,
-        attack=job.attack.name,
-        why=why,
-        page=job.attack.page,
-        applies=applies,
-        late=late,
-    )
+@contextlib.contextmanager
+def _alarm(seconds: float) -> Iterator[list[int]]:
+    """Interrupt the block after some seconds, if the system has alarms and this is the main thread.
 
+    The list that the block is given has an entry if the alarm rang.
+    """
+    rang: list[int] = []
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield rang
+        return
 
-def _too_large(job: _Job, memory: float) -> str:
-    needed = job.attack.memory(job.case)
-    if needed <= memory:
-        return ""
-    return f"needs about {needed / GIB:.2g} GB, and {memory / GIB:.2g} GB are to be had"
-
-
-class _Clock:
-    """Interrupts a block after some seconds, if the system has alarms and this is the main thread."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds, self.rang = seconds, False
-
-    def __enter__(self) -> None:
-        self.able = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
-        if self.able:
-            self.before = signal.signal(signal.SIGALRM, self._ring)
-            signal.setitimer(signal.ITIMER_REAL, self.seconds)
-
-    def __exit__(self, *_: object) -> None:
-        if self.able:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, self.before)
-
-    def _ring(self, *_: object) -> None:
-        self.rang = True
+    def ring(number: int, _: object) -> None:
+        rang.append(number)
         raise Overtime
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield rang
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 # --------------------------------------------------------------------------------------------------- what goes into it
@@ -491,16 +513,12 @@ def _setting(given: Sequence[str] | None, names: list[str]) -> dict[str, str]:
 
 def _check_model(model: nn.Module, memory: float, cases: int) -> None:
     """Refuse a model without a gradient, or whose gradients of all cases exceed the memory, before it is run."""
-    if not isinstance(model, nn.Module):
-        raise InputError(f"a model is an nn.Module; got {type(model).__name__}")
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
         raise InputError(f"no parameter of {type(model).__name__} needs a gradient: a client would send nothing")
     for name, parameter in model.named_parameters():
         if parameter.dtype not in (torch.float32, torch.float64):
             raise InputError(f"'{name}' is of {parameter.dtype}: attacks take float32 and float64")
-        if parameter.is_meta:
-            raise InputError(f"'{name}' has no values: it lies on the meta device")
         if not torch.isfinite(parameter).all():
             raise InputError(f"'{name}' holds NaN or infinite values")
     # Memory holds the gradient of every case, the undefended gradient, a step along it, and the weights of before.
@@ -510,15 +528,12 @@ def _check_model(model: nn.Module, memory: float, cases: int) -> None:
 
 
 def _check_batch(inputs: Tensor, targets: Tensor) -> None:
-    """Refuse invalid samples before the model is run."""
-    for name, value in (("inputs", inputs), ("targets", targets)):
-        if not torch.is_tensor(value) or value.ndim < 1 + (name == "inputs") or len(value) == 0:
-            shape = tuple(value.shape) if torch.is_tensor(value) else type(value).__name__
-            raise InputError(f"{name} must be of at least one sample, (N, …); got {shape}")
-        if value.is_meta or value.layout != torch.strided:
-            raise InputError(f"{name} must be plain tensors with values; got {value.layout} on '{value.device}'")
-        if value.is_complex() or not torch.isfinite(value).all():
-            raise InputError(f"{name} hold NaN, infinite or complex values")
+    """Refuse samples without a target each."""
+    if inputs.ndim < 2 or targets.ndim < 1:
+        raise InputError(
+            f"inputs and targets must be of at least one sample, (N, …); got {tuple(inputs.shape)} and "
+            f"{tuple(targets.shape)}"
+        )
     if len(inputs) != len(targets):
         raise InputError(f"{len(inputs)} inputs but {len(targets)} targets: there must be one target per sample")
 
@@ -548,18 +563,6 @@ def _computed(model: nn.Module, batch: Private, loss: Loss, head: str | None, pr
     return leak
 
 
-def _unsteady(model: nn.Module, before: Gradients, clean: Leak, batch: Private, loss: Loss, told: _Told) -> list[str]:
-    """Return what changes from one pass of the model to the next, in one line each."""
-
-    def again() -> Gradients | None:
-        computed: list[Leak] = []
-        with _noted(model, told, "two passes are not compared"):
-            computed.append(_computed(model, batch, loss, clean.head, _own(model)))
-        return computed[0].gradients if computed else None
-
-    return unsteady(model, before, clean.gradients, again)
-
-
 @contextlib.contextmanager
 def _running(model: nn.Module) -> Iterator[None]:
     """Turn errors of the user's model into one-line errors."""
@@ -567,82 +570,8 @@ def _running(model: nn.Module) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def _noted(model: nn.Module, told: _Told, what: str) -> Iterator[None]:
-    """Continue after an error of a model in this block, and record the error with the step that is skipped."""
-    try:
-        with _running(model):
-            yield
-    except GradleakError as error:
-        told.broken.append(f"{what}: {error}")
-
-
-def _subject(leak: Leak, kind: Kind, sequence: bool, told: _Told) -> Subject:
-    """Return the facts about a leak's model; if it raises an error, the facts that are known without running it."""
-    try:
-        with _running(leak.model):
-            return subject_of(leak, kind, sequence)
-    except ForeignError as error:
-        told.broken.append(f"the network is described without a run: {error}")
-        return subject_of(leak, kind, sequence, runs=False)
-
-
-def _reach(leak: Leak, told: _Told) -> Reach:
-    """Return the layers of a leak's network that can be peeled; none if the network raises an error."""
-    try:
-        with _running(leak.model):
-            return reach_of(leak)
-    except ForeignError as error:
-        told.broken.append(f"batch of {leak.batch_size}, nothing is peeled: {error}")
-        return Reach((), BROKEN)
-
-
 def _sent(clean: Leak, name: str, seed: int) -> Leak:
     """Return the leak of a client with a defence, in the type of the parameters."""
     defense = defenses.named(name, generator=torch.Generator().manual_seed(seed))
     gradients = {key: value.to(clean.gradients[key].dtype) for key, value in defense(clean.gradients).items()}
     return replace(clean, gradients=gradients)
-
-
-def _report(
-    subject: Subject,
-    settings: dict[str, str],
-    proved: list[str],
-    costs: list[Cost],
-    jobs: list[_Job],
-    told: _Told,
-    notes: list[str],
-    seconds: float,
-) -> Report:
-    ordered = [told.findings[number] for number in sorted(told.findings)]
-    findings = [entry.model_copy(update={"stops": sentences.stopped(entry, ordered, costs)}) for entry in ordered]
-    return made(
-        facts=dict(subject.facts),
-        settings=settings,
-        proofs=list(dict.fromkeys(proved)),
-        findings=findings,
-        not_tried=[told.not_tried[number] for number in sorted(told.not_tried)],
-        outcomes=_outcomes(jobs, told),
-        costs=costs,
-        notes=[*notes, *(f"Not whole: {entry}" for entry in told.broken)],
-        broken=told.broken,
-        interrupted=told.interrupted,
-        seconds=round(seconds, 1),
-        pictures=[told.pictures[number] for number in sorted(told.pictures)],
-    )
-
-
-def _outcomes(jobs: list[_Job], told: _Told) -> list[Outcome]:
-    """Return the outcome of every target in every case."""
-    cases: dict[Place, list[int]] = {}
-    results: dict[int, Finding | NotTried] = {**told.not_tried, **told.findings}
-    for number in sorted(results):
-        cases.setdefault(results[number].place, []).append(number)
-    return [
-        outcome_of(
-            target, [(jobs[number].attack, results[number]) for number in numbers],
-            compared=jobs[numbers[0]].truth is not None,
-        )
-        for numbers in cases.values()
-        for target in targets_of(jobs[numbers[0]].case.subject)
-    ]  # fmt: skip

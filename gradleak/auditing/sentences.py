@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gradleak import metrics
 from gradleak.answers import Answer
-from gradleak.auditing.findings import NOT_ATTACKED, NOT_COMPARED, Audited, Cost, Finding, measure_text
+from gradleak.auditing.findings import Cost, Finding, measure_text
 from gradleak.cases import Case
 from gradleak.catalogue import ATTACKS
+
+if TYPE_CHECKING:
+    from gradleak.auditing.report import Report
 
 SHARES = ("labels", "classes", "features", "inputs", "words", "sentences")
 CERTAIN = {
@@ -129,25 +133,21 @@ def of_unproved(rounded: Sequence[str], defenses: Sequence[str]) -> list[str]:
     return lines + ([f"Nothing is proved in {', '.join(rounded)}: the gradient is rounded"] if rounded else [])
 
 
-def of_outcomes(report: Audited) -> list[str]:
+def of_outcomes(report: Report) -> list[str]:
     """Return a line for each target that was not attacked, or not by all applicable attacks, with the reason."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for outcome in report.outcomes:
-        if outcome.why or outcome.outcome == NOT_COMPARED:
+        if outcome.why or outcome.outcome == "not compared":
             why = outcome.why or f"nothing certifies {outcome.attack}'s answer, and there is no private batch"
-            state = (
-                outcome.outcome
-                if outcome.outcome in (NOT_ATTACKED, NOT_COMPARED)
-                else f"{outcome.outcome}, but not by all attacks"
-            )
+            partly = "" if outcome.outcome in ("not attacked", "not compared") else ", but not by all attacks"
             place = f"{report.shown_place(outcome.place)}, batch of {outcome.batch_size}"
-            groups.setdefault((outcome.target, state, why), []).append(place)
+            groups.setdefault((outcome.target, outcome.outcome + partly, why), []).append(place)
     total = len(report.cases)
     places = {key: "" if len(where) == total else f" ({'; '.join(where)})" for key, where in groups.items()}
     return [f"{target} {state}{places[target, state, why]}: {why}" for target, state, why in groups]
 
 
-def of_haste(report: Audited) -> str:
+def of_haste(report: Report) -> str:
     """Return a sentence on the attacks that had too little time, "" if there are none."""
     stopped_early = [attempt.attack for attempt in report.not_tried if attempt.late]
     names = dict.fromkeys([*stopped_early, *(attempt.attack for attempt in report.findings if attempt.cut)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,26 +16,23 @@ SAME = 200
 
 def state_of(model: nn.Module) -> Gradients:
     """Return copies of a model's parameters and buffers."""
-    return {name: value.detach().clone() for name, value in _held(model)}
+    return {name: value.detach().clone() for name, value in (*model.named_parameters(), *model.named_buffers())}
 
 
-def unsteady(model: nn.Module, before: Gradients, first: Gradients, again: Callable[[], Gradients | None]) -> list[str]:
+def unsteady(model: nn.Module, states: Sequence[Gradients], first: Gradients, second: Gradients | None) -> list[str]:
     """Return what changes from pass to pass, in one line each.
 
     Args:
-        model: The model, after its first pass.
-        before: Its state before this pass.
-        first: The gradients of this pass.
-        again: Computes the gradients of a second pass on the same batch, None if the model fails.
+        model: The model, after a second pass on the first batch.
+        states: Its states before and after its first pass.
+        first: The gradients of the first pass.
+        second: The gradients of the second pass, None if the model failed.
 
     Raises:
         InputError: Each pass changes the parameters, so the server cannot know the weights of a client's gradient.
     """
-    between, network = state_of(model), type(model).__name__
-    moved = _changed(model, before)
-    second = again()
-    changed = _changed(model, between)
-    parameters = dict(model.named_parameters())
+    parameters, network = dict(model.named_parameters()), type(model).__name__
+    moved, changed = _changed(*states), _changed(states[1], state_of(model))
     if own := [name for name in changed if name in parameters]:
         raise InputError(
             f"each forward pass of {network} changes its own parameters ('{own[0]}'), so a server does not know the "
@@ -55,21 +52,13 @@ def unsteady(model: nn.Module, before: Gradients, first: Gradients, again: Calla
     return lines
 
 
-def _held(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
-
-
-def _changed(model: nn.Module, before: Gradients) -> list[str]:
+def _changed(before: Gradients, now: Gradients) -> list[str]:
     """Return the names of parameters and buffers whose values are not as before."""
-    now = dict(_held(model))
-    return [name for name in now | before if not _equal(now.get(name), before.get(name))]
+    return [name for name, value in now.items() if name in before and not _equal(before[name], value)]
 
 
-def _equal(one: Tensor | None, other: Tensor | None) -> bool:
-    if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return bool(((one == other) | (one != one) & (other != other)).all())  # NaN is like NaN
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool(((one == other) | (one != one) & (other != other)).all())
 
 
 def _distance(first: Gradients, second: Gradients) -> float:

@@ -20,30 +20,26 @@ from gradleak.spans import classes_span
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 # Made-up inputs for which the sign of the last layer's features is checked.
 TRIED = 4
-# The reason why a network that raises an error is not a chain.
-BROKEN = "the network breaks down"
 # Singular values below this share of the largest count as zero.
 NEGLIGIBLE = 1e-7
 
 
-def subject_of(leak: Leak, inputs_of: Kind, sequence: bool, *, runs: bool = True) -> Subject:
+def subject_of(leak: Leak, inputs_of: Kind, sequence: bool) -> Subject:
     """Return the facts about a leak's model, from its modules and a run on made-up inputs.
 
     Args:
         leak: The leak, with the shape of an input.
         inputs_of: The kind of the inputs.
         sequence: Whether there is a target at every position.
-        runs: Whether the model can be run. Otherwise activations are not counted, and the signs of features are
-            unknown.
     """
     model, shape = leak.model, leak.input_shape
     if shape is None:
         raise InputError("the leak does not say what shape one input has: give input_shape")
     sizes = [p.numel() * p.element_size() for p in model.parameters()]
-    kind, reason, layers = _chain(model, inputs_of, shape) if runs else ("", BROKEN, {})
+    kind, reason, layers = _chain(model, inputs_of, shape)
     norms = [module for module in model.modules() if isinstance(module, NORMS)]
     embeddings = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
-    activations, rectified = _tried(leak, inputs_of, shape) if runs else (0, False)
+    activations, rectified = _tried(leak, inputs_of, shape)
     return Subject(
         network=type(model).__name__,
         parameters=sum(p.numel() for p in model.parameters()),
@@ -81,7 +77,7 @@ def _chain(
     try:
         with evaluating(model):
             layers = chain.layers(model, kinds, shape if kind == "convolutional" else (math.prod(shape),))
-    except Exception as error:  # from the code of the user's network
+    except (Exception, SystemExit) as error:  # from the code of the user's network
         return "", first_line(error), {}
     return kind, "", {layer.name: len(layer.module.weight) for layer in layers}
 
@@ -105,7 +101,7 @@ def _tried(leak: Leak, inputs_of: Kind, shape: tuple[int, ...]) -> tuple[int, bo
     try:
         for inputs in made_up(leak, inputs_of, shape, TRIED):
             counted[0], least[0] = 0, math.inf
-            with contextlib.suppress(Exception), torch.no_grad(), evaluating(model):
+            with contextlib.suppress(Exception, SystemExit), torch.no_grad(), evaluating(model):
                 model(inputs)
                 return counted[0] // TRIED, least[0] >= 0
     finally:

@@ -181,8 +181,8 @@ def test_what_an_attack_needs_is_known_before_it_begins(monkeypatch: pytest.Monk
 
 
 def test_every_audit_computes_float32_in_ieee_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    run, seen = running._run, []
-    monkeypatch.setattr(running, "_run", lambda *arguments: (seen.append(devices.precision()), run(*arguments))[1])
+    run, seen = running._attack, []
+    monkeypatch.setattr(running, "_attack", lambda *arguments: (seen.append(devices.precision()), run(*arguments))[1])
     before = devices.precision()
     assert before != "IEEE", "torch's own setting for convolutions is TF32"
     model, (inputs, targets) = mlp(), vectors()
