@@ -126,10 +126,7 @@ class Study:
 
     def run(self, inputs: Columns) -> list[Columns]:
         """Run the trial with these inputs, and return its rows."""
-        rows = list(self.experiment(inputs).run())
-        for row in rows:
-            self.columns.check(row)
-        return rows
+        return list(self.experiment(inputs).run())
 
     def datasets(self, parameters: BaseParameters) -> list[str]:
         """Return the names of the datasets that a run reads."""

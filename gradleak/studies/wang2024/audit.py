@@ -25,7 +25,6 @@ from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.federation import SIZE, Federation, digit_network
 from gradleak.studies.shared.outcomes import Kind, Measure, Outcome, collected, median_of, share_of
-from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
 PLACE = "Beyond the papers"
@@ -259,7 +258,12 @@ def figure_updates(record: Record) -> Figure:
     Clients of a federation, against the training round, for both precisions; clients of DP-SGD, against the noise
     multiplier, for each batch size.
     """
-    heads = {name: COLUMNS[name].head for name in ("labels_found", "chance", "features_found", "inputs")}
+    heads = {
+        "labels_found": "labels found",
+        "chance": "labels found by guessing",
+        "features_found": "features found",
+        "inputs": "inputs found",
+    }
     rows = record.frame().reindex(columns=["part", "precision", "batch_size", "round", "noise", *heads])
     rows = rows[rows["part"] != AuditedBatch.part].rename(columns=heads)
     private = rows["batch_size"].map("DP-SGD, batches of {:.0f}".format)

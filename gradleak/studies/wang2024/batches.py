@@ -38,7 +38,6 @@ from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, share_of, written
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
 from gradleak.studies.shared.transcript_errors import timed
-from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
 PLACE = "Beyond sections 3 and 4.2"
@@ -505,7 +504,7 @@ def figure_images(record: Record) -> Figure:
         bound((record.stated(Parameters).classes - 2) / 2, label="B = (C − 2) / 2"),
         legend=4,
         xlabel="batch size B (images)",
-        ylabel=f"mean {COLUMNS['psnr'].head}",
+        ylabel="mean PSNR (dB)",
         ylim=(0, None),
     )
 

@@ -37,10 +37,8 @@ from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected
 from gradleak.studies.shared.restored import clock
 from gradleak.studies.shared.samples import DTYPES, inputs_of, pooled_samples
 from gradleak.studies.shared.transcript_errors import timed
-from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
-__all__ = ["COLUMNS"]
 PLACE = "Beyond section 4.3"
 # Further columns that depend on time measurements.
 TIMES = ("rate", "gain")

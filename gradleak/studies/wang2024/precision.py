@@ -20,9 +20,7 @@ from torch.nn import functional as F
 
 from gradleak import claims, data, metrics, studies
 from gradleak.augment import one_hot
-from gradleak.images import LBFGS, match, peel
-from gradleak.images.inversion.convolutional import trace_convolutional
-from gradleak.images.inversion.fully_connected import trace_fully_connected
+from gradleak.images import LBFGS, match, peel, trace_convolutional, trace_fully_connected
 from gradleak.labels import count_labels, recover_batch, recover_soft_labels
 from gradleak.labels.priors import KNOWN
 from gradleak.leak import Leak, observe
@@ -40,7 +38,6 @@ from gradleak.studies.shared.outcomes import Outcome, average_of, collected, med
 from gradleak.studies.shared.read import private_of, reading_of
 from gradleak.studies.shared.samples import LABELS, random_layer, soft_labels
 from gradleak.studies.shared.searched import percentage
-from gradleak.studies.wang2024.columns import COLUMNS
 
 PLACE = "Beyond section 4"
 TEXT = "sentences"
@@ -492,7 +489,7 @@ def _slanted(axis: Axes, _: pd.DataFrame) -> None:
 
 def batches_table(record: Record) -> pd.DataFrame:
     """Return the shares of a batch's labels and sentences that are read or counted right, by the client's precision."""
-    right, share = mean("right", "{:.0f} %"), mean("share", COLUMNS["share"].text)
+    right, share = mean("right", "{:.0f} %"), mean("share", "{:.1f} %")
     return aggregate(
         _in_words(record, BatchLabels, ReadSentences, Counts).astype({"precision": str}),
         {"precision": "precision"},
