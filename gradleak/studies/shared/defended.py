@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import pandas as pd
 import torch
@@ -19,7 +19,6 @@ from gradleak.show.drawn import drawn, named_lines, scattered
 from gradleak.studies import Columns, Experiment
 
 # The defences of wang2024's pages. The level of "clip" is a share of the gradient's norm.
-Defence = Literal["gaussian", "clip", "quantize", "half"]
 WORDS = {"gaussian": "gaussian", "clip": "clip-share", "quantize": "quantize", "half": "half"}
 
 
@@ -46,6 +45,12 @@ class Defended(Form):
     def check(self) -> None:
         """Raise an error if there is no such defence or its level is not allowed."""
         named(self.words, self.defense, self.level, torch.Generator())
+
+
+class Defence(Defended):
+    """A defence of wang2024's pages and its level."""
+
+    words: ClassVar[Mapping[str, str]] = WORDS
 
 
 class BehindDefence(Experiment):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import pandas as pd
 import torch
@@ -24,7 +24,7 @@ from gradleak.show.drawn import crossed, drawn, lines, places, scattered
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.federation import SIZE, Federation, digit_network
-from gradleak.studies.shared.outcomes import Kind, Measure, Outcome, collected, median_of, share_of
+from gradleak.studies.shared.outcomes import AXES, Kind, Measure, Outcome, collected, median_of, share_of
 from gradleak.wording import counted
 
 PLACE = "Beyond the papers"
@@ -108,8 +108,7 @@ class AuditedBatch(Experiment):
             minutes=MINUTES,
         )
         place: Columns = {name: getattr(self, name) for name in ("part", "model", "defense", "batch_size")}
-        for cost in report.costs:
-            yield place | {"attack": "", "cosine": cost.cosine}
+        yield from (place | {"attack": "", "cosine": cost.cosine} for cost in report.costs)
         for one in report.findings:
             found: Columns = {column: one.measures.get(name) for column, name in MEASURES.items()}
             deceived = one.certificate == "unique" and one.measures.get("labels", 1.0) < 1
@@ -120,13 +119,10 @@ class AuditedFederation(Experiment):
     """Audit every client of a federation after some of its training rounds."""
 
     part: ClassVar[str] = "federation"
+    dataset: ClassVar[str] = DIGITS
     rounds: list[int]
     clients: int
     precision: str
-
-    def reads(self) -> list[str]:
-        """Return the name of the dataset of digits."""
-        return [DIGITS]
 
     def run(self) -> Iterator[Columns]:
         """Train the federation, and audit the updates of its clients."""
@@ -136,9 +132,9 @@ class AuditedFederation(Experiment):
             if number not in self.rounds:
                 continue
             about: Columns = {"part": self.part, "precision": self.precision, "round": number}
-            about["test_accuracy"] = federation.accuracy()
+            about |= {"test_accuracy": federation.accuracy()}
             for client, update in enumerate(sent):
-                yield about | {"client": client} | leaked(update.leak, update.inputs, update.targets, self.seed)
+                yield about | {"client": client} | leaked(*update, self.seed)
 
 
 class AuditedPrivateClients(Experiment):
@@ -146,13 +142,10 @@ class AuditedPrivateClients(Experiment):
 
     part: ClassVar[str] = "dp-sgd"
     stays_on_cpu: ClassVar[str] = "Opacus draws its noise from a generator of the CPU"
+    dataset: ClassVar[str] = DIGITS
     noise: float
     batch_size: int
     draws: int
-
-    def reads(self) -> list[str]:
-        """Return the name of the dataset of digits."""
-        return [DIGITS]
 
     def run(self) -> Iterator[Columns]:
         """Draw a client's batches, and audit each update."""
@@ -301,29 +294,24 @@ LEAKING: tuple[tuple[Kind, Measure, str], ...] = (
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
-    batches = record.rows(AuditedBatch)
-    cosine = batches.groupby(["model", "defense", "batch_size"])["cosine"].transform("max")
-    batches = batches.assign(cosine=cosine, attack=batches["attack"].replace(ATTACKS_SHOWN))
-    own: dict[str, Any] = {"attack": "best attack of an audit", "network": "small network for digits", "data": DIGITS}
+    rows = record.frame()
+    federated = rows["part"] == AuditedFederation.part
+    rows = rows.assign(
+        cosine=rows.groupby(["model", "defense", "batch_size"])["cosine"].transform("max"),
+        attack=rows["attack"].replace(ATTACKS_SHOWN).fillna("best attack of an audit"),
+        network=rows["model"].fillna("small network for digits"),
+        training=federated.map({True: "trained", False: "untrained"}),
+        data=rows["data"].fillna(DIGITS),
+        batch=rows["batch_size"].fillna(SIZE).astype(int),
+        defense=rows["defense"].fillna(rows["noise"].map("dp-sgd/{:g}".format, na_action="ignore")).fillna("none"),
+        client=rows["precision"].fillna("float32"),
+        detail=rows["round"].map("federation after {:g} rounds".format, na_action="ignore").fillna(""),
+        chance=100 * rows["chance"].fillna(0.0),
+    )
     found: list[Outcome] = []
     for leak, measure, column in LEAKING:
-        audited, federated, private = (
-            rows[rows[column].notna() & rows["attack"].ne("")]
-            for rows in (batches, record.rows(AuditedFederation), record.rows(AuditedPrivateClients))
-        )
-        chances = [100 * rows["chance"] if leak == "labels" else 0.0 for rows in (federated, private)]
-        found += collected(
-            record, audited, leak, measure, cosine=audited["cosine"], attack=audited["attack"],
-            network=audited["model"], data=audited["data"], batch=audited["batch_size"].astype(int),
-            defense=audited["defense"],
-        )  # fmt: skip
-        found += collected(
-            record, federated, leak, measure, chance=chances[0], training="trained", batch=SIZE,
-            client=federated["precision"],
-            detail=[f"federation after {rounds:g} rounds" for rounds in federated["round"]], **own,
-        )  # fmt: skip
-        found += collected(
-            record, private, leak, measure, chance=chances[1], batch=private["batch_size"].astype(int),
-            defense=[f"dp-sgd/{noise:g}" for noise in private["noise"]], **own,
-        )  # fmt: skip
+        own = rows[rows[column].notna() & rows["attack"].ne("")]
+        chance = own["chance"] if leak == "labels" else 0.0
+        axes = {axis: own[axis] for axis in AXES}
+        found += collected(record, own, leak, measure, chance=chance, cosine=own["cosine"], **axes)
     return found

@@ -26,7 +26,6 @@ from gradleak.labels import BatchLabels, recover_batch, recover_jointly
 from gradleak.labels.priors import KNOWN
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.leak import Leak, observe, observe_heads
-from gradleak.show import figures
 from gradleak.show.aggregate import select
 from gradleak.show.drawn import bound, drawn, lines
 from gradleak.show.summary import Leaks, Summary
@@ -34,7 +33,7 @@ from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import AttackedNetwork, built
 from gradleak.studies.shared.defended import WORDS, BehindDefence, Defence
-from gradleak.studies.shared.mosaics import packed, show
+from gradleak.studies.shared.mosaics import packed
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, share_of, written
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
 from gradleak.studies.shared.transcript_errors import timed
@@ -58,12 +57,7 @@ CLOSED_FORM, BIAS_ATTACK = "closed form", "bias attack"
 SIDE, SHOWN = 64, 16
 # The batches whose numbers the book's first table states.
 STATED: dict[str, Any] = {"network": "resnet18", "classes": 1000, "size": 32, "repeated": False}
-DEFENSES: dict[str, tuple[float, ...]] = {
-    "gaussian": (1e-9, 1e-8, 1e-7, 1e-6, 1e-5),
-    "clip": (0.5,),
-    "quantize": (16,),
-    "half": (16,),
-}
+DEFENSES = [*(f"gaussian/1e-{digits}" for digits in range(9, 4, -1)), "clip/0.5", "quantize/16", "half/16"]
 
 
 class Cell(Group):
@@ -145,7 +139,7 @@ class Parameters(studies.Parameters):
     )
     sizes: list[int] = setting(paper=[1, 2, 4, 8, 16, 24, 32, 40, 44, 48])
     classes: int = setting(paper=100, ge=4, le=10_000)
-    defenses: list[Defence] = setting(paper=list(DEFENSES), min_length=1)
+    defenses: list[Defence] = setting(paper=DEFENSES, min_length=1)
     image_dataset: str = setting(paper="flowers17")
 
     def sees(self) -> list[Sees]:
@@ -173,9 +167,7 @@ class Parameters(studies.Parameters):
         for size, dtype in product(self.sizes, self.precisions):
             yield Inverted.of(self, size=size, dtype=dtype, shown=size == shown, dataset=self.image_dataset)
         for defense in self.defenses:
-            for level in DEFENSES[defense]:
-                behind = {"defense": defense, "level": level}
-                yield DefendedBatch.of(self, size=shown, dataset=self.image_dataset, **behind)
+            yield DefendedBatch.of(self, size=shown, dataset=self.image_dataset, **dict(defense))
 
     def _batches_of(self, cell: Cell) -> Columns:
         """Return the inputs of an experiment on the batches of a network or of random layers."""
@@ -221,11 +213,10 @@ class Batches(Experiment):
         for number in range(self.batches):
             generator = Generator().manual_seed(self.seed + number)
             if private is None or network is None:
-                model, inputs, own = *self._layer(generator), None
+                model, inputs, first = *self._layer(generator), None
             else:
                 chosen = torch.randperm(len(private), generator=generator)[: self.size]
-                model, inputs, own = network, data.normalise(private.images[chosen]), private.labels[chosen]
-            first = own
+                model, inputs, first = network, data.normalise(private.images[chosen]), private.labels[chosen]
             if first is None or self.classes:
                 # An untrained network does not relate images to classes.
                 first = torch.randperm(self.classes, generator=generator)[: self.size]
@@ -365,15 +356,16 @@ class Inverted(OnImages):
             found, seconds = timed(trace_fully_connected, _leak(model, images, labels), clock=clock)
             restored = _pixels(found.inputs, images)
             about: Columns = {"batch": number, "attack": CLOSED_FORM, "seconds": seconds, "status": found.status}
-            about |= {"reason": found.reason, "certified": found.status == "exact"}
-            yield nearness(restored, images) | about
-            found_by_units, seconds = timed(bias_attack, _leak(biased, images, labels), clock=clock)
-            units = _pixels(nearest(found_by_units, data.normalise(images).flatten(1)), images)
+            yield nearness(restored, images) | about | {"reason": found.reason, "certified": found.status == "exact"}
+            units, seconds = timed(bias_attack, _leak(biased, images, labels), clock=clock)
+            units, truth = units[units.isfinite().all(dim=1)], data.normalise(images).flatten(1)
+            # For each true input take the nearest of the units' answers; no attacker has this choice.
+            nearest = _pixels(units[torch.cdist(truth.to(units), units).argmin(dim=1)], images)
             about = {"batch": number, "attack": BIAS_ATTACK, "seconds": seconds, "status": "best unit"}
-            yield nearness(units, images) | about
+            yield nearness(nearest, images) | about
             if self.shown and number == 0 and self.dtype == "float32":
                 order = metrics.match_batch(restored, images)
-                yield {"picture": packed(torch.cat([images, units, restored[order]]), self.size)}
+                yield {"picture": packed(torch.cat([images, nearest, restored[order]]), self.size)}
 
 
 class DefendedBatch(OnImages, BehindDefence):
@@ -395,12 +387,6 @@ def _leak(model: nn.Module, images: Tensor, labels: Tensor) -> Leak:
 def _pixels(inputs: Tensor, images: Tensor) -> Tensor:
     """Return recovered inputs (B, D) of a network as pixels in the shape of images (B, C, H, W)."""
     return data.denormalise(inputs.cpu().reshape(images.shape))
-
-
-def nearest(units: Tensor, truth: Tensor) -> Tensor:
-    """Return, for each true input (B, D), the nearest of the units' answers (O, D); no attacker has this choice."""
-    units = units[units.isfinite().all(dim=1)]
-    return units[torch.cdist(truth.to(units), units).argmin(dim=1)]
 
 
 def nearness(restored: Tensor, images: Tensor) -> Columns:
@@ -480,15 +466,6 @@ def figure_limits(record: Record) -> Figure:
         xlim=(0, None),
         ylim=(-4, 104),
     )
-
-
-def figure_batch(record: Record) -> Figure:
-    """Show one batch: the private images, the bias attack's best units, and the closed form's images."""
-    rows = record.rows(Inverted)
-    row = rows[rows["picture"].notna()].iloc[0]
-    figure, axes = figures.panels(1, 1, height=min(3.6, max(1.2, 8.4 * 3 / row["size"])))
-    show(axes[0][0], row["picture"], ["private", BIAS_ATTACK, CLOSED_FORM])
-    return figure
 
 
 def figure_images(record: Record) -> Figure:

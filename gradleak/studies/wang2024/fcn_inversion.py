@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pandas as pd
 import seaborn as sns
@@ -36,6 +36,7 @@ from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, collected, written
 from gradleak.studies.shared.restored import clock, quality
 from gradleak.studies.shared.samples import DTYPES, pooled_samples
+from gradleak.studies.shared.transcript_errors import timed
 from gradleak.wording import counted
 
 PLACE = "Figures 3–5, Table 6"
@@ -50,12 +51,13 @@ SOURCES = ("searched", "recovered")
 TIMED = 3
 # Images side by side in a mosaic.
 ACROSS = 20
-DEFENSES: dict[str, tuple[float, ...]] = {
-    "gaussian": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2),
-    "clip": (0.5,),
-    "quantize": (16, 8),
-    "half": (16,),
-}
+DEFENSES = [
+    *(f"gaussian/1e-{digits}" for digits in range(6, 1, -1)),
+    "clip/0.5",
+    "quantize/16",
+    "quantize/8",
+    "half/16",
+]
 
 
 class Parameters(studies.Parameters):
@@ -67,7 +69,7 @@ class Parameters(studies.Parameters):
     l2_steps: int = setting(paper=300, ge=1, le=100_000)
     cosine_steps: int = setting(paper=7000, ge=1, le=100_000)
     defended: int = setting(paper=10, ge=1, le=1000)
-    defenses: list[Defence] = setting(paper=list(DEFENSES), min_length=1)
+    defenses: list[Defence] = setting(paper=DEFENSES, min_length=1)
     dataset: str = setting(paper="flowers17")
 
     def sees(self) -> list[Sees]:
@@ -84,8 +86,7 @@ class Parameters(studies.Parameters):
             yield Matching.of(self, distance="cosine", steps=self.cosine_steps, samples=self.compared)
             yield EngineCost.of(self, attacks=len(SOURCES) * self.compared)
         for defense in self.defenses:
-            for level in DEFENSES[defense]:
-                yield DefendedImages.of(self, defense=defense, level=level, samples=self.defended)
+            yield DefendedImages.of(self, samples=self.defended, **dict(defense))
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
@@ -107,14 +108,13 @@ class ClosedForm(Experiment):
         model, inputs, targets = _shown(self.dataset, self.labels, self.samples, self.seed, self.device)
         inputs, restored, now = inputs.to(dtype), [], clock(self.device)
         leaks = _leaks(model.to(dtype), inputs, targets.to(dtype))
-        for n, (leak, truth) in enumerate(zip(leaks, _pixels(inputs).split(1), strict=True)):
+        for n, (leak, truth) in enumerate(zip(leaks, _pixels(inputs).clamp(0, 1).split(1), strict=True)):
             for variant in variants:
-                started = now()
-                found = trace_fully_connected(leak, prior=self.labels, rule=VARIANTS[variant])
-                seconds = now() - started
+                options = {"prior": self.labels, "rule": VARIANTS[variant]}
+                found, seconds = timed(trace_fully_connected, leak, clock=now, **options)
                 image = _image(found)
                 about = {"image": n, "variant": variant, "seconds": seconds, "status": found.status}
-                yield judged(image, truth) | about
+                yield quality(image, truth)[0] | about
                 if variant == OURS:
                     restored.append(image)
         if len(variants) > 1:
@@ -134,7 +134,7 @@ class Matching(Experiment):
         """Match all gradients together, and compare each image with that of the closed form."""
         samples, both = self.samples, len(SOURCES)
         model, inputs, targets = _shown(self.dataset, "smoothing", samples, self.seed, self.device)
-        truth = _pixels(inputs)
+        truth = _pixels(inputs).clamp(0, 1)
         leaks = list(_leaks(model, inputs, targets.float()))
         labels = list(map(_recovered, leaks))
         closed = [_image(trace_fully_connected(leak, prior="smoothing", rule="published")) for leak in leaks]
@@ -142,16 +142,15 @@ class Matching(Experiment):
         curves: list[tuple[int, Tensor]] = []
 
         def watch(step: int, best: Tensor) -> None:
-            curves.append((step, metrics.psnr(_pixels(best).cpu(), truth.clamp(0, 1).repeat(both, 1, 1, 1))))
+            curves.append((step, metrics.psnr(_pixels(best).cpu(), truth.repeat(both, 1, 1, 1))))
 
         # The optimisers of the demo of the paper's code, whose learning rates decay.
         optimizer: LBFGS | Adam = Adam(steps=self.steps, rate=0.02, decay=DECAY)
         prior = Prior(variation=1e-6)
         if self.distance == "l2":
             optimizer, prior = LBFGS(steps=self.steps, rate=0.3, search=False, decay=DECAY), Prior()
-        now = clock(self.device)
-        started = now()
-        found = match_factored(
+        found, seconds = timed(
+            match_factored,
             list(map(factored, leaks)) * both,
             torch.stack([torch.full_like(label, torch.nan) for label in labels] + labels),
             distance=Distance(self.distance),
@@ -160,8 +159,8 @@ class Matching(Experiment):
             seed=self.seed,
             start=start,
             watch=watch,
+            clock=clock(self.device),
         )
-        seconds = (now() - started) / len(start)
         yield {"picture": packed(truth, samples), "shows": "private"}
         yield {"picture": packed(torch.cat(closed), samples), "shows": "closed form"}
         for k, (source, images) in enumerate(zip(SOURCES, found.images.cpu().split(samples), strict=True)):
@@ -169,16 +168,16 @@ class Matching(Experiment):
             yield {"picture": packed(pictures, samples), "shows": f"{self.distance}, label {source}"}
             for n in range(samples):
                 which = k * samples + n
-                near = judged(pictures[n : n + 1], truth[n : n + 1])
+                (near,) = quality(pictures[n : n + 1], truth[n : n + 1])
                 yield near | {
                     "image": n,
                     "label": source,
-                    "seconds": seconds,
+                    "seconds": seconds / len(start),
                     "status": found.status[which][0],
                     "loss": float(found.losses[which, 0]),
                     "scaled": _scaled(images[n], inputs[n]),
                     "label_error": float((found.labels[which].cpu() - targets[n]).abs().sum()),
-                    "ahead": judged(closed[n], truth[n : n + 1])["eight_bit"] - near["eight_bit"],
+                    "ahead": quality(closed[n], truth[n : n + 1])[0]["eight_bit"] - near["eight_bit"],
                     "at": [step for step, _ in curves],
                     "curve": [round(float(psnr[which]), 2) for _, psnr in curves],
                 }
@@ -206,9 +205,8 @@ class EngineCost(Experiment):
         for (engine, together), objective in engines.items():
             owners, seconds = torch.arange(together, device=places.device), []
             for _ in range(TIMED):
-                started = now()
-                losses, slopes = objective.evaluate(places[:together], owners)
-                seconds.append((now() - started) / together)
+                (losses, slopes), taken = timed(objective.evaluate, places[:together], owners, clock=now)
+                seconds.append(taken / together)
             found = min(seconds), float(losses[0]), slopes[0].double()
             slowest, loss, slope = first = first or found
             yield {
@@ -256,11 +254,6 @@ def _pixels(inputs: Tensor) -> Tensor:
 
 def _image(found: Inversion) -> Tensor:
     return data.denormalise(found.inputs.cpu().reshape(1, 3, SIZE, SIZE))
-
-
-def judged(image: Tensor, truth: Tensor) -> dict[str, Any]:
-    """Compare an image (1, C, H, W) with the true image by all measures; an image with NaN has a PSNR of −∞."""
-    return quality(image, truth.clamp(0, 1))[0]
 
 
 def _recovered(leak: Leak) -> Tensor:

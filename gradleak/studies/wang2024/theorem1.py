@@ -200,8 +200,7 @@ class Intervals(OnNetwork):
 
     def run(self) -> list[Columns]:
         """Find the interval of each image."""
-        rows = interval_rows(*reduced(*self.observed()))
-        return [{"sample": n} | row for n, row in enumerate(rows)]
+        return [{"sample": n} | row for n, row in enumerate(interval_rows(*reduced(*self.observed())))]
 
 
 class OneInterval(OnNetwork):
@@ -426,19 +425,15 @@ def slider(record: Record) -> InteractiveFigure:
     """Return the label and the loss of `figure_two` with a slider over λ."""
     case = record.rows(OneInterval).iloc[0]
     logits, ratios, truth, low, high = case[["logits", "ratios", "truth", "low", "high"]]
-    end = high if math.isfinite(high) else None
+    end, last = (high, high) if math.isfinite(high) else (None, 4 * low)
+    # The slider also shows some of what is outside the interval of valid labels.
+    ends = low * (last / low) ** -0.15, last * (last / low) ** 0.15
     return InteractiveFigure(
-        LabelSlider(logits, ratios, prior_of("smoothing").free, truth, low, end, *slider_ends(low, high)),
+        LabelSlider(logits, ratios, prior_of("smoothing").free, truth, low, end, *ends),
         title="The label and its loss as functions of the scalar λ",
         says="Move the slider: the entries of the label always sum to one. In the shaded interval none of them is "
         "negative, so every λ there gives a valid label. The variance loss is zero at the true scalar alone.",
     )
-
-
-def slider_ends(low: float, high: float) -> tuple[float, float]:
-    """Return the ends of a range of λ that contains the interval of valid labels and some of what is outside."""
-    high = high if math.isfinite(high) else 4 * low
-    return low * (high / low) ** -0.15, high * (high / low) ** 0.15
 
 
 def figure_landscape(record: Record) -> Figure:
