@@ -59,8 +59,7 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks that are given by name, and the images that they see."""
-        own = [name for name in self.model if ":" not in name]
-        return [Sees(name, self.data, channels=3, side=32, classes=10) for name in own]
+        return [Sees(name, self.data, channels=3, side=32, classes=10) for name in self.model if ":" not in name]
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield the audits of single batches, then federations in both precisions, then clients of DP-SGD."""
@@ -251,18 +250,14 @@ def figure_updates(record: Record) -> Figure:
     Clients of a federation, against the training round, for both precisions; clients of DP-SGD, against the noise
     multiplier, for each batch size.
     """
-    heads = {
-        "labels_found": "labels found",
-        "chance": "labels found by guessing",
-        "features_found": "features found",
-        "inputs": "inputs found",
-    }
+    found = ["labels found", "labels guessed", "features found", "inputs found"]
+    heads = dict(zip(("labels_found", "chance", "features_found", "inputs"), found, strict=True))
     rows = record.frame().reindex(columns=["part", "precision", "batch_size", "round", "noise", *heads])
     rows = rows[rows["part"] != AuditedBatch.part].rename(columns=heads)
     private = rows["batch_size"].map("DP-SGD, batches of {:.0f}".format)
     rows["client"] = ("federation, " + rows["precision"].astype("str")).fillna(private)
     rows["strength"] = rows["round"].fillna(rows["noise"])
-    shares = rows.melt(["client", "strength"], list(heads.values()), "found", "share")
+    shares = rows.melt(["client", "strength"], found, "found", "share")
     return drawn(
         shares.assign(percent=100 * shares["share"].astype(float)),
         lines("strength", "percent", by="found", aside=0.05),

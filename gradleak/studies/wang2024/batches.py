@@ -30,8 +30,7 @@ from gradleak.show.aggregate import select
 from gradleak.show.drawn import bound, drawn, lines
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
-from gradleak.studies.shared import attacked_networks
-from gradleak.studies.shared.attacked_networks import AttackedNetwork, built
+from gradleak.studies.shared.attacked_networks import AttackedNetwork, Stage, built, network
 from gradleak.studies.shared.defended import WORDS, BehindDefence, Defence
 from gradleak.studies.shared.mosaics import packed
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, share_of, written
@@ -46,10 +45,6 @@ LAYER, FEATURES = "layer", 256
 # The largest label error (L1) and relative feature error of a batch that counts as recovered: where each sample is
 # found by itself, and where all are found together.
 NEAR_ALONE, NEAR_TOGETHER = (2e-4, 1e-3), (KNOWN, 1e-2)
-# The time of a start grows with the fifth power of the batch size, so larger batches than LARGEST get fewer starts.
-LARGEST, FEWEST = 8, 4
-# To find more than MANY samples together takes minutes, so at most FEW such batches are attacked.
-MANY, FEW = 40, 3
 ALONE, TOGETHER = "one by one", "together"
 CLOSED_FORM, BIAS_ATTACK = "closed form", "bias attack"
 # The side of the images that are restored (pixels), and the batch size of the pictures and of defended batches: the
@@ -73,7 +68,7 @@ class Cell(Group):
     classes: int = Field(0, ge=0)
     repeated: bool = False
     labels: Labels = "smoothing"
-    stage: attacked_networks.Stage = "untrained"
+    stage: Stage = "untrained"
 
     def check(self) -> None:
         """Raise an error if there are fewer classes than samples."""
@@ -160,8 +155,10 @@ class Parameters(studies.Parameters):
         for cell, dtype in product(self.joint_cells, self.precisions):
             # The gradients of networks are attacked in float32 only.
             if cell.network == LAYER or dtype == "float32":
-                batches = self.repeats if cell.size <= MANY else min(self.repeats, FEW)
-                starts = max(FEWEST, round(self.starts * min(1.0, (LARGEST / cell.size) ** 3)))
+                # To find more than 40 samples together takes minutes, so at most three such batches are attacked.
+                batches = self.repeats if cell.size <= 40 else min(self.repeats, 3)
+                # The time of a start grows with the fifth power of the batch size, so large batches get fewer starts.
+                starts = max(4, round(self.starts * min(1.0, (8 / cell.size) ** 3)))
                 yield Together.of(self, **self._batches_of(cell), dtype=dtype, batches=batches, starts=starts)
         shown = min(self.sizes, key=lambda size: abs(size - SHOWN))
         for size, dtype in product(self.sizes, self.precisions):
@@ -175,7 +172,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        names = ", ".join(data.title(name) for name in (self.dataset, self.image_dataset))
+        names = ", ".join(map(data.title, (self.dataset, self.image_dataset)))
         return f"{counted(self.repeats_alone, 'batch')} per setting one by one, {self.repeats} otherwise; {names}"
 
 
@@ -192,7 +189,7 @@ class Batches(Experiment):
     size: int
     repeated: bool
     labels: Labels
-    stage: attacked_networks.Stage
+    stage: Stage
     dataset: str
     dtype: str
     batches: int
@@ -203,20 +200,19 @@ class Batches(Experiment):
 
     def reads(self) -> list[str]:
         """Return the datasets of the private images and of the training."""
-        training = self._attacked.training if self.stage == "trained" else ""
-        return [name for name in (self.dataset, training) if name]
+        return [name for name in (self.dataset, self._attacked.sees.learns) if name]
 
     def sent(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Generator]]:
         """Yield a batch's gradient (C, I), weight (C, I), features (B, I) and labels (B, C), and its generator."""
         private = data.load(self.dataset, "test") if self.dataset else None
-        network = self._network(private) if private else None
+        attacked = self._network(private) if private else None
         for number in range(self.batches):
             generator = Generator().manual_seed(self.seed + number)
-            if private is None or network is None:
+            if private is None or attacked is None:
                 model, inputs, first = *self._layer(generator), None
             else:
                 chosen = torch.randperm(len(private), generator=generator)[: self.size]
-                model, inputs, first = network, data.normalise(private.images[chosen]), private.labels[chosen]
+                model, inputs, first = attacked, data.normalise(private.images[chosen]), private.labels[chosen]
             if first is None or self.classes:
                 # An untrained network does not relate images to classes.
                 first = torch.randperm(self.classes, generator=generator)[: self.size]
@@ -244,7 +240,7 @@ class Batches(Experiment):
     def _network(self, private: data.Dataset) -> nn.Module:
         if self.classes:
             return built(self.network, private, self.seed, self.device, classes=self.classes, bias=False)
-        return attacked_networks.network(self._attacked, self.labels, private, self.seed, self.device)[0]
+        return network(self._attacked, self.labels, private, self.seed, self.device)[0]
 
 
 class OneByOne(Batches):

@@ -31,7 +31,6 @@ from gradleak.show.aggregate import NOTHING, aggregate, select, total
 from gradleak.show.drawn import bars, crossed, drawn, lines, stacked
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
-from gradleak.studies.shared import samples
 from gradleak.studies.shared.attacked_networks import AttackedNetwork, NamedNetwork, network
 from gradleak.studies.shared.groups import listed
 from gradleak.studies.shared.outcomes import average_of, collected
@@ -58,9 +57,7 @@ COUNTS: dict[str, str] = dict(
     zip(OUTCOMES, ("right_count", "wrong", "with_truth", "without_truth", "failed_count", "refused"), strict=True)
 )
 COLOURS = ("#3b7a57", "#b3261e", "#8fb8de", "#f0c05a", "#c9cdd2", "#e6e8ea")
-DTYPES = {"float16": torch.float16} | samples.DTYPES
-# Features of a random layer.
-FEATURES = 64
+DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 # The column that counts each result of a difficult case; a case is unusable if its gradient is zero or not finite.
 RESULTS = {"unique": "unique_count", "ambiguous": "ambiguous_count", "failed": "failed_count", "unusable": "unusable"}
 ONE, BATCH = "one sample", "a batch"
@@ -200,7 +197,7 @@ class RandomLayers(Experiment):
         kind = DTYPES[self.dtype]
         for spread in self.spreads:
             generator = torch.Generator().manual_seed(self.seed)
-            weight, hidden = random_layer(self.classes, FEATURES, self.samples, spread, generator)
+            weight, hidden = random_layer(self.classes, 64, self.samples, spread, generator)
             first = torch.randint(self.classes, (self.samples,), generator=generator)
             targets = soft_labels(self.labels, first, self.classes, generator).to(kind)
             weight, hidden = weight.to(kind), hidden.to(kind)

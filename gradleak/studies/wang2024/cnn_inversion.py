@@ -27,10 +27,9 @@ from gradleak.show.aggregate import select
 from gradleak.show.drawn import Mark, drawn, level, lines, scattered
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
-from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import STAGES, Stage
 from gradleak.studies.shared.defended import BehindDefence, Defence
-from gradleak.studies.shared.matched_runs import POINTS, TOP, OnLeNet, Private, lenets, prior
+from gradleak.studies.shared.matched_runs import POINTS, TOP, Draw, OnLeNet, Private, lenets, prior
 from gradleak.studies.shared.mosaics import packed
 from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
 from gradleak.studies.shared.restored import clock
@@ -108,7 +107,7 @@ class Smoothed(OnLeNet):
 
     stage: Stage = "untrained"
 
-    def smoothed(self, last: int, first: int = 0, draw: matched_runs.Draw | None = None) -> Private:
+    def smoothed(self, last: int, first: int = 0, draw: Draw | None = None) -> Private:
         """Return LeNet, and the private images from number `first` to number `last` with their labels."""
         return self.private("smoothing", last, draw).part(first, last)
 
@@ -202,14 +201,16 @@ class Race(Smoothed):
         shown = self.smoothed(self.skip + self.samples, self.skip)
         leaks, timer = shown.leaks(), Timer(shown.inputs, self.device)
         if self.attack in (CLOSED, POLISHED):
-            found = [trace_convolutional(leak) for leak in leaks]
+            closed = [trace_convolutional(leak) for leak in leaks]
+            images = [own.inputs for own in closed]
             if self.attack == POLISHED:
-                found = [polished(leak, own.inputs, own.labels) for leak, own in zip(leaks, found, strict=True)]
-            return timer.rows(torch.cat([own.inputs for own in found]), [False] * len(leaks))
+                pairs = zip(leaks, closed, strict=True)
+                images = [polished(leak, own.inputs, own.labels).inputs for leak, own in pairs]
+            return timer.rows(torch.cat(images), [False] * len(leaks))
         options: dict[str, Any] = {"label_prior": "smoothing"}
         options |= options_of(self.attack, self.stage, self.effort, channels=shown.inputs.shape[1])
-        matched = match(leaks, seed=self.seed + self.skip, watch=timer.watch, **options)
-        return timer.rows(matched.images, [status[0] == "diverged" for status in matched.status])
+        found = match(leaks, seed=self.seed + self.skip, watch=timer.watch, **options)
+        return timer.rows(found.images, [status[0] == "diverged" for status in found.status])
 
 
 class Batches(Smoothed):

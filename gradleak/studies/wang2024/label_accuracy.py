@@ -24,8 +24,7 @@ from gradleak.show.aggregate import select
 from gradleak.show.drawn import drawn, named_lines, scattered
 from gradleak.show.summary import Leaks, Summary, listed
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
-from gradleak.studies.shared import attacked_networks
-from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, NamedNetwork, built
+from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, NamedNetwork, built, network
 from gradleak.studies.shared.last_layers import TRAINED
 from gradleak.studies.shared.outcomes import average_of, collected
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples
@@ -288,7 +287,7 @@ class NetworkAttacked(Experiment):
         row = self.row
         private = data.load(row.dataset, "test")
         inputs, targets = private_samples(private, self.labels, self.samples, self.seed)
-        model, accuracy = attacked_networks.network(row, self.labels, private, self.seed, self.device)
+        model, accuracy = network(row, self.labels, private, self.seed, self.device)
         about: Columns = {"dataset": row.dataset, "network": row.network, "stage": row.stage, "test_accuracy": accuracy}
         leaks = observe_heads(model.to(self.device), inputs.to(self.device), targets.to(self.device))
         yield about | self._solved(leaks, targets, "float32")

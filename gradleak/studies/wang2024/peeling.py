@@ -340,10 +340,10 @@ class Rivals(OnImages):
         """Restore the batch by each of the three attacks."""
         images, leak = self.sent(self.size, self.seed)
         yield {"attack": "private", "picture": packed(images, self.size)}
-        options = {"settings": replace(SETTINGS["gradinversion+pyramid"], steps=self.steps), "seed": self.seed}
+        settings = replace(SETTINGS["gradinversion+pyramid"], steps=self.steps)
         attacks: dict[str, Callable[[], Tensor]] = {
             "peeling": lambda: peel(leak, steps=1200).images,
-            "GradInversion": lambda: restore_batches(leak, "recovered", **options).images,
+            "GradInversion": lambda: restore_batches(leak, "recovered", settings=settings, seed=self.seed).images,
             "matching": lambda: _matched(leak, self.steps, self.seed),
         }
         rows = {name: _restored(images, attack) for name, attack in attacks.items()}
