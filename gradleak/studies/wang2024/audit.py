@@ -263,7 +263,6 @@ def figure_updates(record: Record) -> Figure:
         lines("strength", "percent", by="found", aside=0.05),
         places("strength", "{:g}".format),
         panels="client",
-        title=str,
         across=2,
         legend=4,
         xlabel="training round, or noise multiplier",

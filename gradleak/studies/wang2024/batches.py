@@ -52,7 +52,7 @@ CLOSED_FORM, BIAS_ATTACK = "closed form", "bias attack"
 SIDE, SHOWN = 64, 16
 # The batches whose numbers the book's first table states.
 STATED: dict[str, Any] = {"network": "resnet18", "classes": 1000, "size": 32, "repeated": False}
-DEFENSES = [*(f"gaussian/1e-{digits}" for digits in range(9, 4, -1)), "clip/0.5", "quantize/16", "half/16"]
+DEFENSES = [*(f"gaussian/1e-{power}" for power in range(9, 4, -1)), "clip/0.5", "quantize/16", "half/16"]
 
 
 class Cell(Group):
@@ -455,7 +455,6 @@ def figure_limits(record: Record) -> Figure:
         bound(1.0),
         panels="search",
         title=titles.__getitem__,
-        across=2,
         legend=3,
         xlabel="batch size B / (C − 2)",
         ylabel="batches recovered (%)",

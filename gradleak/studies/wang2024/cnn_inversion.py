@@ -53,7 +53,7 @@ MATCHED = "L2 matching"
 LENET = "{} LeNet".format
 # Steps of attacks that run together: timed steps, and steps before the measurement.
 TIMED, UNTIMED = 10, 2
-DEFENSES = [*(f"gaussian/1e-{digits}" for digits in range(8, 2, -1)), "clip/0.5", "quantize/16", "half/16"]
+DEFENSES = [*(f"gaussian/1e-{power}" for power in range(8, 2, -1)), "clip/0.5", "quantize/16", "half/16"]
 
 
 class Parameters(studies.Parameters):

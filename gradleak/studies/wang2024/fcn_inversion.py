@@ -51,13 +51,7 @@ SOURCES = ("searched", "recovered")
 TIMED = 3
 # Images side by side in a mosaic.
 ACROSS = 20
-DEFENSES = [
-    *(f"gaussian/1e-{digits}" for digits in range(6, 1, -1)),
-    "clip/0.5",
-    "quantize/16",
-    "quantize/8",
-    "half/16",
-]
+DEFENSES = [*(f"gaussian/1e-{power}" for power in range(6, 1, -1)), "clip/0.5", "quantize/16", "quantize/8", "half/16"]
 
 
 class Parameters(studies.Parameters):
