@@ -31,9 +31,9 @@ from gradleak.show.drawn import bound, drawn, lines
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import AttackedNetwork, Stage, built, network
-from gradleak.studies.shared.defended import WORDS, BehindDefence, Defence
+from gradleak.studies.shared.defended import BehindDefence, Defence, outcomes_behind
 from gradleak.studies.shared.mosaics import packed
-from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, share_of, written
+from gradleak.studies.shared.outcomes import Outcome, collected, median_of, share_of
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
 from gradleak.studies.shared.transcript_errors import timed
 from gradleak.wording import counted
@@ -534,8 +534,4 @@ def outcomes(record: Record) -> list[Outcome]:
         record, rows, "images", mean, attack=rows["attack"], network="fcn4", data=rows["dataset"], batch=rows["size"],
         client=rows["dtype"],
     )  # fmt: skip
-    return found + collected(
-        record, behind, "images", mean, cosine=behind["utility"],
-        attack="closed form, " + behind["attacker"].map(KNOWLEDGE), network="fcn4", data=behind["dataset"],
-        batch=behind["size"], defense=written(behind["defense"], behind["level"], WORDS),
-    )  # fmt: skip
+    return found + outcomes_behind(record, behind, "fcn4", mean, batch=behind["size"])

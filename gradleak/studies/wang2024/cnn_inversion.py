@@ -28,10 +28,10 @@ from gradleak.show.drawn import Mark, drawn, level, lines, scattered
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import STAGES, Stage
-from gradleak.studies.shared.defended import BehindDefence, Defence
+from gradleak.studies.shared.defended import BehindDefence, Defence, outcomes_behind
 from gradleak.studies.shared.matched_runs import POINTS, TOP, Draw, OnLeNet, Private, lenets, prior
 from gradleak.studies.shared.mosaics import packed
-from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
+from gradleak.studies.shared.outcomes import PSNR, Outcome, collected
 from gradleak.studies.shared.restored import clock
 from gradleak.studies.shared.samples import DTYPES, inputs_of, pooled_samples
 from gradleak.studies.shared.transcript_errors import timed
@@ -446,7 +446,7 @@ def leaks(record: Record) -> Leaks:
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached: each attack on single images once, and matching on batches."""
-    restored, behind = _restored(record), record.rows(DefendedImages)
+    restored = _restored(record)
     races, batches = (select(record.rows(kind), what="image") for kind in (Race, Batches))
     searches, matched = races[~races["attack"].str.startswith(CLOSED)], "gradient matching, l2"
     rows = pd.concat(
@@ -457,14 +457,8 @@ def outcomes(record: Record) -> list[Outcome]:
         ],
         ignore_index=True,
     ).fillna({"stage": "untrained", "dtype": "float32", "size": 1})
-    defense = written(behind["defense"], behind["level"], {"clip": "clip-share"})
-    return [
-        *collected(
-            record, rows, "images", PSNR, attack=rows["attack"], network="lenet", training=rows["stage"],
-            data=rows["dataset"], client=rows["dtype"], batch=rows["size"].astype(int),
-        ),
-        *collected(
-            record, behind, "images", PSNR, attack="closed form, " + behind["attacker"].map(KNOWLEDGE),
-            network="lenet", data=behind["dataset"], defense=defense, cosine=behind["utility"],
-        ),
-    ]  # fmt: skip
+    found = collected(
+        record, rows, "images", PSNR, attack=rows["attack"], network="lenet", training=rows["stage"],
+        data=rows["dataset"], client=rows["dtype"], batch=rows["size"].astype(int),
+    )  # fmt: skip
+    return found + outcomes_behind(record, record.rows(DefendedImages), "lenet")

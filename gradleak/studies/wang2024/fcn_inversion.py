@@ -31,9 +31,9 @@ from gradleak.show.aggregate import select
 from gradleak.show.drawn import drawn
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
-from gradleak.studies.shared.defended import BehindDefence, Defence
+from gradleak.studies.shared.defended import BehindDefence, Defence, outcomes_behind
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, collected, written
+from gradleak.studies.shared.outcomes import PSNR, collected
 from gradleak.studies.shared.restored import clock, quality
 from gradleak.studies.shared.samples import DTYPES, pooled_samples
 from gradleak.studies.shared.transcript_errors import timed
@@ -279,7 +279,7 @@ def _closed(record: Record) -> pd.DataFrame:
 def summary(record: Record) -> Summary:
     """Return the finding: the closed form is exact, and the published PSNR measures the storage in eight bits."""
     known = claims.judgements(record)
-    closed, matched, behind = _closed(record), record.rows(Matching), record.rows(DefendedImages)
+    closed, matched = _closed(record), record.rows(Matching)
     matched = matched[matched["psnr"].notna()]
     least, published = known["fcn-ours-smoothing"], known["fcn-mean-smoothing"]
     stored = select(closed, dtype="float32", labels="smoothing").groupby("variant")["eight_bit"].mean()
@@ -302,11 +302,7 @@ def summary(record: Record) -> Summary:
                 record, matched, "images", PSNR, attack="gradient matching, " + matched["distance"], network="fcn4",
                 data=matched["dataset"], detail="label " + matched["label"],
             ),
-            *collected(
-                record, behind, "images", PSNR, attack="closed form, " + behind["attacker"].map(KNOWLEDGE),
-                network="fcn4", data=behind["dataset"], cosine=behind["utility"],
-                defense=written(behind["defense"], behind["level"], {"clip": "clip-share"}),
-            ),
+            *outcomes_behind(record, record.rows(DefendedImages), "fcn4"),
         ],
     )  # fmt: skip
 
