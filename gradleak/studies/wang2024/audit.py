@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import pandas as pd
 import torch
@@ -38,8 +38,8 @@ MEASURES = {
     "image-psnr": "image-psnr",
     "image-ssim": "image-ssim",
 }
-# A time limit that no trial reaches; otherwise its record would depend on the speed of the machine.
-MINUTES = 600.0
+# Audits make no pictures. No trial reaches their time limit; otherwise its record would depend on the machine's speed.
+UNHURRIED: dict[str, Any] = {"images": False, "minutes": 600.0}
 
 
 class Parameters(studies.Parameters):
@@ -94,18 +94,10 @@ class AuditedBatch(Experiment):
     def run(self) -> Iterator[Columns]:
         """Audit the batch: yield the cost of the defence, then the result of each attack."""
         samples = loading.samples_of(self.data)
-        report = auditing.audit(
-            loading.model_of(self.model, seed=self.seed).to(self.device),
-            samples.inputs.to(self.device),
-            samples.targets.to(self.device),
-            batch_sizes=(self.batch_size,),
-            defenses=(self.defense,),
-            pixels=samples.pixels,
-            steps=self.steps,
-            seed=self.seed,
-            images=False,
-            minutes=MINUTES,
-        )
+        model = loading.model_of(self.model, seed=self.seed).to(self.device)
+        private = samples.inputs.to(self.device), samples.targets.to(self.device)
+        options = UNHURRIED | {"pixels": samples.pixels, "steps": self.steps, "seed": self.seed}
+        report = auditing.audit(model, *private, batch_sizes=(self.batch_size,), defenses=(self.defense,), **options)
         place: Columns = {name: getattr(self, name) for name in ("part", "model", "defense", "batch_size")}
         yield from (place | {"attack": "", "cosine": cost.cosine} for cost in report.costs)
         for one in report.findings:
@@ -172,7 +164,7 @@ class AuditedPrivateClients(Experiment):
 def leaked(leak: Leak, inputs: Tensor, targets: Tensor, seed: int, defense: str = "update") -> Columns:
     """Return the best result of all attacks on a client's update, and whether labels were certified, or wrongly so."""
     report = auditing.audit_update(
-        leak, inputs=inputs, targets=targets, defense=defense, steps=2, images=False, minutes=MINUTES, seed=seed
+        leak, inputs=inputs, targets=targets, defense=defense, steps=2, seed=seed, **UNHURRIED
     )
     labels = [one for one in report.findings if "labels" in one.measures]
     sure = [one for one in labels if one.certificate == "unique"]

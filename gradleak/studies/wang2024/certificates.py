@@ -372,13 +372,10 @@ class Clipped(Experiment):
         sent = clean * (norm / sizes.clamp(min=torch.finfo(clean.dtype).tiny)).clamp(max=1)
         unaware = recover_soft_labels(sent, weight, prior=prior)
         found = recover_soft_labels(sent, weight, prior=prior, scale=None)
-        both = ((clean, 1.0), (sent, None))
-        # The two attacks are timed in turns, so that other load on the machine affects both alike.
-        turns = [
-            [timed(recover_soft_labels, own, weight, prior=prior, scale=scale)[1] for own, scale in both]
-            for _ in range(self.timed)
-        ]
-        known, unknown = (min(column) for column in zip(*turns, strict=True))
+        known, unknown = (
+            min(timed(recover_soft_labels, own, weight, prior=prior, scale=scale)[1] for _ in range(self.timed))
+            for own, scale in ((clean, 1.0), (sent, None))
+        )
         right = metrics.label_error(found.labels.cpu(), truth).le(KNOWN) & found.where("unique").cpu()
         return judged(found, truth) | {
             "zero": percentage(sizes == 0),

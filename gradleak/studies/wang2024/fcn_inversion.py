@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pandas as pd
 import seaborn as sns
@@ -139,22 +139,13 @@ class Matching(Experiment):
             curves.append((step, metrics.psnr(_pixels(best).cpu(), truth.repeat(both, 1, 1, 1))))
 
         # The optimisers of the demo of the paper's code, whose learning rates decay.
-        optimizer: LBFGS | Adam = Adam(steps=self.steps, rate=0.02, decay=DECAY)
-        prior = Prior(variation=1e-6)
+        options: dict[str, Any] = {"optimizer": Adam(steps=self.steps, rate=0.02, decay=DECAY)}
+        options |= {"prior": Prior(variation=1e-6), "distance": Distance(self.distance), "seed": self.seed}
         if self.distance == "l2":
-            optimizer, prior = LBFGS(steps=self.steps, rate=0.3, search=False, decay=DECAY), Prior()
-        found, seconds = timed(
-            match_factored,
-            list(map(factored, leaks)) * both,
-            torch.stack([torch.full_like(label, torch.nan) for label in labels] + labels),
-            distance=Distance(self.distance),
-            optimizer=optimizer,
-            prior=prior,
-            seed=self.seed,
-            start=start,
-            watch=watch,
-            clock=clock(self.device),
-        )
+            options |= {"optimizer": LBFGS(steps=self.steps, rate=0.3, search=False, decay=DECAY), "prior": Prior()}
+        sources = torch.stack([torch.full_like(label, torch.nan) for label in labels] + labels)
+        leaked, now = list(map(factored, leaks)) * both, clock(self.device)
+        found, seconds = timed(match_factored, leaked, sources, start=start, watch=watch, clock=now, **options)
         yield {"picture": packed(truth, samples), "shows": "private"}
         yield {"picture": packed(torch.cat(closed), samples), "shows": "closed form"}
         for k, (source, images) in enumerate(zip(SOURCES, found.images.cpu().split(samples), strict=True)):
