@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import pandas as pd
 import torch
@@ -16,10 +16,10 @@ from gradleak.images import Inversion
 from gradleak.leak import Defense, Leak
 from gradleak.runs.forms import Form
 from gradleak.show.drawn import drawn, named_lines, scattered
-from gradleak.studies import Columns, Experiment
+from gradleak.studies import Columns, Experiment, Record
+from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Axis, Measure, Outcome, collected, written
 
 # The defences of wang2024's pages. The level of "clip" is a share of the gradient's norm.
-Defence = Literal["gaussian", "clip", "quantize", "half"]
 WORDS = {"gaussian": "gaussian", "clip": "clip-share", "quantize": "quantize", "half": "half"}
 
 
@@ -48,6 +48,12 @@ class Defended(Form):
         named(self.words, self.defense, self.level, torch.Generator())
 
 
+class Defence(Defended):
+    """A defence of wang2024's pages and its level."""
+
+    words: ClassVar[Mapping[str, str]] = WORDS
+
+
 class BehindDefence(Experiment, part="defense"):
     """Gradients that are sent through one defence; `defense` and `level` are named as on wang2024's pages."""
 
@@ -74,6 +80,17 @@ class BehindDefence(Experiment, part="defense"):
         for attacker, expected in (("unaware", 0.0), ("aware", noise)):
             found = invert(leak, noise=expected)
             yield {"attacker": attacker, "status": found.status, "utility": utility}, found
+
+
+def outcomes_behind(
+    record: Record, rows: pd.DataFrame, network: str, measure: Measure = PSNR, batch: Axis = 1
+) -> list[Outcome]:
+    """Return what a closed form reached behind each defence, for the rows of `inversions`."""
+    return collected(
+        record, rows, "images", measure, cosine=rows["utility"], network=network, data=rows["dataset"],
+        attack="closed form, " + rows["attacker"].map(KNOWLEDGE), batch=batch,
+        defense=written(rows["defense"], rows["level"], WORDS),
+    )  # fmt: skip
 
 
 def draw_inversions(rows: pd.DataFrame) -> Figure:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradleak import metrics
-from gradleak.labels import recover_soft_labels
+from gradleak.labels import SoftLabels, recover_soft_labels
 from gradleak.labels.soft.single import Solver
 from gradleak.studies import Columns
 
@@ -71,6 +71,13 @@ def judged(labels: Tensor, status: Sequence[str], targets: Tensor) -> Columns:
         "median_error": float(known.median()),
         "largest_error": float(known.max()),
     }
+
+
+def truth_among(found: SoftLabels, targets: Tensor) -> float:
+    """Return the percentage of samples whose true label (N, C) is among the candidates that an exact solver found."""
+    pairs = zip(found.candidates, targets, strict=True)
+    errors = [metrics.label_error(own.cpu(), true.expand_as(own)) for own, true in pairs]
+    return percentage(torch.tensor([bool((error < 0.01).any()) for error in errors]))
 
 
 def statuses(status: Sequence[str]) -> Columns:

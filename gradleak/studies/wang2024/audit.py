@@ -24,8 +24,7 @@ from gradleak.show.drawn import crossed, drawn, lines, places, scattered
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.federation import SIZE, Federation, digit_network
-from gradleak.studies.shared.outcomes import Kind, Measure, Outcome, collected, median_of, share_of
-from gradleak.studies.wang2024.columns import COLUMNS
+from gradleak.studies.shared.outcomes import AXES, Kind, Measure, Outcome, collected, median_of, share_of
 from gradleak.wording import counted
 
 PLACE = "Beyond the papers"
@@ -39,8 +38,8 @@ MEASURES = {
     "image-psnr": "image-psnr",
     "image-ssim": "image-ssim",
 }
-# A time limit that no trial reaches; otherwise its record would depend on the speed of the machine.
-MINUTES = 600.0
+# Audits make no pictures. No trial reaches their time limit; otherwise its record would depend on the machine's speed.
+UNHURRIED: dict[str, Any] = {"images": False, "minutes": 600.0}
 
 
 class Parameters(studies.Parameters):
@@ -60,8 +59,7 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks that are given by name, and the images that they see."""
-        own = [name for name in self.model if ":" not in name]
-        return [Sees(name, self.data, channels=3, side=32, classes=10) for name in own]
+        return [Sees(name, self.data, channels=3, side=32, classes=10) for name in self.model if ":" not in name]
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield the audits of single batches, then federations in both precisions, then clients of DP-SGD."""
@@ -96,21 +94,12 @@ class AuditedBatch(Experiment):
     def run(self) -> Iterator[Columns]:
         """Audit the batch: yield the cost of the defence, then the result of each attack."""
         samples = loading.samples_of(self.data)
-        report = auditing.audit(
-            loading.model_of(self.model, seed=self.seed).to(self.device),
-            samples.inputs.to(self.device),
-            samples.targets.to(self.device),
-            batch_sizes=(self.batch_size,),
-            defenses=(self.defense,),
-            pixels=samples.pixels,
-            steps=self.steps,
-            seed=self.seed,
-            images=False,
-            minutes=MINUTES,
-        )
+        model = loading.model_of(self.model, seed=self.seed).to(self.device)
+        private = samples.inputs.to(self.device), samples.targets.to(self.device)
+        options = UNHURRIED | {"pixels": samples.pixels, "steps": self.steps, "seed": self.seed}
+        report = auditing.audit(model, *private, batch_sizes=(self.batch_size,), defenses=(self.defense,), **options)
         place: Columns = {name: getattr(self, name) for name in ("part", "model", "defense", "batch_size")}
-        for cost in report.costs:
-            yield place | {"attack": "", "cosine": cost.cosine}
+        yield from (place | {"attack": "", "cosine": cost.cosine} for cost in report.costs)
         for one in report.findings:
             found: Columns = {column: one.measures.get(name) for column, name in MEASURES.items()}
             deceived = one.certificate == "unique" and one.measures.get("labels", 1.0) < 1
@@ -121,13 +110,10 @@ class AuditedFederation(Experiment):
     """Audit every client of a federation after some of its training rounds."""
 
     part: ClassVar[str] = "federation"
+    dataset: ClassVar[str] = DIGITS
     rounds: list[int]
     clients: int
     precision: str
-
-    def reads(self) -> list[str]:
-        """Return the name of the dataset of digits."""
-        return [DIGITS]
 
     def run(self) -> Iterator[Columns]:
         """Train the federation, and audit the updates of its clients."""
@@ -137,9 +123,9 @@ class AuditedFederation(Experiment):
             if number not in self.rounds:
                 continue
             about: Columns = {"part": self.part, "precision": self.precision, "round": number}
-            about["test_accuracy"] = federation.accuracy()
+            about |= {"test_accuracy": federation.accuracy()}
             for client, update in enumerate(sent):
-                yield about | {"client": client} | leaked(update.leak, update.inputs, update.targets, self.seed)
+                yield about | {"client": client} | leaked(*update, self.seed)
 
 
 class AuditedPrivateClients(Experiment):
@@ -147,13 +133,10 @@ class AuditedPrivateClients(Experiment):
 
     part: ClassVar[str] = "dp-sgd"
     stays_on_cpu: ClassVar[str] = "Opacus draws its noise from a generator of the CPU"
+    dataset: ClassVar[str] = DIGITS
     noise: float
     batch_size: int
     draws: int
-
-    def reads(self) -> list[str]:
-        """Return the name of the dataset of digits."""
-        return [DIGITS]
 
     def run(self) -> Iterator[Columns]:
         """Draw a client's batches, and audit each update."""
@@ -181,7 +164,7 @@ class AuditedPrivateClients(Experiment):
 def leaked(leak: Leak, inputs: Tensor, targets: Tensor, seed: int, defense: str = "update") -> Columns:
     """Return the best result of all attacks on a client's update, and whether labels were certified, or wrongly so."""
     report = auditing.audit_update(
-        leak, inputs=inputs, targets=targets, defense=defense, steps=2, images=False, minutes=MINUTES, seed=seed
+        leak, inputs=inputs, targets=targets, defense=defense, steps=2, seed=seed, **UNHURRIED
     )
     labels = [one for one in report.findings if "labels" in one.measures]
     sure = [one for one in labels if one.certificate == "unique"]
@@ -259,19 +242,19 @@ def figure_updates(record: Record) -> Figure:
     Clients of a federation, against the training round, for both precisions; clients of DP-SGD, against the noise
     multiplier, for each batch size.
     """
-    heads = {name: COLUMNS[name].head for name in ("labels_found", "chance", "features_found", "inputs")}
+    found = ["labels found", "labels guessed", "features found", "inputs found"]
+    heads = dict(zip(("labels_found", "chance", "features_found", "inputs"), found, strict=True))
     rows = record.frame().reindex(columns=["part", "precision", "batch_size", "round", "noise", *heads])
     rows = rows[rows["part"] != AuditedBatch.part].rename(columns=heads)
     private = rows["batch_size"].map("DP-SGD, batches of {:.0f}".format)
     rows["client"] = ("federation, " + rows["precision"].astype("str")).fillna(private)
     rows["strength"] = rows["round"].fillna(rows["noise"])
-    shares = rows.melt(["client", "strength"], list(heads.values()), "found", "share")
+    shares = rows.melt(["client", "strength"], found, "found", "share")
     return drawn(
         shares.assign(percent=100 * shares["share"].astype(float)),
         lines("strength", "percent", by="found", aside=0.05),
         places("strength", "{:g}".format),
         panels="client",
-        title=str,
         across=2,
         legend=4,
         xlabel="training round, or noise multiplier",
@@ -297,29 +280,24 @@ LEAKING: tuple[tuple[Kind, Measure, str], ...] = (
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
-    batches = record.rows(AuditedBatch)
-    cosine = batches.groupby(["model", "defense", "batch_size"])["cosine"].transform("max")
-    batches = batches.assign(cosine=cosine, attack=batches["attack"].replace(ATTACKS_SHOWN))
-    own: dict[str, Any] = {"attack": "best attack of an audit", "network": "small network for digits", "data": DIGITS}
+    rows = record.frame()
+    federated = rows["part"] == AuditedFederation.part
+    rows = rows.assign(
+        cosine=rows.groupby(["model", "defense", "batch_size"])["cosine"].transform("max"),
+        attack=rows["attack"].replace(ATTACKS_SHOWN).fillna("best attack of an audit"),
+        network=rows["model"].fillna("small network for digits"),
+        training=federated.map({True: "trained", False: "untrained"}),
+        data=rows["data"].fillna(DIGITS),
+        batch=rows["batch_size"].fillna(SIZE).astype(int),
+        defense=rows["defense"].fillna(rows["noise"].map("dp-sgd/{:g}".format, na_action="ignore")).fillna("none"),
+        client=rows["precision"].fillna("float32"),
+        detail=rows["round"].map("federation after {:g} rounds".format, na_action="ignore").fillna(""),
+        chance=100 * rows["chance"].fillna(0.0),
+    )
     found: list[Outcome] = []
     for leak, measure, column in LEAKING:
-        audited, federated, private = (
-            rows[rows[column].notna() & rows["attack"].ne("")]
-            for rows in (batches, record.rows(AuditedFederation), record.rows(AuditedPrivateClients))
-        )
-        chances = [100 * rows["chance"] if leak == "labels" else 0.0 for rows in (federated, private)]
-        found += collected(
-            record, audited, leak, measure, cosine=audited["cosine"], attack=audited["attack"],
-            network=audited["model"], data=audited["data"], batch=audited["batch_size"].astype(int),
-            defense=audited["defense"],
-        )  # fmt: skip
-        found += collected(
-            record, federated, leak, measure, chance=chances[0], training="trained", batch=SIZE,
-            client=federated["precision"],
-            detail=[f"federation after {rounds:g} rounds" for rounds in federated["round"]], **own,
-        )  # fmt: skip
-        found += collected(
-            record, private, leak, measure, chance=chances[1], batch=private["batch_size"].astype(int),
-            defense=[f"dp-sgd/{noise:g}" for noise in private["noise"]], **own,
-        )  # fmt: skip
+        own = rows[rows[column].notna() & rows["attack"].ne("")]
+        chance = own["chance"] if leak == "labels" else 0.0
+        axes = {axis: own[axis] for axis in AXES}
+        found += collected(record, own, leak, measure, chance=chance, cosine=own["cosine"], **axes)
     return found

@@ -26,19 +26,16 @@ from gradleak.labels import BatchLabels, recover_batch, recover_jointly
 from gradleak.labels.priors import KNOWN
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.leak import Leak, observe, observe_heads
-from gradleak.show import figures
 from gradleak.show.aggregate import select
 from gradleak.show.drawn import drawn, level, lines
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
-from gradleak.studies.shared import attacked_networks
-from gradleak.studies.shared.attacked_networks import AttackedNetwork, built
+from gradleak.studies.shared.attacked_networks import AttackedNetwork, Stage, built, network
 from gradleak.studies.shared.attempts import timed
-from gradleak.studies.shared.defended import WORDS, BehindDefence, Defence
-from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, share_of, written
+from gradleak.studies.shared.defended import BehindDefence, Defence, outcomes_behind
+from gradleak.studies.shared.mosaics import packed
+from gradleak.studies.shared.outcomes import Outcome, collected, median_of, share_of
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
-from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
 PLACE = "Beyond sections 3 and 4.2"
@@ -48,10 +45,6 @@ LAYER, FEATURES = "layer", 256
 # The largest label error (L1) and relative feature error of a batch that counts as recovered: where each sample is
 # found by itself, and where all are found together.
 NEAR_ALONE, NEAR_TOGETHER = (2e-4, 1e-3), (KNOWN, 1e-2)
-# The time of a start grows with the fifth power of the batch size, so larger batches than LARGEST get fewer starts.
-LARGEST, FEWEST = 8, 4
-# To find more than MANY samples together takes minutes, so at most FEW such batches are attacked.
-MANY, FEW = 40, 3
 ALONE, TOGETHER = "one by one", "together"
 CLOSED_FORM, BIAS_ATTACK = "closed form", "bias attack"
 # The side of the images that are restored (pixels), and the batch size of the pictures and of defended batches: the
@@ -59,12 +52,7 @@ CLOSED_FORM, BIAS_ATTACK = "closed form", "bias attack"
 SIDE, SHOWN = 64, 16
 # The batches whose numbers the book's first table states.
 STATED: dict[str, Any] = {"network": "resnet18", "classes": 1000, "size": 32, "repeated": False}
-DEFENSES: dict[str, tuple[float, ...]] = {
-    "gaussian": (1e-9, 1e-8, 1e-7, 1e-6, 1e-5),
-    "clip": (0.5,),
-    "quantize": (16,),
-    "half": (16,),
-}
+DEFENSES = [*(f"gaussian/1e-{power}" for power in range(9, 4, -1)), "clip/0.5", "quantize/16", "half/16"]
 
 
 class Cell(Group):
@@ -80,7 +68,7 @@ class Cell(Group):
     classes: int = Field(0, ge=0)
     repeated: bool = False
     labels: Labels = "smoothing"
-    stage: attacked_networks.Stage = "untrained"
+    stage: Stage = "untrained"
 
     def check(self) -> None:
         """Raise an error if there are fewer classes than samples."""
@@ -146,7 +134,7 @@ class Parameters(studies.Parameters):
     )
     sizes: list[int] = setting(paper=[1, 2, 4, 8, 16, 24, 32, 40, 44, 48])
     classes: int = setting(paper=100, ge=4, le=10_000)
-    defenses: list[Defence] = setting(paper=list(DEFENSES), min_length=1)
+    defenses: list[Defence] = setting(paper=DEFENSES, min_length=1)
     image_dataset: str = setting(paper="flowers17")
 
     def sees(self) -> list[Sees]:
@@ -167,16 +155,16 @@ class Parameters(studies.Parameters):
         for cell, dtype in product(self.joint_cells, self.precisions):
             # The gradients of networks are attacked in float32 only.
             if cell.network == LAYER or dtype == "float32":
-                batches = self.repeats if cell.size <= MANY else min(self.repeats, FEW)
-                starts = max(FEWEST, round(self.starts * min(1.0, (LARGEST / cell.size) ** 3)))
+                # To find more than 40 samples together takes minutes, so at most three such batches are attacked.
+                batches = self.repeats if cell.size <= 40 else min(self.repeats, 3)
+                # The time of a start grows with the fifth power of the batch size, so large batches get fewer starts.
+                starts = max(4, round(self.starts * min(1.0, (8 / cell.size) ** 3)))
                 yield Together.of(self, **self._batches_of(cell), dtype=dtype, batches=batches, starts=starts)
         shown = min(self.sizes, key=lambda size: abs(size - SHOWN))
         for size, dtype in product(self.sizes, self.precisions):
             yield Inverted.of(self, size=size, dtype=dtype, shown=size == shown, dataset=self.image_dataset)
         for defense in self.defenses:
-            for strength in DEFENSES[defense]:
-                behind = {"defense": defense, "level": strength}
-                yield DefendedBatch.of(self, size=shown, dataset=self.image_dataset, **behind)
+            yield DefendedBatch.of(self, size=shown, dataset=self.image_dataset, **dict(defense))
 
     def _batches_of(self, cell: Cell) -> Columns:
         """Return the inputs of an experiment on the batches of a network or of random layers."""
@@ -184,7 +172,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        names = ", ".join(data.title(name) for name in (self.dataset, self.image_dataset))
+        names = ", ".join(map(data.title, (self.dataset, self.image_dataset)))
         return f"{counted(self.repeats_alone, 'batch')} per setting one by one, {self.repeats} otherwise; {names}"
 
 
@@ -201,7 +189,7 @@ class Batches(Experiment):
     size: int
     repeated: bool
     labels: Labels
-    stage: attacked_networks.Stage
+    stage: Stage
     dataset: str
     dtype: str
     batches: int
@@ -212,21 +200,19 @@ class Batches(Experiment):
 
     def reads(self) -> list[str]:
         """Return the datasets of the private images and of the training."""
-        training = self._attacked.training if self.stage == "trained" else ""
-        return [name for name in (self.dataset, training) if name]
+        return [name for name in (self.dataset, self._attacked.sees.learns) if name]
 
     def sent(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Generator]]:
         """Yield a batch's gradient (C, I), weight (C, I), features (B, I) and labels (B, C), and its generator."""
         private = data.load(self.dataset, "test") if self.dataset else None
-        network = self._network(private) if private else None
+        attacked = self._network(private) if private else None
         for number in range(self.batches):
             generator = Generator().manual_seed(self.seed + number)
-            if private is None or network is None:
-                model, inputs, own = *self._layer(generator), None
+            if private is None or attacked is None:
+                model, inputs, first = *self._layer(generator), None
             else:
                 chosen = torch.randperm(len(private), generator=generator)[: self.size]
-                model, inputs, own = network, data.normalise(private.images[chosen]), private.labels[chosen]
-            first = own
+                model, inputs, first = attacked, data.normalise(private.images[chosen]), private.labels[chosen]
             if first is None or self.classes:
                 # An untrained network does not relate images to classes.
                 first = torch.randperm(self.classes, generator=generator)[: self.size]
@@ -254,7 +240,7 @@ class Batches(Experiment):
     def _network(self, private: data.Dataset) -> nn.Module:
         if self.classes:
             return built(self.network, private, self.seed, self.device, classes=self.classes, bias=False)
-        return attacked_networks.network(self._attacked, self.labels, private, self.seed, self.device)[0]
+        return network(self._attacked, self.labels, private, self.seed, self.device)[0]
 
 
 class OneByOne(Batches):
@@ -366,15 +352,16 @@ class Inverted(OnImages):
             found, seconds = timed(trace_fully_connected, _leak(model, images, labels), clock=clock)
             restored = _pixels(found.inputs, images)
             about: Columns = {"batch": number, "attack": CLOSED_FORM, "seconds": seconds, "status": found.status}
-            about |= {"reason": found.reason, "certified": found.status == "exact"}
-            yield nearness(restored, images) | about
-            found_by_units, seconds = timed(bias_attack, _leak(biased, images, labels), clock=clock)
-            units = _pixels(nearest(found_by_units, data.normalise(images).flatten(1)), images)
+            yield nearness(restored, images) | about | {"reason": found.reason, "certified": found.status == "exact"}
+            units, seconds = timed(bias_attack, _leak(biased, images, labels), clock=clock)
+            units, truth = units[units.isfinite().all(dim=1)], data.normalise(images).flatten(1)
+            # For each true input take the nearest of the units' answers; no attacker has this choice.
+            nearest = _pixels(units[torch.cdist(truth.to(units), units).argmin(dim=1)], images)
             about = {"batch": number, "attack": BIAS_ATTACK, "seconds": seconds, "status": "best unit"}
-            yield nearness(units, images) | about
+            yield nearness(nearest, images) | about
             if self.shown and number == 0 and self.dtype == "float32":
                 order = metrics.match_batch(restored, images)
-                yield {"picture": packed(torch.cat([images, units, restored[order]]), self.size)}
+                yield {"picture": packed(torch.cat([images, nearest, restored[order]]), self.size)}
 
 
 class DefendedBatch(OnImages, BehindDefence):
@@ -396,12 +383,6 @@ def _leak(model: nn.Module, images: Tensor, labels: Tensor) -> Leak:
 def _pixels(inputs: Tensor, images: Tensor) -> Tensor:
     """Return recovered inputs (B, D) of a network as pixels in the shape of images (B, C, H, W)."""
     return data.denormalise(inputs.cpu().reshape(images.shape))
-
-
-def nearest(units: Tensor, truth: Tensor) -> Tensor:
-    """Return, for each true input (B, D), the nearest of the units' answers (O, D); no attacker has this choice."""
-    units = units[units.isfinite().all(dim=1)]
-    return units[torch.cdist(truth.to(units), units).argmin(dim=1)]
 
 
 def nearness(restored: Tensor, images: Tensor) -> Columns:
@@ -474,22 +455,12 @@ def figure_limits(record: Record) -> Figure:
         level(1.0, upright=True, linewidth=1.2),
         panels="search",
         title=titles.__getitem__,
-        across=2,
         legend=3,
         xlabel="batch size B / (C − 2)",
         ylabel="batches recovered (%)",
         xlim=(0, None),
         ylim=(-4, 104),
     )
-
-
-def figure_batch(record: Record) -> Figure:
-    """Show one batch: the private images, the bias attack's best units, and the closed form's images."""
-    rows = record.rows(Inverted)
-    row = rows[rows["picture"].notna()].iloc[0]
-    figure, axes = figures.panels(1, 1, height=min(3.6, max(1.2, 8.4 * 3 / row["size"])))
-    show(axes[0][0], row["picture"], ["private", BIAS_ATTACK, CLOSED_FORM])
-    return figure
 
 
 def figure_images(record: Record) -> Figure:
@@ -505,7 +476,7 @@ def figure_images(record: Record) -> Figure:
         level((record.stated(Parameters).classes - 2) / 2, "B = (C − 2) / 2", upright=True, linewidth=1.2),
         legend=4,
         xlabel="batch size B (images)",
-        ylabel=f"mean {COLUMNS['psnr'].head}",
+        ylabel="mean PSNR (dB)",
         ylim=(0, None),
     )
 
@@ -563,8 +534,4 @@ def outcomes(record: Record) -> list[Outcome]:
         record, rows, "images", mean, attack=rows["attack"], network="fcn4", data=rows["dataset"], batch=rows["size"],
         client=rows["dtype"],
     )  # fmt: skip
-    return found + collected(
-        record, behind, "images", mean, cosine=behind["utility"],
-        attack="closed form, " + behind["attacker"].map(KNOWLEDGE), network="fcn4", data=behind["dataset"],
-        batch=behind["size"], defense=written(behind["defense"], behind["level"], WORDS),
-    )  # fmt: skip
+    return found + outcomes_behind(record, behind, "fcn4", mean, batch=behind["size"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -27,17 +27,15 @@ from gradleak.hunting.running import block, pairs
 from gradleak.labels import PRIORS, SoftLabels, recover_batch, recover_soft_labels
 from gradleak.labels.priors import KNOWN
 from gradleak.leak import HeadLeaks
-from gradleak.show.aggregate import NOTHING, aggregate, cells, select, total
+from gradleak.show.aggregate import NOTHING, aggregate, select, total
 from gradleak.show.drawn import bars, crossed, drawn, lines, stacked
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
-from gradleak.studies.shared import attacked_networks, samples
-from gradleak.studies.shared.attacked_networks import AttackedNetwork, NamedNetwork
+from gradleak.studies.shared.attacked_networks import AttackedNetwork, NamedNetwork, network
 from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.outcomes import average_of, collected
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples, random_layer, soft_labels
-from gradleak.studies.shared.searched import percentage, statuses
-from gradleak.studies.wang2024.columns import COLUMNS
+from gradleak.studies.shared.searched import percentage, statuses, truth_among
 
 PLACE = "Beyond sections 3 and 4"
 # The parameter that gives the number of seeds for a family of attacks, if it does not have the family's name.
@@ -58,9 +56,7 @@ COUNTS: dict[str, str] = dict(
     zip(OUTCOMES, ("right_count", "wrong", "with_truth", "without_truth", "failed_count", "refused"), strict=True)
 )
 COLOURS = ("#3b7a57", "#b3261e", "#8fb8de", "#f0c05a", "#c9cdd2", "#e6e8ea")
-DTYPES = {"float16": torch.float16} | samples.DTYPES
-# Features of a random layer.
-FEATURES = 64
+DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 # The column that counts each result of a difficult case; a case is unusable if its gradient is zero or not finite.
 RESULTS = {"unique": "unique_count", "ambiguous": "ambiguous_count", "failed": "failed_count", "unusable": "unusable"}
 ONE, BATCH = "one sample", "a batch"
@@ -115,7 +111,7 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks whose gradients are clipped, and the images that they see."""
-        return [network.sees for network in self.clipped]
+        return [one.sees for one in self.clipped]
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield the hunt, first with all assumptions kept; random layers; difficult cases; and clipped networks."""
@@ -131,8 +127,8 @@ class Parameters(studies.Parameters):
                     yield kind.of(self, labels=labels, dtype=dtype, classes=classes)
         for first in range(0, self.cases, CASES_AT_ONCE):
             yield Trouble.of(self, first=first, count=min(CASES_AT_ONCE, self.cases - first))
-        for network, labels in product(self.clipped, LABELS):
-            yield Clipped.of(self, row=network, labels=labels, timed=TIMED)
+        for row, labels in product(self.clipped, LABELS):
+            yield Clipped.of(self, row=row, labels=labels, timed=TIMED)
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
@@ -173,15 +169,11 @@ def judged(found: SoftLabels, targets: Tensor) -> Columns:
     """Return the share of each status, and compare unique labels and candidates with the true labels (N, C)."""
     wrong = metrics.label_error(found.labels.cpu(), targets).gt(KNOWN) & found.where("unique").cpu()
     answered = ~found.where("failed").cpu()
-    listed = [
-        bool(len(own)) and bool((metrics.label_error(own.cpu(), true.expand_as(own)) < 0.01).any())
-        for own, true in zip(found.candidates, targets, strict=True)
-    ]
     return statuses(found.status) | {
         "n": len(targets),
         "wrong": int(wrong.sum()),
         "open": float(found.open.cpu()[answered].median()) if answered.any() else None,
-        "truth_among": percentage(torch.tensor(listed)),
+        "truth_among": truth_among(found, targets),
     }
 
 
@@ -203,7 +195,7 @@ class RandomLayers(Experiment):
         kind = DTYPES[self.dtype]
         for spread in self.spreads:
             generator = torch.Generator().manual_seed(self.seed)
-            weight, hidden = random_layer(self.classes, FEATURES, self.samples, spread, generator)
+            weight, hidden = random_layer(self.classes, 64, self.samples, spread, generator)
             first = torch.randint(self.classes, (self.samples,), generator=generator)
             targets = soft_labels(self.labels, first, self.classes, generator).to(kind)
             weight, hidden = weight.to(kind), hidden.to(kind)
@@ -244,27 +236,60 @@ class Proved(RandomLayers):
             }
 
 
-@dataclass(frozen=True)
 class Case:
-    """One difficult case: a layer, its samples and their true labels.
+    """One difficult case: flat or steep logits, few classes, saturation, equal or zero features.
 
     Attributes:
         weight: (C, I).
         bias: (C,), or None.
         hidden: The samples' features (B, I).
-        targets: The samples' labels (B, C).
+        targets: The samples' true labels (B, C).
         labels: The kind of label.
         factor: The gradient scale if it is unknown.
         bias_sent: Whether the client sends the bias gradient.
     """
 
-    weight: Tensor
-    bias: Tensor | None
-    hidden: Tensor
-    targets: Tensor
-    labels: str
-    factor: float
-    bias_sent: bool
+    def __init__(self, number: int, seed: int) -> None:
+        draw = Draw(seed * 1_000_003 + number)
+        uniform, normal = (
+            partial(one, generator=draw.generator, dtype=torch.float64) for one in (torch.rand, torch.randn)
+        )
+        single = draw.of((True, True, True, True, False))
+        classes = draw.of((3, 4, 5, 6, 8, 10, 10, 20, 50) if single else (4, 5, 6, 8, 10, 10, 20, 30))
+        features = draw.of((2, 4, 16, 64, 200) if single else (16, 64, 200))
+        size = 1 if single else draw.number(1, min(classes - 1, features, 12) - 1)
+        self.labels = draw.of(LABELS)
+        if PRIORS[self.labels].equations(classes) < 1:
+            self.labels = "onehot"
+        dtype = draw.of(("float16", "float32", "float32", "float64", "float64") if single else ("float32", "float64"))
+        spread = 10 ** (float(9 * uniform(1)) - 6) if draw.of((True, False)) else 10 ** (float(2 * uniform(1)) - 1)
+        kind = draw.of(KINDS)
+        weight, hidden = normal(classes, features), normal(size, features)
+        hidden = hidden.abs() if draw.of((True, False)) else hidden.relu()
+        bias = normal(classes) * draw.of((0.1, 1.0, 3.0)) if draw.of((True, False, False)) else None
+        if kind == "zero" and size > 1:
+            hidden[0] = 0
+        hidden = hidden / (hidden @ weight.T).std().clamp(min=1e-12) * spread
+        if kind in ("repeated", "nearly equal") and size > 1:
+            apart = 0.0 if kind == "repeated" else 10 ** -float(8 * uniform(1))
+            hidden[1] = hidden[0] * (1 + apart * normal(features)).clamp(min=0)
+        first = torch.randint(classes, (size,), generator=draw.generator)
+        if kind == "one row each" and features >= classes:
+            weight, hidden = torch.eye(classes, features, dtype=torch.float64), uniform(size, features)
+            hidden[torch.arange(size), first] = draw.of((10.0, 20.0, 30.0, 40.0, 60.0))
+        if kind in ("own class saturated", "two classes saturated"):
+            first = (hidden @ weight.T).argmax(dim=1)
+        if draw.of((True, False)) and size > 1:
+            first = first[torch.randint(max(1, size // 2), (size,), generator=draw.generator)]
+        targets = soft_labels(self.labels, first, classes, draw.generator)
+        if kind == "two classes saturated" and self.labels == "mixup":
+            share, hot = uniform(size, 1), torch.eye(classes, dtype=torch.float64)
+            targets = share * hot[first] + (1 - share) * hot[(hidden @ weight.T).topk(2, dim=1).indices[:, 1]]
+        self.weight, self.hidden, self.targets = (one.to(DTYPES[dtype]) for one in (weight, hidden, targets))
+        self.bias = None if bias is None else bias.to(DTYPES[dtype])
+        self.factor = 10 ** (float(6 * uniform(1)) - 3)
+        # A batch always comes with the bias gradient if there is a bias; for single samples it may be withheld.
+        self.bias_sent = bias is not None and (not single or draw.of((True, False)))
 
     def attacked(self, known: bool, certify: Literal["search", "proof"] = "search") -> tuple[str, bool]:
         """Return the attack's status, and whether the attack calls a wrong label unique.
@@ -287,68 +312,8 @@ class Case:
             status, labels = batch.status, batch.labels
             if status == "unique":
                 labels = labels[metrics.match_batch(batch.features, self.hidden.double())]
-        if status != "unique":
-            return status, False
-        return status, not float(metrics.label_error(labels, self.targets.double()).max()) <= KNOWN
-
-
-def case(number: int, seed: int) -> Case:
-    """Draw a difficult case: flat or steep logits, few classes, saturation, equal or zero features."""
-    draw = Draw(seed * 1_000_003 + number)
-    generator = draw.generator
-
-    def uniform(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=generator, dtype=torch.float64)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    single = draw.of((True, True, True, True, False))
-    classes = draw.of((3, 4, 5, 6, 8, 10, 10, 20, 50) if single else (4, 5, 6, 8, 10, 10, 20, 30))
-    features = draw.of((2, 4, 16, 64, 200) if single else (16, 64, 200))
-    size = 1 if single else draw.number(1, min(classes - 1, features, 12) - 1)
-    labels = draw.of(LABELS)
-    if PRIORS[labels].equations(classes) < 1:
-        labels = "onehot"
-    dtype = DTYPES[
-        draw.of(("float16", "float32", "float32", "float64", "float64") if single else ("float32", "float64"))
-    ]
-    spread = 10 ** (float(9 * uniform(1)) - 6) if draw.of((True, False)) else 10 ** (float(2 * uniform(1)) - 1)
-    kind = draw.of(KINDS)
-    weight, hidden = normal(classes, features), normal(size, features)
-    hidden = hidden.abs() if draw.of((True, False)) else hidden.relu()
-    bias = normal(classes) * draw.of((0.1, 1.0, 3.0)) if draw.of((True, False, False)) else None
-    if kind == "zero" and size > 1:
-        hidden[0] = 0
-    hidden = hidden / (hidden @ weight.T).std().clamp(min=1e-12) * spread
-    if kind in ("repeated", "nearly equal") and size > 1:
-        apart = 0.0 if kind == "repeated" else 10 ** -float(8 * uniform(1))
-        hidden[1] = hidden[0] * (1 + apart * normal(features)).clamp(min=0)
-    first = torch.randint(classes, (size,), generator=generator)
-    if kind == "one row each" and features >= classes:
-        weight = torch.eye(classes, features, dtype=torch.float64)
-        hidden = uniform(size, features)
-        hidden[torch.arange(size), first] = draw.of((10.0, 20.0, 30.0, 40.0, 60.0))
-    if kind in ("own class saturated", "two classes saturated"):
-        first = (hidden @ weight.T).argmax(dim=1)
-    if draw.of((True, False)) and size > 1:
-        first = first[torch.randint(max(1, size // 2), (size,), generator=generator)]
-    targets = soft_labels(labels, first, classes, generator)
-    if kind == "two classes saturated" and labels == "mixup":
-        share = uniform(size, 1)
-        hot = torch.eye(classes, dtype=torch.float64)
-        targets = share * hot[first] + (1 - share) * hot[(hidden @ weight.T).topk(2, dim=1).indices[:, 1]]
-    return Case(
-        weight.to(dtype),
-        None if bias is None else bias.to(dtype),
-        hidden.to(dtype),
-        targets.to(dtype),
-        labels,
-        10 ** (float(6 * uniform(1)) - 3),
-        # A batch always comes with the bias gradient if there is a bias; for single samples the gradient may be
-        # withheld.
-        bias is not None and (not single or draw.of((True, False))),
-    )
+        right = status == "unique" and float(metrics.label_error(labels, self.targets.double()).max()) <= KNOWN
+        return status, status == "unique" and not right
 
 
 class Trouble(OnCPU):
@@ -363,7 +328,7 @@ class Trouble(OnCPU):
         zeros = dict.fromkeys(("n", *RESULTS.values(), "wrong", "proved", "proved_wrong"), 0)
         tally: dict[tuple[str, bool], Counter[str]] = {}
         for number in range(self.first, self.first + self.count):
-            one, known = case(number, self.seed), number % 2 == 0
+            one, known = Case(number, self.seed), number % 2 == 0
             size = ONE if len(one.hidden) == 1 else BATCH
             counts = tally.setdefault((size, known), Counter(zeros))
             status, wrong = one.attacked(known)
@@ -392,7 +357,7 @@ class Clipped(Experiment):
         """Recover labels with the gradient scale unknown, and under the assumption of no clipping."""
         private = data.load(self.row.dataset, "test")
         inputs, targets = private_samples(private, self.labels, self.samples, self.seed)
-        model, _ = attacked_networks.network(self.row, self.labels, private, self.seed, self.device)
+        model, _ = network(self.row, self.labels, private, self.seed, self.device)
         for dtype in ("float32", "float64"):
             leaks, _ = observe_private(model, inputs, targets, dtype, self.device)
             truth = targets.to(DTYPES[dtype]).double()
@@ -405,13 +370,10 @@ class Clipped(Experiment):
         sent = clean * (norm / sizes.clamp(min=torch.finfo(clean.dtype).tiny)).clamp(max=1)
         unaware = recover_soft_labels(sent, weight, prior=prior)
         found = recover_soft_labels(sent, weight, prior=prior, scale=None)
-        both = ((clean, 1.0), (sent, None))
-        # The two attacks are timed in turns, so that other load on the machine affects both alike.
-        turns = [
-            [timed(recover_soft_labels, own, weight, prior=prior, scale=scale)[1] for own, scale in both]
-            for _ in range(self.timed)
-        ]
-        known, unknown = (min(column) for column in zip(*turns, strict=True))
+        known, unknown = (
+            min(timed(recover_soft_labels, own, weight, prior=prior, scale=scale)[1] for _ in range(self.timed))
+            for own, scale in ((clean, 1.0), (sent, None))
+        )
         right = metrics.label_error(found.labels.cpu(), truth).le(KNOWN) & found.where("unique").cpu()
         return judged(found, truth) | {
             "zero": percentage(sizes == 0),
@@ -453,8 +415,7 @@ def summary(record: Record) -> Summary:
         f"{unscaled.text} of the smoothed labels.",
         true=all(value == 0 for value in (kept["wrong"], *wrong))
         and bool(broken["wrong"] > 0)
-        and unscaled.value is not None
-        and unscaled.value >= 99,
+        and (unscaled.value or 0) >= 99,
         claim="certificates-wrong",
         what="wrong certificates in attacks on clients that keep every assumption (all attacks)",
         of=f"groups of up to {AT_ONCE} seeds",
@@ -470,8 +431,12 @@ def attacks_table(record: Record) -> pd.DataFrame:
     return aggregate(
         rows.assign(recovers=[one.words for one in families], promise=[one.promise for one in families]),
         {"attack": "family", "recovers": "recovers", "its certificate promises": "promise"},
-        cells(COLUMNS, "cases", "right_count", "wrong", by=total)
-        | {"certified answers within the claimed error": _covered},
+        {
+            "attacks": total("cases"),
+            "certified and right": total("right_count"),
+            "wrong certificates": total("wrong"),
+            "certified answers within the claimed error": _covered,
+        },
     )
 
 
@@ -501,9 +466,9 @@ def broken_table(record: Record) -> pd.DataFrame:
         rows.assign(words=[BROKEN[name].words for name in rows["broken"]]),
         {"broken assumption": "broken", "what the client does": "words"},
         {
-            **cells(COLUMNS, "cases", by=total),
+            "attacks": total("cases"),
             "certified": total("certified"),
-            **cells(COLUMNS, "wrong", by=total),
+            "wrong certificates": total("wrong"),
             "attacks with wrong certificates": _wrong_attacks,
         },
     )

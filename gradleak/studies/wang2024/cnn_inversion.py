@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -28,27 +27,18 @@ from gradleak.show.aggregate import select
 from gradleak.show.drawn import Mark, drawn, level, lines, scattered
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
-from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import STAGES, Stage
 from gradleak.studies.shared.attempts import clock, timed
-from gradleak.studies.shared.defended import BehindDefence, Defence
-from gradleak.studies.shared.matched_runs import POINTS, TOP, OnLeNet, Private, lenets, prior
-from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
+from gradleak.studies.shared.defended import BehindDefence, Defence, outcomes_behind
+from gradleak.studies.shared.matched_runs import POINTS, TOP, Draw, OnLeNet, Private, lenets, prior
+from gradleak.studies.shared.mosaics import packed
+from gradleak.studies.shared.outcomes import PSNR, Outcome, collected
 from gradleak.studies.shared.samples import DTYPES, inputs_of, pooled_samples
-from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
-__all__ = ["COLUMNS"]
 PLACE = "Beyond section 4.3"
 # Further columns that depend on time measurements.
 TIMES = ("rate", "gain")
-DEFENSES: dict[str, tuple[float, ...]] = {
-    "gaussian": (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3),
-    "clip": (0.5,),
-    "quantize": (16,),
-    "half": (16,),
-}
 # The paper's best PSNR (dB) for smoothed labels: Table 4 (untrained) and Table 3 (trained).
 PUBLISHED = {"untrained": 25.9, "trained": 20.4}
 # The attacks against the clock. No paper has L-BFGS with a line search, second order and the closed form. From a random
@@ -62,6 +52,7 @@ MATCHED = "L2 matching"
 LENET = "{} LeNet".format
 # Steps of attacks that run together: timed steps, and steps before the measurement.
 TIMED, UNTIMED = 10, 2
+DEFENSES = [*(f"gaussian/1e-{power}" for power in range(8, 2, -1)), "clip/0.5", "quantize/16", "half/16"]
 
 
 class Parameters(studies.Parameters):
@@ -72,7 +63,7 @@ class Parameters(studies.Parameters):
     compared: int = setting(paper=5, ge=0, le=1000)
     matching_steps: int = setting(paper=300, ge=1, le=100_000)
     defended: int = setting(paper=10, ge=1, le=1000)
-    defenses: list[Defence] = setting(paper=list(DEFENSES), min_length=1)
+    defenses: list[Defence] = setting(paper=DEFENSES, min_length=1)
     raced: int = setting(paper=5, ge=1, le=1000)
     effort: float = setting(paper=1.0, gt=0, le=1)
     second_order: int = setting(paper=2, ge=0, le=1000)
@@ -94,8 +85,7 @@ class Parameters(studies.Parameters):
             matching = self.matching_steps if image < self.compared else 0
             yield Polish.of(self, stage=stage, image=image, matching=matching)
         for defense in self.defenses:
-            for strength in DEFENSES[defense]:
-                yield DefendedImages.of(self, defense=defense, level=strength, samples=self.defended)
+            yield DefendedImages.of(self, samples=self.defended, **dict(defense))
         for stage, attack in product(self.stages, ATTACKS):
             if attack not in (SECOND, POLISHED):
                 yield Race.of(self, attack=attack, stage=stage, samples=self.raced)
@@ -116,7 +106,7 @@ class Smoothed(OnLeNet):
 
     stage: Stage = "untrained"
 
-    def smoothed(self, last: int, first: int = 0, draw: matched_runs.Draw | None = None) -> Private:
+    def smoothed(self, last: int, first: int = 0, draw: Draw | None = None) -> Private:
         """Return LeNet, and the private images from number `first` to number `last` with their labels."""
         return self.private("smoothing", last, draw).part(first, last)
 
@@ -141,8 +131,8 @@ class ClosedForm(Smoothed):
                 actual = math.nan
                 if report.found is not None:
                     actual = float((report.found.cpu() - own[0].cpu()).norm() / own.cpu().norm())
-                row: Columns = {"image": n, "layer": report.name, "actual": actual}
-                yield row | {name: getattr(report, name) for name in ("equations", "unknowns", "rank", "claimed")}
+                counts = {name: getattr(report, name) for name in ("equations", "unknowns", "rank", "claimed")}
+                yield {"image": n, "layer": report.name, "actual": actual, **counts}
 
 
 class Polish(Smoothed):
@@ -209,11 +199,11 @@ class Race(Smoothed):
         shown = self.smoothed(self.skip + self.samples, self.skip)
         leaks, timer = shown.leaks(), Timer(shown.inputs, self.device)
         if self.attack in (CLOSED, POLISHED):
-            images = []
-            for leak in leaks:
-                closed = trace_convolutional(leak)
-                better = closed if self.attack == CLOSED else polished(leak, closed.inputs, closed.labels)
-                images.append(better.inputs)
+            closed = [trace_convolutional(leak) for leak in leaks]
+            images = [own.inputs for own in closed]
+            if self.attack == POLISHED:
+                pairs = zip(leaks, closed, strict=True)
+                images = [polished(leak, own.inputs, own.labels).inputs for leak, own in pairs]
             return timer.rows(torch.cat(images), [False] * len(leaks))
         options: dict[str, Any] = {"label_prior": "smoothing"}
         options |= options_of(self.attack, self.stage, self.effort, channels=shown.inputs.shape[1])
@@ -251,7 +241,6 @@ class Together(Smoothed):
             for number in self.numbers
             for name, step in _steps(shown.part(0, number)).items()
         }
-        alone = min(self.numbers)
         return [
             {
                 "what": "together",
@@ -259,23 +248,19 @@ class Together(Smoothed):
                 "run": name,
                 "seconds": each,
                 "rate": 1 / each,
-                "gain": seconds[alone, name] / each,
+                "gain": seconds[min(self.numbers), name] / each,
             }
             for (number, name), each in seconds.items()
         ]
 
     def _timed(self, run: Callable[[int], Any]) -> float:
         """Return the time of one step (s): the difference between many steps and few, which excludes the setup."""
-        now = clock(self.device)
-
-        def seconds(steps: int) -> float:
-            started = now()
-            run(steps)
-            return now() - started
-
-        seconds(UNTIMED)
-        best = min(seconds(UNTIMED + TIMED) - seconds(UNTIMED) for _ in range(2))
-        return max(best / TIMED, 1e-9)
+        run(UNTIMED)
+        many, few = (
+            min(timed(run, steps, clock=clock(self.device))[1] for _ in range(2))
+            for steps in (UNTIMED + TIMED, UNTIMED)
+        )
+        return max((many - few) / TIMED, 1e-9)
 
 
 def _steps(shown: Private) -> dict[str, Callable[[int], Any]]:
@@ -395,22 +380,6 @@ def summary(record: Record) -> Summary:
     )
 
 
-def figure_images(record: Record) -> Figure:
-    """Show the compared images, one panel for each network: private, matched, closed form, polished."""
-
-    def strips(axis: Axes, rows: pd.DataFrame) -> None:
-        show(axis, rows["picture"].tolist())
-        columns = ["private", MATCHED, CLOSED, "polished"]
-        side = axis.get_xlim()[1] / len(columns)
-        axis.set_xticks([(index + 0.5) * side for index in range(len(columns))], columns)
-
-    rows = record.rows(Polish)
-    rows = rows[rows["picture"].notna()] if "picture" in rows else rows[:0]
-    height = 1.06 * rows["image"].nunique() + 0.5
-    empty = "No image was matched in this run: compared = 0"
-    return drawn(rows, strips, panels="stage", title=LENET, height=height, sharey=False, empty=empty)
-
-
 def figure_psnr(record: Record) -> Figure:
     """Plot the PSNR (dB) of every image by attack, one panel for each network; a line marks the paper's best PSNR."""
     rows = _restored(record)
@@ -475,7 +444,7 @@ def leaks(record: Record) -> Leaks:
 
 def outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached: each attack on single images once, and matching on batches."""
-    restored, behind = _restored(record), record.rows(DefendedImages)
+    restored = _restored(record)
     races, batches = (select(record.rows(kind), what="image") for kind in (Race, Batches))
     searches, matched = races[~races["attack"].str.startswith(CLOSED)], "gradient matching, l2"
     rows = pd.concat(
@@ -486,14 +455,8 @@ def outcomes(record: Record) -> list[Outcome]:
         ],
         ignore_index=True,
     ).fillna({"stage": "untrained", "dtype": "float32", "size": 1})
-    defense = written(behind["defense"], behind["level"], {"clip": "clip-share"})
-    return [
-        *collected(
-            record, rows, "images", PSNR, attack=rows["attack"], network="lenet", training=rows["stage"],
-            data=rows["dataset"], client=rows["dtype"], batch=rows["size"].astype(int),
-        ),
-        *collected(
-            record, behind, "images", PSNR, attack="closed form, " + behind["attacker"].map(KNOWLEDGE),
-            network="lenet", data=behind["dataset"], defense=defense, cosine=behind["utility"],
-        ),
-    ]  # fmt: skip
+    found = collected(
+        record, rows, "images", PSNR, attack=rows["attack"], network="lenet", training=rows["stage"],
+        data=rows["dataset"], client=rows["dtype"], batch=rows["size"].astype(int),
+    )  # fmt: skip
+    return found + outcomes_behind(record, record.rows(DefendedImages), "lenet")

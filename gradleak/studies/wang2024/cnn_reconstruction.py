@@ -20,6 +20,7 @@ from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import Stage
+from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.matched_runs import FULL, Matched, OnLeNet, Run, WholeRow, counted, images_of, rows_of
 from gradleak.studies.shared.mosaics import show
 from gradleak.studies.shared.outcomes import PSNR, collected
@@ -132,23 +133,14 @@ class SecondOrder(OnLeNet):
         shown = self.private("smoothing", self.samples).part(self.place, self.place + 1)
         (leak,) = shown.leaks()
         start = trace_convolutional(leak).inputs if self.start == "closed form" else None
-        started = time.perf_counter()
-        found = match(
-            leak,
-            "recovered",
-            optimizer=LevenbergMarquardt(steps=self.steps),
-            seed=self.seed + self.place,
-            start=start,
-            label_prior="smoothing",
-        )
-        seconds = time.perf_counter() - started
+        options = {"optimizer": LevenbergMarquardt(steps=self.steps), "label_prior": "smoothing", "start": start}
+        clock = time.perf_counter
+        found, seconds = timed(match, leak, "recovered", clock=clock, seed=self.seed + self.place, **options)
         truth = data.denormalise(shown.inputs.double()).clamp(0, 1)
         (near,) = quality(data.denormalise(found.images.double()), truth)
-        return [
-            near
-            | {"image": self.place, "seconds": seconds, "status": found.status[0][0]}
-            | {"loss": float(found.losses[0, 0]), "steps": int(found.history[-1]), "exact": near["psnr"] >= ROUNDED}
-        ]
+        near |= {"image": self.place, "seconds": seconds, "status": found.status[0][0]}
+        near |= {"loss": float(found.losses[0, 0]), "steps": int(found.history[-1])}
+        return [near | {"exact": near["psnr"] >= ROUNDED}]
 
 
 def summary(record: Record) -> Summary:

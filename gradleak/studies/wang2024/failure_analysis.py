@@ -20,7 +20,7 @@ from gradleak.show.drawn import drawn, lines, named_lines, scattered
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Record, setting
 from gradleak.studies.shared.samples import DTYPES, LABELS, random_layer, soft_labels
-from gradleak.studies.shared.searched import KNOWN, judged, percentage, search_both
+from gradleak.studies.shared.searched import KNOWN, judged, percentage, search_both, truth_among
 from gradleak.wording import label_kind
 
 PLACE = "Appendices B and C"
@@ -115,16 +115,12 @@ class Point(Experiment):
         gradients = send(weight, hidden, targets, dtype).to(self.device)
         found = recover_soft_labels(gradients, weight.to(self.device, dtype), prior=self.labels)
         zero = gradients.flatten(1).abs().amax(dim=1) == 0
-        held = [
-            bool(len(own)) and bool((metrics.label_error(own.cpu(), true.expand_as(own)) < 0.01).any())
-            for own, true in zip(found.candidates, targets, strict=True)
-        ]
         return [
             judged(found.labels.cpu(), found.status, targets.to(dtype).double())
             | {
                 "zero": percentage(zero),
                 "missed": percentage(found.where("failed") & ~zero),
-                "truth_among": percentage(torch.tensor(held)),
+                "truth_among": truth_among(found, targets),
             }
         ]
 
@@ -194,7 +190,6 @@ def figure_cases(record: Record) -> Figure:
         rows.rename(columns=shares).melt("place", list(shares.values()), "attack", "share"),
         scattered("share", "place", by="attack"),
         lambda axis, _: named_lines(axis, list(rows["name"])),
-        height=3.2,
         legend=2,
         xlabel="percent of samples",
         xlim=(-3, 103),
@@ -209,7 +204,6 @@ def figure_frontier(record: Record) -> Figure:
         lines("scale", "ambiguous", by="dtype", label="{}, ambiguous".format, linestyle="--", marker=""),
         panels="labels",
         title=label_kind,
-        height=3.5,
         legend=4,
         xscale="log",
         xlabel="standard deviation of the logits",

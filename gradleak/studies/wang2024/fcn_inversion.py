@@ -31,10 +31,10 @@ from gradleak.show.aggregate import select
 from gradleak.show.drawn import drawn
 from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
-from gradleak.studies.shared.attempts import clock
-from gradleak.studies.shared.defended import BehindDefence, Defence
+from gradleak.studies.shared.attempts import clock, timed
+from gradleak.studies.shared.defended import BehindDefence, Defence, outcomes_behind
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, collected, written
+from gradleak.studies.shared.outcomes import PSNR, collected
 from gradleak.studies.shared.restored import quality
 from gradleak.studies.shared.samples import DTYPES, pooled_samples
 from gradleak.wording import counted
@@ -51,12 +51,7 @@ SOURCES = ("searched", "recovered")
 TIMED = 3
 # Images side by side in a mosaic.
 ACROSS = 20
-DEFENSES: dict[str, tuple[float, ...]] = {
-    "gaussian": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2),
-    "clip": (0.5,),
-    "quantize": (16, 8),
-    "half": (16,),
-}
+DEFENSES = [*(f"gaussian/1e-{power}" for power in range(6, 1, -1)), "clip/0.5", "quantize/16", "quantize/8", "half/16"]
 
 
 class Parameters(studies.Parameters):
@@ -68,7 +63,7 @@ class Parameters(studies.Parameters):
     l2_steps: int = setting(paper=300, ge=1, le=100_000)
     cosine_steps: int = setting(paper=7000, ge=1, le=100_000)
     defended: int = setting(paper=10, ge=1, le=1000)
-    defenses: list[Defence] = setting(paper=list(DEFENSES), min_length=1)
+    defenses: list[Defence] = setting(paper=DEFENSES, min_length=1)
     dataset: str = setting(paper="flowers17")
 
     def sees(self) -> list[Sees]:
@@ -85,8 +80,7 @@ class Parameters(studies.Parameters):
             yield Matching.of(self, distance="cosine", steps=self.cosine_steps, samples=self.compared)
             yield EngineCost.of(self, attacks=len(SOURCES) * self.compared)
         for defense in self.defenses:
-            for level in DEFENSES[defense]:
-                yield DefendedImages.of(self, defense=defense, level=level, samples=self.defended)
+            yield DefendedImages.of(self, samples=self.defended, **dict(defense))
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
@@ -108,14 +102,13 @@ class ClosedForm(Experiment):
         model, inputs, targets = _shown(self.dataset, self.labels, self.samples, self.seed, self.device)
         inputs, restored, now = inputs.to(dtype), [], clock(self.device)
         leaks = _leaks(model.to(dtype), inputs, targets.to(dtype))
-        for n, (leak, truth) in enumerate(zip(leaks, _pixels(inputs).split(1), strict=True)):
+        for n, (leak, truth) in enumerate(zip(leaks, _pixels(inputs).clamp(0, 1).split(1), strict=True)):
             for variant in variants:
-                started = now()
-                found = trace_fully_connected(leak, prior=self.labels, rule=VARIANTS[variant])
-                seconds = now() - started
+                options = {"prior": self.labels, "rule": VARIANTS[variant]}
+                found, seconds = timed(trace_fully_connected, leak, clock=now, **options)
                 image = _image(found)
                 about = {"image": n, "variant": variant, "seconds": seconds, "status": found.status}
-                yield judged(image, truth) | about
+                yield quality(image, truth)[0] | about
                 if variant == OURS:
                     restored.append(image)
         if len(variants) > 1:
@@ -135,7 +128,7 @@ class Matching(Experiment):
         """Match all gradients together, and compare each image with that of the closed form."""
         samples, both = self.samples, len(SOURCES)
         model, inputs, targets = _shown(self.dataset, "smoothing", samples, self.seed, self.device)
-        truth = _pixels(inputs)
+        truth = _pixels(inputs).clamp(0, 1)
         leaks = list(_leaks(model, inputs, targets.float()))
         labels = list(map(_recovered, leaks))
         closed = [_image(trace_fully_connected(leak, prior="smoothing", rule="published")) for leak in leaks]
@@ -143,26 +136,16 @@ class Matching(Experiment):
         curves: list[tuple[int, Tensor]] = []
 
         def watch(step: int, best: Tensor) -> None:
-            curves.append((step, metrics.psnr(_pixels(best).cpu(), truth.clamp(0, 1).repeat(both, 1, 1, 1))))
+            curves.append((step, metrics.psnr(_pixels(best).cpu(), truth.repeat(both, 1, 1, 1))))
 
         # The optimisers of the demo of the paper's code, whose learning rates decay.
-        optimizer: LBFGS | Adam = Adam(steps=self.steps, rate=0.02, decay=DECAY)
-        prior = Prior(variation=1e-6)
+        options: dict[str, Any] = {"optimizer": Adam(steps=self.steps, rate=0.02, decay=DECAY)}
+        options |= {"prior": Prior(variation=1e-6), "distance": Distance(self.distance), "seed": self.seed}
         if self.distance == "l2":
-            optimizer, prior = LBFGS(steps=self.steps, rate=0.3, search=False, decay=DECAY), Prior()
-        now = clock(self.device)
-        started = now()
-        found = match_factored(
-            list(map(factored, leaks)) * both,
-            torch.stack([torch.full_like(label, torch.nan) for label in labels] + labels),
-            distance=Distance(self.distance),
-            optimizer=optimizer,
-            prior=prior,
-            seed=self.seed,
-            start=start,
-            watch=watch,
-        )
-        seconds = (now() - started) / len(start)
+            options |= {"optimizer": LBFGS(steps=self.steps, rate=0.3, search=False, decay=DECAY), "prior": Prior()}
+        sources = torch.stack([torch.full_like(label, torch.nan) for label in labels] + labels)
+        leaked, now = list(map(factored, leaks)) * both, clock(self.device)
+        found, seconds = timed(match_factored, leaked, sources, start=start, watch=watch, clock=now, **options)
         yield {"picture": packed(truth, samples), "shows": "private"}
         yield {"picture": packed(torch.cat(closed), samples), "shows": "closed form"}
         for k, (source, images) in enumerate(zip(SOURCES, found.images.cpu().split(samples), strict=True)):
@@ -170,16 +153,16 @@ class Matching(Experiment):
             yield {"picture": packed(pictures, samples), "shows": f"{self.distance}, label {source}"}
             for n in range(samples):
                 which = k * samples + n
-                near = judged(pictures[n : n + 1], truth[n : n + 1])
+                (near,) = quality(pictures[n : n + 1], truth[n : n + 1])
                 yield near | {
                     "image": n,
                     "label": source,
-                    "seconds": seconds,
+                    "seconds": seconds / len(start),
                     "status": found.status[which][0],
                     "loss": float(found.losses[which, 0]),
                     "scaled": _scaled(images[n], inputs[n]),
                     "label_error": float((found.labels[which].cpu() - targets[n]).abs().sum()),
-                    "ahead": judged(closed[n], truth[n : n + 1])["eight_bit"] - near["eight_bit"],
+                    "ahead": quality(closed[n], truth[n : n + 1])[0]["eight_bit"] - near["eight_bit"],
                     "at": [step for step, _ in curves],
                     "curve": [round(float(psnr[which]), 2) for _, psnr in curves],
                 }
@@ -207,9 +190,8 @@ class EngineCost(Experiment):
         for (engine, together), objective in engines.items():
             owners, seconds = torch.arange(together, device=places.device), []
             for _ in range(TIMED):
-                started = now()
-                losses, slopes = objective.evaluate(places[:together], owners)
-                seconds.append((now() - started) / together)
+                (losses, slopes), taken = timed(objective.evaluate, places[:together], owners, clock=now)
+                seconds.append(taken / together)
             found = min(seconds), float(losses[0]), slopes[0].double()
             slowest, loss, slope = first = first or found
             yield {
@@ -259,11 +241,6 @@ def _image(found: Inversion) -> Tensor:
     return data.denormalise(found.inputs.cpu().reshape(1, 3, SIZE, SIZE))
 
 
-def judged(image: Tensor, truth: Tensor) -> dict[str, Any]:
-    """Compare an image (1, C, H, W) with the true image by all measures; an image with NaN has a PSNR of −∞."""
-    return quality(image, truth.clamp(0, 1))[0]
-
-
 def _recovered(leak: Leak) -> Tensor:
     """Return the label (C,) that the server recovers from the last layer."""
     found = recover_soft_labels(leak.weight_gradient, leak.weight, prior="smoothing")
@@ -293,7 +270,7 @@ def _closed(record: Record) -> pd.DataFrame:
 def summary(record: Record) -> Summary:
     """Return the finding: the closed form is exact, and the published PSNR measures the storage in eight bits."""
     known = claims.judgements(record)
-    closed, matched, behind = _closed(record), record.rows(Matching), record.rows(DefendedImages)
+    closed, matched = _closed(record), record.rows(Matching)
     matched = matched[matched["psnr"].notna()]
     least, published = known["fcn-ours-smoothing"], known["fcn-mean-smoothing"]
     stored = select(closed, dtype="float32", labels="smoothing").groupby("variant")["eight_bit"].mean()
@@ -316,11 +293,7 @@ def summary(record: Record) -> Summary:
                 record, matched, "images", PSNR, attack="gradient matching, " + matched["distance"], network="fcn4",
                 data=matched["dataset"], detail="label " + matched["label"],
             ),
-            *collected(
-                record, behind, "images", PSNR, attack="closed form, " + behind["attacker"].map(KNOWLEDGE),
-                network="fcn4", data=behind["dataset"], cosine=behind["utility"],
-                defense=written(behind["defense"], behind["level"], {"clip": "clip-share"}),
-            ),
+            *outcomes_behind(record, record.rows(DefendedImages), "fcn4"),
         ],
     )  # fmt: skip
 

@@ -17,20 +17,18 @@ from torch import Tensor, nn
 
 from gradleak import claims, data, metrics, models, studies
 from gradleak.labels import idlg, recover_soft_labels
-from gradleak.labels.soft import search
+from gradleak.labels.soft.search import BOUND, COEFFICIENTS
 from gradleak.leak import HeadLeaks, head_inputs, observe_heads
 from gradleak.models import training
 from gradleak.show.aggregate import select
 from gradleak.show.drawn import drawn, named_lines, scattered
 from gradleak.show.summary import Leaks, Summary, listed
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
-from gradleak.studies.shared import searched
-from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, NamedNetwork, built
-from gradleak.studies.shared.attacked_networks import network as attacked_network
+from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, NamedNetwork, built, network
 from gradleak.studies.shared.last_layers import TRAINED
 from gradleak.studies.shared.outcomes import average_of, collected
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples
-from gradleak.studies.shared.searched import KNOWN, Search, judged, percentage, search_both
+from gradleak.studies.shared.searched import KNOWN, Search, judged, percentage, search, search_both
 
 PLACE = "Section 4.1, Tables 1 and 2"
 # Limit on gradient entries in memory; a ResNet50's last layer for 1000 classes has two million entries per sample.
@@ -258,13 +256,13 @@ def _by_search(
     count = len(found.scalars)
     row = leaks.weight_gradients[:count].cpu().sum(dim=2).abs().argmax(dim=1, keepdim=True)
     truth = 1 / errors[:count].cpu().gather(1, row)[:, 0]
-    coefficient = search.COEFFICIENTS["mixup" if labels == "mixup" else "smoothing"]
+    coefficient = COEFFICIENTS["mixup" if labels == "mixup" else "smoothing"]
     misses = metrics.label_error(found.labels, targets[:count].cpu())
     shares: Columns = {
         "count": count,
         "accuracy": percentage(misses < KNOWN),
         # Algorithm 1 stops before it reaches these scalars; the windows of the particle swarm are narrower still.
-        "out_of_reach": percentage((coefficient * truth).abs() > search.BOUND),
+        "out_of_reach": percentage((coefficient * truth).abs() > BOUND),
     }
     return shares, misses, metrics.oracle_success(found.scalars, truth, coefficient)
 
@@ -289,18 +287,18 @@ class NetworkAttacked(Experiment):
         row = self.row
         private = data.load(row.dataset, "test")
         inputs, targets = private_samples(private, self.labels, self.samples, self.seed)
-        model, accuracy = attacked_network(row, self.labels, private, self.seed, self.device)
+        model, accuracy = network(row, self.labels, private, self.seed, self.device)
         about: Columns = {"dataset": row.dataset, "network": row.network, "stage": row.stage, "test_accuracy": accuracy}
         leaks = observe_heads(model.to(self.device), inputs.to(self.device), targets.to(self.device))
         yield about | self._solved(leaks, targets, "float32")
         few, own = inputs[: self.searches], targets[: self.searches]
         leaks, errors = observe_private(model, few, own, "float32", self.device)
         first, both = search_both(leaks.weight_gradients, leaks.weight, self.labels)
-        swarm = searched.search(leaks.weight_gradients[: self.swarms], leaks.weight, self.labels, "pso")
+        swarm = search(leaks.weight_gradients[: self.swarms], leaks.weight, self.labels, "pso")
         for name, found in (("lbfgs", first), (BOTH, both), ("pso", swarm)):
             shares, misses, counted = _by_search(found, leaks, errors, own, self.labels)
             right = misses < KNOWN
-            about_search: Columns = {
+            shares |= {
                 "solver": name,
                 "dtype": "float32",
                 "oracle": percentage(counted),
@@ -309,7 +307,7 @@ class NetworkAttacked(Experiment):
                 "mean_error": float(misses[right].mean()) if right.any() else None,
                 "milliseconds": 1e3 * found.seconds / len(misses),
             }
-            yield about | shares | about_search
+            yield about | shares
         few, own = inputs[: self.doubles], targets[: self.doubles]
         leaks, _ = observe_private(model, few, own, "float64", self.device)
         yield about | self._solved(leaks, own, "float64")

@@ -25,7 +25,7 @@ from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.leak import Leak, head_inputs, observe
 from gradleak.models import training
 from gradleak.show import figures
-from gradleak.show.aggregate import NOTHING, aggregate, cells, count, least, median, select, total
+from gradleak.show.aggregate import NOTHING, aggregate, count, decibels, least, median, select, total
 from gradleak.show.drawn import drawn, level, lines, powers_of_two, scattered
 from gradleak.show.summary import Leaks, Summary, line
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
@@ -34,7 +34,6 @@ from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, network_in_words
 from gradleak.studies.shared.peeled import FACTOR, batch_row, batches, image_psnr, in_order, layer_rows, similarity
 from gradleak.studies.shared.samples import DTYPES
-from gradleak.studies.wang2024.columns import COLUMNS
 
 PLACE = "Beyond section 4.2"
 # A ratio of times differs from run to run.
@@ -221,7 +220,7 @@ class Matching(OnBatch):
     def run(self) -> list[Columns]:
         """Match the batch's gradient."""
         images, leak = self.private(self.size, 0)
-        return [_restored(images, _matched, leak, self.steps, self.seed) | {"what": "batch"}]
+        return [_restored(images, lambda: _matched(leak, self.steps, self.seed)) | {"what": "batch"}]
 
 
 class TrainedNetwork(Experiment):
@@ -249,9 +248,8 @@ class TrainedNetwork(Experiment):
         images, labels = private.images[chosen].double(), private.labels[chosen]
         rows, _ = _peeled(_observed(trained.model, images, labels, self.device), images, steps=self.steps)
         unsure = _unsure(trained.model, images, labels)
-        rows[0] |= {"test_accuracy": trained.accuracy, "training_loss": trained.losses[-1]}
-        rows[0] |= {"side": side, "epochs": epochs, "size": size}
-        rows[0] |= {"surest": float(unsure.min()), "least_sure": float(unsure.max())}
+        rows[0] |= {"test_accuracy": trained.accuracy, "training_loss": trained.losses[-1], "side": side}
+        rows[0] |= {"epochs": epochs, "size": size, "surest": float(unsure.min()), "least_sure": float(unsure.max())}
         return rows
 
 
@@ -343,13 +341,12 @@ class Rivals(OnImages):
         images, leak = self.sent(self.size, self.seed)
         yield {"attack": "private", "picture": packed(images, self.size)}
         settings = replace(SETTINGS["gradinversion+pyramid"], steps=self.steps)
-        rows = {
-            "peeling": _restored(images, lambda: peel(leak, steps=1200).images),
-            "GradInversion": _restored(
-                images, lambda: restore_batches(leak, "recovered", settings=settings, seed=self.seed).images
-            ),
-            "matching": _restored(images, _matched, leak, self.steps, self.seed),
+        attacks: dict[str, Callable[[], Tensor]] = {
+            "peeling": lambda: peel(leak, steps=1200).images,
+            "GradInversion": lambda: restore_batches(leak, "recovered", settings=settings, seed=self.seed).images,
+            "matching": lambda: _matched(leak, self.steps, self.seed),
         }
+        rows = {name: _restored(images, attack) for name, attack in attacks.items()}
         for attack, row in rows.items():
             yield row | {"attack": attack, "times": row["cpu_seconds"] / rows["peeling"]["cpu_seconds"]}
 
@@ -395,11 +392,7 @@ def _behind(defense: str, level: float, clean: Leak, seed: int) -> Leak:
 
 def _by_attackers(leak: Leak, images: Tensor, defense: str, level: float, **options: Any) -> Iterator[Columns]:
     """Peel a batch as every attacker, by the noise level and gradient scale that each assumes; None: to estimate."""
-    aware: dict[str, tuple[float | None, float | None]] = {
-        "gaussian": (level, 1.0),
-        "clip-share": (0.0, None),
-        "prune": (None, 1.0),
-    }
+    aware: Any = {"gaussian": (level, 1.0), "clip-share": (0.0, None), "prune": (None, 1.0)}
     attackers = {"unaware": (0.0, 1.0), "aware": aware[defense]} if defense in aware else {"as one step": (0.0, 1.0)}
     for attacker, (noise, scale) in attackers.items():
         for row in _peeled(leak, images, noise=noise, scale=scale, **options)[0]:
@@ -411,9 +404,9 @@ def _matched(leak: Leak, steps: int, seed: int) -> Tensor:
     return match(leak, distance="cosine", optimizer=Adam(steps=steps, signed=True), seed=seed).images
 
 
-def _restored(images: Tensor, attack: Callable[..., Tensor], *inputs: Any) -> dict[str, Any]:
+def _restored(images: Tensor, attack: Callable[[], Tensor]) -> dict[str, Any]:
     """Run an attack that returns images; return its row, with its CPU time (s) and a picture of the images."""
-    found, seconds = timed(attack, *inputs)
+    found, seconds = timed(attack)
     restored, _ = in_order(found.flatten(0, -4), images)
     return {"cpu_seconds": seconds, **similarity(restored, images), "picture": packed(restored, len(images))}
 
@@ -444,16 +437,13 @@ def summary(record: Record) -> Summary:
     restored, trained, wrong = known["peel-four"], known["limits-trained"], known["peel-silent"]
     size = restored.claim.measure.where["size"]
     own, networks = select(record.rows(Peeling), what="batch", size=size), batches(record.rows(Reach))
-    narrow = networks[networks["network"].isin(["resnet20", "resnet50-cifar"])]
+    narrow = networks["layers"][networks["network"].isin(["resnet20", "resnet50-cifar"])]
     row = line(table(record), "0", str(SIDE), str(size))
     return Summary(
         f"From one averaged gradient of an untrained ResNet18, peeling restores all {size} images at "
         f"{math.floor(own['lowest_psnr'].min())} dB or more in {restored.cases} batches; after training, every image "
         f"of {trained.cases} small batches. From a ResNet20 or ResNet50 it recovers no layer.",
-        true=restored.value == trained.value == 100
-        and wrong.value == 0
-        and len(narrow) > 0
-        and bool((narrow["layers"] == 0).all()),
+        true=restored.value == trained.value == 100 and wrong.value == 0 and set(narrow) == {0},
         claim="peel-four",
         what=f"batches of {size} with every image above {metrics.EXACT:.0f} dB (untrained ResNet18, CIFAR-10, float32)",
         of="batches",
@@ -496,15 +486,19 @@ def table(record: Record) -> pd.DataFrame:
     rows = batches(record.frame())
     rows = rows[rows["part"].isin([Peeling.part, TrainedNetwork.part, LargeBatch.part])]
     rows = rows.reindex(columns=rows.columns.union(["epochs", "test_accuracy", "surest"], sort=False))
-    order = ["epochs", "side", "size"]
-    rows = rows.fillna({"epochs": 0, "side": FEW}).astype(dict.fromkeys(order, int))
+    rows = rows.fillna({"epochs": 0, "side": FEW}).astype({"epochs": int, "side": int, "size": int})
     return aggregate(
-        rows.sort_values(order, kind="stable"),
+        rows.sort_values(["epochs", "side", "size"], kind="stable"),
         {"epochs": "epochs", "image side (pixels)": "side", "B": "size"},
-        {"batches": count(), "certified": total("certified")}
-        | cells(COLUMNS, "layers", by=least, head="fewest {}")
-        | cells(COLUMNS, "lowest_psnr", "test_accuracy", "surest", by=least)
-        | cells(COLUMNS, "cpu_seconds", by=median, head="median {}"),
+        {
+            "batches": count(),
+            "certified": total("certified"),
+            "fewest layers recovered": least("layers", ".0f"),
+            "lowest PSNR (dB)": least("lowest_psnr", decibels),
+            "test accuracy": least("test_accuracy", ".0%"),
+            "smallest 1 − p": least("surest", ".2g"),
+            "median CPU time (s)": median("cpu_seconds", ".0f"),
+        },
     ).replace(["nan", "nan%"], NOTHING)
 
 
@@ -545,7 +539,7 @@ def figure_counts(record: Record) -> Figure:
         powers_of_two("size"),
         legend=3,
         xlabel="batch size B",
-        ylabel=COLUMNS["layers"].head,
+        ylabel="layers recovered",
     )
 
 
@@ -560,6 +554,6 @@ def figure_confident(record: Record) -> Figure:
         lines("level", "sure", by="dtype"),
         legend=2,
         xscale="log",
-        xlabel=COLUMNS["unsure"].head,
-        ylabel=COLUMNS["psnr"].head,
+        xlabel="1 − p of the sure sample",
+        ylabel="PSNR (dB)",
     )

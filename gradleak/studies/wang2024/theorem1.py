@@ -200,8 +200,7 @@ class Intervals(OnNetwork):
 
     def run(self) -> list[Columns]:
         """Find the interval of each image."""
-        rows = interval_rows(*reduced(*self.observed()))
-        return [{"sample": n} | row for n, row in enumerate(rows)]
+        return [{"sample": n} | row for n, row in enumerate(interval_rows(*reduced(*self.observed())))]
 
 
 class OneInterval(OnNetwork):
@@ -425,22 +424,18 @@ def figure_two(record: Record) -> Figure:
 def slider(record: Record) -> InteractiveFigure:
     """Return the label and the loss of `figure_two` with a slider over λ."""
     case = record.rows(OneInterval).iloc[0]
-    path = {name: case[name] for name in ("logits", "ratios", "truth", "low")}
-    first, last = slider_ends(case["low"], case["high"])
-    path |= {"high": case["high"] if math.isfinite(case["high"]) else None, "first": first, "last": last}
+    end = case["high"] if math.isfinite(case["high"]) else None
+    # The slider also shows some of what is outside the interval of valid labels.
+    low, last = case["low"], end or 4 * case["low"]
+    first, last = low * (last / low) ** -0.15, last * (last / low) ** 0.15
     return InteractiveFigure(
         "label-slider",
-        path | {"free": prior_of("smoothing").free},
+        {name: case[name] for name in ("logits", "ratios", "truth", "low")}
+        | {"high": end, "first": first, "last": last, "free": prior_of("smoothing").free},
         title="The label and its loss as functions of the scalar λ",
         says="Move the slider: the entries of the label always sum to one. In the shaded interval none of them is "
         "negative, so every λ there gives a valid label. The variance loss is zero at the true scalar alone.",
     )
-
-
-def slider_ends(low: float, high: float) -> tuple[float, float]:
-    """Return the ends of a range of λ that contains the interval of valid labels and some of what is outside."""
-    high = high if math.isfinite(high) else 4 * low
-    return low * (high / low) ** -0.15, high * (high / low) ** 0.15
 
 
 def figure_landscape(record: Record) -> Figure:

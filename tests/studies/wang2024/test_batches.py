@@ -32,7 +32,7 @@ CHOSEN = {
     "starts": 48,
     "sizes": [4],
     "classes": 100,
-    "defenses": ["clip", "half"],
+    "defenses": ["clip/0.5", "half/16"],
 }
 # Golden rows hold these as well.
 MORE = {

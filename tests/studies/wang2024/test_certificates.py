@@ -65,7 +65,7 @@ def test_clipping_hides_nothing(record: Record) -> None:
 
 
 def test_a_case_is_the_same_each_time_and_cases_are_difficult() -> None:
-    drawn, again = ([certificates.case(number, 7) for number in range(300)] for _ in range(2))
+    drawn, again = ([certificates.Case(number, 7) for number in range(300)] for _ in range(2))
     assert all(torch.equal(one.weight, two.weight) for one, two in zip(drawn, again, strict=True))
     assert {one.weight.dtype for one in drawn} == set(certificates.DTYPES.values())
 

@@ -15,7 +15,12 @@ from gradleak.studies.wang2024 import cnn_inversion
 from gradleak.studies.wang2024.cnn_inversion import CLOSED, MATCHED, POLISHED, Race
 
 STUDY = "cnn-inversion"
-CHOSEN = {"dataset": "digits", "polishings": 1, "compared": 1, "defenses": list(cnn_inversion.DEFENSES)}
+CHOSEN = {
+    "dataset": "digits",
+    "polishings": 1,
+    "compared": 1,
+    "defenses": cnn_inversion.DEFENSES,
+}
 CHOSEN |= {"raced": 2, "effort": 5e-3, "batches": [1, 2]}
 # Golden rows hold these as well.
 MORE = {"stages": ["untrained", "trained"], "second_order": 1}
