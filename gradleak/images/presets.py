@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,40 +17,34 @@ from gradleak.images.matching.objective import Distance, ImagePrior
 from gradleak.images.matching.optimizers import DECAY, LBFGS, Adam
 from gradleak.leak import Leak
 
+L2, COSINE = Distance("l2"), Distance("cosine")
+PLAIN, DECAYING = LBFGS(steps=300, search=False), LBFGS(steps=300, search=False, decay=DECAY)
+SMOOTH = ImagePrior(variation=1e-2)
 # `match` runs these presets; `restore_batches` runs those of `SETTINGS`.
-MATCHING = ("dlg", "idlg", "inverting-gradients", "wang2024-l2", "wang2024-cosine")
+MATCHING: dict[str, dict[str, Any]] = {
+    "dlg": {"labels": "dlg", "distance": L2, "optimizer": PLAIN},
+    "idlg": {"labels": "idlg", "distance": L2, "optimizer": PLAIN, "enough": 1e-6},
+    "inverting-gradients": {"labels": "idlg", "distance": COSINE, "optimizer": Adam(steps=24_000, signed=True)},
+    "wang2024-l2": {"labels": "recovered", "distance": L2, "optimizer": DECAYING, "prior": SMOOTH},
+    "wang2024-cosine": {"labels": "recovered", "distance": COSINE, "optimizer": Adam(steps=4800), "prior": SMOOTH},
+}
 PRESETS = (*MATCHING, *SETTINGS)
 
 
-@dataclass(frozen=True)
-class Preset(Mapping[str, Any]):
-    """A published attack.
+class Preset(dict[str, Any]):
+    """A published attack: the keyword arguments of the function `engine` that runs it.
 
     `preset("dlg").run(leak)` runs the attack; `match(leak, **preset("dlg"))` does the same.
-
-    Attributes:
-        name: The attack's name, one of `PRESETS`.
-        engine: The function that runs the attack, `match` or `restore_batches`.
-        options: The keyword arguments of this function.
     """
 
-    name: str
-    engine: Callable[..., Reconstruction]
-    options: dict[str, Any] = field(default_factory=dict)
+    def __init__(self, engine: Callable[..., Reconstruction], options: Mapping[str, Any]) -> None:
+        super().__init__(options)
+        self.engine = engine
 
     def run(self, leaks: Leak | Sequence[Leak], labels: Tensor | str | None = None, **changes: Any) -> Reconstruction:
         """Run the attack on one leak or several; `labels` and `changes` override the options of the attack."""
         given = {} if labels is None else {"labels": labels}
-        return self.engine(leaks, **self.options | changes | given)
-
-    def __getitem__(self, name: str) -> Any:
-        return self.options[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.options)
-
-    def __len__(self) -> int:
-        return len(self.options)
+        return self.engine(leaks, **self | changes | given)
 
 
 def preset(name: str, *, channels: int = 3) -> Preset:
@@ -73,28 +66,11 @@ def preset(name: str, *, channels: int = 3) -> Preset:
     """
     if name in SETTINGS:
         labels = "recovered" if SETTINGS[name].feature else "counted"
-        return Preset(name, restore_batches, {"labels": labels, "settings": SETTINGS[name]})
+        return Preset(restore_batches, {"labels": labels, "settings": SETTINGS[name]})
     if name not in MATCHING:
         raise unknown("preset", name, PRESETS)
-    return Preset(name, match, _matching(name, channels))
-
-
-def _matching(name: str, channels: int) -> dict[str, Any]:
-    plain_lbfgs = LBFGS(steps=300, search=False)
-    if name == "dlg":
-        return {"labels": "dlg", "distance": Distance("l2"), "optimizer": plain_lbfgs}
-    if name == "idlg":
-        return {"labels": "idlg", "distance": Distance("l2"), "optimizer": plain_lbfgs, "enough": 1e-6}
+    options = MATCHING[name]
     if name == "inverting-gradients":
         low, high = (normalise(torch.full((1, channels, 1, 1), edge))[0] for edge in (0.0, 1.0))
-        return {
-            "labels": "idlg",
-            "distance": Distance("cosine"),
-            "optimizer": Adam(steps=24_000, signed=True),
-            "prior": ImagePrior(variation=1e-4, box=(low, high)),
-        }
-    prior = ImagePrior(variation=1e-2)
-    if name == "wang2024-l2":
-        decaying = LBFGS(steps=300, search=False, decay=DECAY)
-        return {"labels": "recovered", "distance": Distance("l2"), "optimizer": decaying, "prior": prior}
-    return {"labels": "recovered", "distance": Distance("cosine"), "optimizer": Adam(steps=4800), "prior": prior}
+        options = options | {"prior": ImagePrior(variation=1e-4, box=(low, high))}
+    return Preset(match, options)

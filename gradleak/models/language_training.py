@@ -9,23 +9,18 @@ import hashlib
 from typing import Annotated
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import data
 from gradleak.losses import PADDING
 from gradleak.models.language import batch_of, build_language_model
-from gradleak.models.training import epochs, kept, shuffled
-
-# Increase this when a change of the code below changes the result, so that cached models are trained again.
-VERSION = 1
+from gradleak.models.training import Cached, epochs, kept, shuffled
 
 
-class LanguageRecipe(BaseModel):
-    """All settings that determine a trained language model; it is trained on the training split of a text."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class LanguageRecipe(Cached):
+    """The settings of a language model, which is trained on the training split of a text."""
 
     text: str
     kind: str
@@ -44,11 +39,6 @@ class LanguageRecipe(BaseModel):
             self.kind, pieces=pieces, width=self.width, layers=self.layers, tied=self.tied, seed=self.seed
         )
 
-    def key(self) -> str:
-        """Return the hash under which the trained model is cached."""
-        sentences = hashlib.sha256("\n".join(data.texts(self.text, "train")).encode()).hexdigest()
-        return hashlib.sha256(f"{VERSION} {sentences} {self.model_dump_json()}".encode()).hexdigest()[:16]
-
 
 def train_language_model(recipe: LanguageRecipe) -> tuple[nn.Module, tuple[float, float, float]]:
     """Train a recipe's model, or load it from the cache.
@@ -58,7 +48,8 @@ def train_language_model(recipe: LanguageRecipe) -> tuple[nn.Module, tuple[float
         sentences to attack.
     """
     model = recipe.build()
-    content, _ = kept(f"language-{recipe.key()}", model, lambda: {"losses": _fit(model, recipe)})
+    identity = hashlib.sha256("\n".join(data.texts(recipe.text, "train")).encode()).hexdigest()
+    content, _ = kept(f"language-{recipe.key(identity)}", model, lambda: {"losses": _fit(model, recipe)})
     first, last, test = content["losses"]
     return model, (first, last, test)
 

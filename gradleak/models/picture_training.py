@@ -5,26 +5,20 @@ Training always runs on the CPU, even in a study on a GPU, so that a recipe give
 
 from __future__ import annotations
 
-import hashlib
 import math
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor
 
 from gradleak import data
-from gradleak.models.pictures import Autoencoder, Denoiser, Generator
-from gradleak.models.training import epochs, kept, one_cycle, shuffled
-
-# Increase this when a change of the code below changes the result, so that cached networks are trained again.
-VERSION = 1
+from gradleak.models.pictures import Autoencoder, Denoiser
+from gradleak.models.training import Cached, epochs, kept, one_cycle, shuffled
 
 
-class PictureRecipe(BaseModel):
-    """All settings that determine a trained network; it sees only the training split of a dataset."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class PictureRecipe(Cached):
+    """The settings of a generator or denoiser, which sees only the training split of a dataset."""
 
     kind: Literal["generator", "denoiser"]
     dataset: str
@@ -43,17 +37,6 @@ class PictureRecipe(BaseModel):
             if self.kind == "denoiser":
                 return Denoiser(channels, self.depth)
             return Autoencoder(self.width, channels, side, self.depth)
-
-    def key(self, identity: str) -> str:
-        """Return the hash under which the trained network is cached; `identity` identifies the training data."""
-        return hashlib.sha256(f"{VERSION} {identity} {self.model_dump_json()}".encode()).hexdigest()[:16]
-
-
-def trained_generator(recipe: PictureRecipe) -> Generator:
-    """Return a recipe's trained generator in eval mode, possibly from the cache."""
-    model = learned(recipe)
-    assert isinstance(model, Autoencoder)
-    return model.generator
 
 
 def learned(recipe: PictureRecipe) -> Autoencoder | Denoiser:

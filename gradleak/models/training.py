@@ -6,7 +6,6 @@ import contextlib
 import functools
 import hashlib
 import math
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +23,23 @@ from gradleak.models.ready import stored
 from gradleak.models.registry import build
 from gradleak.storage import locked, write_whole
 
-# Increase this when a change of the code below changes the result, so that cached networks are trained again.
+# Increase this when a change of the code changes the result of any recipe, so that cached networks are trained again.
 VERSION = 1
 
 
-class Recipe(BaseModel):
+class Cached(BaseModel):
     """All settings that determine a trained network."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    def key(self, identity: str) -> str:
+        """Return the hash under which the trained network is cached; `identity` identifies the training data."""
+        text = f"{VERSION} {identity} {self.model_dump_json()}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Recipe(Cached):
+    """The settings of a classifier."""
 
     network: str
     dataset: str
@@ -50,11 +58,6 @@ class Recipe(BaseModel):
     pretrained: str | None = None
     seed: int = 0
 
-    def key(self, identity: str) -> str:
-        """Return the hash under which the trained network is cached; `identity` identifies the training data."""
-        text = f"{VERSION} {identity} {self.model_dump_json()}"
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
-
 
 @dataclass(frozen=True)
 class Trained:
@@ -64,16 +67,12 @@ class Trained:
         model: The network in eval mode on the CPU.
         accuracy: The share of test images that are classified correctly.
         losses: The mean training loss of each epoch.
-        recipe: The settings of the training.
-        seconds: The training time (s).
         cached: Whether the network was loaded from the cache.
     """
 
     model: nn.Module
     accuracy: float
     losses: tuple[float, ...]
-    recipe: Recipe
-    seconds: float
     cached: bool
 
 
@@ -105,7 +104,7 @@ def train(recipe: Recipe, *, device: str = "cpu") -> Trained:
         return {"accuracy": right, "losses": losses}
 
     content, cached = kept(recipe.key(identity), model, fit, threads=None if accelerated(device) else 1)
-    return Trained(model, content["accuracy"], tuple(content["losses"]), recipe, content["seconds"], cached)
+    return Trained(model, content["accuracy"], tuple(content["losses"]), cached)
 
 
 def kept(
@@ -129,13 +128,13 @@ def kept(
         content = cached_state(file)
         cached = content is not None
         if content is None:
-            started, before = time.perf_counter(), torch.get_num_threads()
+            before = torch.get_num_threads()
             torch.set_num_threads(threads or before)
             try:
                 facts = fit()
             finally:
                 torch.set_num_threads(before)
-            content = {"state": model.state_dict(), **facts, "seconds": time.perf_counter() - started}
+            content = {"state": model.state_dict(), **facts}
             write_whole(file, functools.partial(torch.save, content))
     model.load_state_dict(content["state"])
     model.eval()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gradleak import data
-from gradleak.models.picture_training import PictureRecipe, learned, trained_generator
+from gradleak.models.picture_training import PictureRecipe, learned
 from gradleak.models.pictures import Autoencoder, Denoiser
 
 TINY = PictureRecipe(kind="generator", dataset="photos", width=16, depth=8, epochs=2, batch_size=32)
@@ -40,14 +40,14 @@ def test_a_denoiser_takes_noise_off() -> None:
 
 def test_two_trainings_are_bit_identical_and_cached(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny, state = TINY.model_copy(update={"width": 4, "depth": 2, "epochs": 1}), torch.get_rng_state()
-    first = trained_generator(tiny).state_dict()
+    first = learned(tiny).state_dict()
     assert torch.equal(state, torch.get_rng_state())
     (kept,) = (empty_cache / "networks").glob("pictures-*.pt")
     written = kept.stat().st_mtime_ns
-    second = trained_generator(tiny).state_dict()
+    second = learned(tiny).state_dict()
     assert kept.stat().st_mtime_ns == written
     monkeypatch.setenv("GRADLEAK_CACHE", str(empty_cache / "other"))
-    third = trained_generator(tiny).state_dict()
+    third = learned(tiny).state_dict()
     for name, value in first.items():
         assert torch.equal(value, second[name])
         assert torch.equal(value, third[name])

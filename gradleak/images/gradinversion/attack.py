@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,11 +27,11 @@ from gradleak.images.gradinversion.statistics import (
     statistics_of,
 )
 from gradleak.images.head import labels_of, logits_of
-from gradleak.images.matching.engine import Reconstruction, check_leaks, gathered, memory_of
+from gradleak.images.matching.engine import Reconstruction, check_leaks, memory_of, searched
 from gradleak.images.matching.objective import Distance, ImagePrior, Objective, variation
 from gradleak.images.matching.optimizers import Moments, Track
 from gradleak.labels.hard.gradinversion import gradinversion as lowest_rows
-from gradleak.leak import Gradients, Leak, naming
+from gradleak.leak import Gradients, Leak
 
 # How labels are obtained if none are given.
 MODES = ("counted", "recovered")
@@ -63,7 +63,6 @@ def restore_batches(
     statistics: Statistics | Sequence[Statistics] | None = None,
     seeds: int = 1,
     seed: int = 0,
-    watch: Callable[[int, Tensor], None] | None = None,
 ) -> Reconstruction:
     """Restore the batches of N leaks of one model, each from several random seeds, by GradInversion (yin2021).
 
@@ -76,7 +75,6 @@ def restore_batches(
         statistics: The statistics of each batch, if clients send them; by default the model's running statistics.
         seeds: The number of random starts for each leak.
         seed: The seed of the random numbers.
-        watch: Called about a hundred times, with the step and the best images so far (N·seeds, B, …).
 
     Returns:
         The images with the least loss among each leak's seeds; `attempts` has the images of all seeds.
@@ -96,27 +94,19 @@ def restore_batches(
     if settings.feature and not (isinstance(labels, str) and labels == "recovered"):
         raise InputError("a weight of features requires recovered features: use labels='recovered'")
     target = Target(all_leaks, known_of(all_leaks, labels), settings, _statistics(all_leaks, statistics, settings))
-    return searched(target, seeds, seed, watch)
+    return restored(target, seeds, seed)
 
 
-def searched(
-    target: Target, seeds: int, seed: int, watch: Callable[[int, Tensor], None] | None = None
-) -> Reconstruction:
-    """Search for the images of every batch from `seeds` random starts; `watch` as in `restore_batches`."""
+def restored(target: Target, seeds: int, seed: int) -> Reconstruction:
+    """Search for the images of every batch from `seeds` random starts."""
     like, settings = next(iter(target.observed.values())), target.settings
     generator = torch.Generator().manual_seed(seed)
     places = settings.spread * torch.randn(target.count * seeds, target.size, generator=generator).to(like)
-    owners = torch.arange(target.count, device=places.device).repeat_interleave(seeds)
-    watcher = None if watch is None else lambda step, best: watch(step, target.inputs(best))
-    track = Track.start(places, settings.steps, watcher)
-    interrupted = False
-    try:
-        with naming(f"the search cannot run and differentiate {type(target.model).__name__} and its prior"):
-            descend(settings, target, places, owners, seeds, track, generator)
-    except KeyboardInterrupt:
-        interrupted = True
-    everyone = torch.arange(len(places), device=places.device)
-    return gathered(target, places, owners, [(everyone, track)], interrupted, seeds)
+
+    def walk(starts: Tensor, owners: Tensor, track: Track) -> None:
+        descend(settings, target, starts, owners, seeds, track, generator)
+
+    return searched(target, walk, places, seeds, settings.steps)
 
 
 def known_of(leaks: list[Leak], labels: Tensor | str) -> Known:
@@ -208,29 +198,23 @@ class Target(Objective):
         known = (self.known.labels, self.known.errors, self.known.there.to(images))
         attack_known = [part[owners] for part in known]
         value = images.new_zeros(len(images))
+        sent = grad(self._sent, has_aux=True) if settings.gradient else self._sent
+        gradients, (entropy, features, seen) = vmap(sent, (None, 0, 0, 0, 0))(self.parameters, images, *attack_known)
         if settings.gradient:
-            gradients, (entropy, features, seen) = vmap(grad(self._sent, has_aux=True), (None, 0, 0, 0, 0))(
-                self.parameters, images, *attack_known
-            )
             value = value + settings.gradient * self._between(gradients, owners)
-        else:
-            _, (entropy, features, seen) = vmap(self._sent, (None, 0, 0, 0, 0))(self.parameters, images, *attack_known)
         if settings.classification:
             value = value + settings.classification * entropy
         if self.statistics is not None:
-            target_statistics = Statistics(
-                *(tuple(layer[owners] for layer in part) for part in (self.statistics.means, self.statistics.variances))
-            )
-            value = value + settings.statistics * statistics_distance(
-                Statistics(*seen), target_statistics, relative=settings.scale == "mean"
-            )
+            known_statistics = Statistics(*(tuple(layer[owners] for layer in part) for part in self.statistics))
+            distance = statistics_distance(seen, known_statistics, relative=settings.scale == "mean")
+            value = value + settings.statistics * distance
         if settings.feature:
             expected = self.known.features[owners]
             misfit = (features - expected).square().sum(dim=2) / expected.square().sum(dim=2).clamp(min=1e-12)
             value = value + settings.feature * self.known.there[owners] * misfit.mean(dim=1)
         if self.agreed is not None:
-            distance = torch.linalg.vector_norm((images - self.agreed).flatten(1), dim=1)
-            value = value + settings.consistency * distance
+            apart = torch.linalg.vector_norm((images - self.agreed).flatten(1), dim=1)
+            value = value + settings.consistency * apart
         return value + self._fidelity(images)
 
     def _fidelity(self, images: Tensor) -> Tensor:
@@ -246,7 +230,7 @@ class Target(Objective):
 
     def _sent(
         self, parameters: Gradients, inputs: Tensor, labels: Tensor, errors: Tensor, there: Tensor
-    ) -> tuple[Tensor, tuple[Tensor, Tensor, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]]:
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, Statistics]]:
         """Return a scalar whose gradient is the client's, and the cross-entropy, features and statistics.
 
         Known errors p − y replace those of the dummy inputs, which are mere rounding errors where p is almost y.
@@ -257,8 +241,7 @@ class Target(Objective):
         entropy = -(labels * F.log_softmax(logits, dim=1)).sum(dim=1).mean()
         slope = (errors * logits).sum(dim=1).mean() if self.settings.feature else entropy
         mixed = there * slope + (1 - there) * entropy
-        seen = statistics_of(self._into)
-        return mixed, (entropy, self._seen.pop(), (seen.means, seen.variances))
+        return mixed, (entropy, self._seen.pop(), statistics_of([seen for _, seen in self._into]))
 
     def _between(self, own: Gradients, owners: Tensor) -> Tensor:
         observed = {name: value[owners] for name, value in self.observed.items()}

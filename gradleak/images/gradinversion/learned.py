@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gradleak.arguments import checked_arguments
 from gradleak.errors import InputError, check_count
-from gradleak.images.gradinversion.attack import Known, Target, known_of, searched
+from gradleak.images.gradinversion.attack import Known, Target, known_of, restored
 from gradleak.images.gradinversion.settings import OURS, GradInversion
 from gradleak.images.gradinversion.statistics import Statistics, stacked
 from gradleak.images.matching.engine import Reconstruction, check_leaks
@@ -97,7 +97,7 @@ def project_batches(
     check_count("width", width)
     if settings.statistics or settings.feature:
         raise InputError("latent projection uses the gradient alone: the weights of statistics and features must be 0")
-    return searched(Projection(all_leaks, known_of(all_leaks, labels), settings, generator, width, normal), seeds, seed)
+    return restored(Projection(all_leaks, known_of(all_leaks, labels), settings, generator, width, normal), seeds, seed)
 
 
 @checked_arguments()
@@ -129,6 +129,6 @@ def restore_denoised(
     if settings.statistics and (statistics is None or len(statistics) != len(all_leaks)):
         raise InputError(f"a weight of statistics requires the statistics of each batch, {len(all_leaks)}")
     target_statistics = stacked(statistics) if statistics and settings.statistics else None
-    return searched(
+    return restored(
         Denoised(all_leaks, known_of(all_leaks, labels), settings, target_statistics, denoiser, weight), seeds, seed
     )

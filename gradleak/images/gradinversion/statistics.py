@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,7 @@ from gradleak.leak import running
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-@dataclass(frozen=True)
-class Statistics:
+class Statistics(NamedTuple):
     """Means and variances of the inputs of each batch norm, in the order in which the network runs them.
 
     Each tensor is (C_l,) for one batch and (A, C_l) for A batches.
@@ -30,10 +29,7 @@ class Statistics:
 
 def stacked(many: Sequence[Statistics]) -> Statistics:
     """Stack the statistics of A batches, from (C_l,) each to (A, C_l)."""
-    means, variances = zip(*((batch.means, batch.variances) for batch in many), strict=True)
-    return Statistics(
-        *(tuple(torch.stack(layer) for layer in zip(*layers, strict=True)) for layers in (means, variances))
-    )
+    return Statistics(*(tuple(map(torch.stack, zip(*layers, strict=True))) for layers in zip(*many, strict=True)))
 
 
 @checked_arguments()
@@ -42,49 +38,34 @@ def observe_statistics(model: nn.Module, inputs: Tensor) -> Statistics:
 
     The model runs in eval mode, as in `observe`. Variances are biased (divided by n), as batch norm computes them.
     """
-    with torch.no_grad(), running(model, inputs.shape), watched(model) as seen:
-        model(inputs)
-        return statistics_of(seen)
+    return statistics_of([seen for _, seen in _order(model, inputs)])
 
 
 def running_statistics(model: nn.Module, inputs: Tensor) -> Statistics:
     """Return the model's running statistics; one run on any `inputs` gives the order of its batch norms."""
-    if not batch_norms(model):
+    order = [layer for layer, _ in _order(model, inputs)]
+    if not order:
         raise InputError(f"{type(model).__name__} has no batch norm, so it has no running statistics")
-    order: list[nn.Module] = []
-    hooks = [layer.register_forward_hook(lambda module, *_: order.append(module)) for layer in batch_norms(model)]
-    with torch.no_grad(), running(model, inputs.shape):
-        model(inputs)
-    for hook in hooks:
-        hook.remove()
     return Statistics(
         *(tuple(layer.get_buffer(name).clone() for layer in order) for name in ("running_mean", "running_var"))
     )
 
 
-def batch_norms(model: nn.Module) -> list[nn.Module]:
-    """Return a network's batch norms."""
-    return [module for module in model.modules() if isinstance(module, NORMS)]
-
-
-@contextlib.contextmanager
-def watched(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Yield a list to which every run of the model appends the inputs of its batch norms."""
-    seen, hooks = into_norms(model)
-    try:
-        yield seen
-    finally:
+def _order(model: nn.Module, inputs: Tensor) -> list[tuple[nn.Module, Tensor]]:
+    """Return a network's batch norms with their inputs, in the order in which the network runs them."""
+    with contextlib.ExitStack() as stack, torch.no_grad(), running(model, inputs.shape):
+        seen, hooks = into_norms(model)
         for hook in hooks:
-            hook.remove()
+            stack.callback(hook.remove)
+        model(inputs)
+    return seen
 
 
-def into_norms(model: nn.Module) -> tuple[list[Tensor], list[RemovableHandle]]:
-    """Return a list to which every run of the model appends the inputs of its batch norms, and the hooks that do so."""
-    seen: list[Tensor] = []
-    hooks = [
-        layer.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0])) for layer in batch_norms(model)
-    ]
-    return seen, hooks
+def into_norms(model: nn.Module) -> tuple[list[tuple[nn.Module, Tensor]], list[RemovableHandle]]:
+    """Return a list to which every run of the model appends its batch norms with their inputs, and the hooks for it."""
+    seen: list[tuple[nn.Module, Tensor]] = []
+    norms = [module for module in model.modules() if isinstance(module, NORMS)]
+    return seen, [norm.register_forward_pre_hook(lambda module, args: seen.append((module, args[0]))) for norm in norms]
 
 
 def statistics_of(seen: Sequence[Tensor]) -> Statistics:
@@ -101,7 +82,7 @@ def statistics_distance(own: Statistics, known: Statistics, *, relative: bool = 
     With `relative`, divide each norm by the norm of the known value, and take the mean instead of the sum.
     """
     parts = []
-    for computed, expected in ((own.means, known.means), (own.variances, known.variances)):
+    for computed, expected in zip(own, known, strict=True):
         for value, target in zip(computed, expected, strict=True):
             misfit = torch.linalg.vector_norm(value - target, dim=-1)
             size = torch.linalg.vector_norm(target, dim=-1).clamp(min=torch.finfo(target.dtype).tiny)

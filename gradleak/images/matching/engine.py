@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +32,8 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "lbfgs": LBFGS,
     "levenberg-marquardt": LevenbergMarquardt,
 }
+# Called with the numbers of attacks, the step and the attacks' best inputs.
+Watch = Callable[[Tensor, int, Tensor], None]
 # How labels are obtained if none are given.
 MODES = ("recovered", "idlg", "dlg", "recovered-start")
 # Memory (bytes) for one chunk of attacks on a CPU.
@@ -96,7 +99,7 @@ def match(
     start: Tensor | None = None,
     enough: float = 0.0,
     chunk: int | None = None,
-    watch: Callable[[Tensor, int, Tensor], None] | None = None,
+    watch: Watch | None = None,
 ) -> Reconstruction:
     """Search for inputs whose gradients match the observed ones, for N leaks of one model at once.
 
@@ -147,28 +150,14 @@ def match(
     if isinstance(settings, LevenbergMarquardt):
         assert known.labels is not None
         places, misfit = places.double(), Misfit(all_leaks, known.labels, objective.shape)
-    owners = torch.arange(len(all_leaks), device=places.device).repeat_interleave(restarts)
-    runnable = known.there[owners].nonzero()[:, 0]
-    interrupted, name = False, type(all_leaks[0].model).__name__
-
-    def run(chosen: slice) -> tuple[Tensor, Track]:
-        nonlocal interrupted
-        attacks = runnable[chosen]
-        watcher = None if watch is None else lambda step, best: watch(attacks, step, objective.inputs(best).clone())
-        track = Track.start(places[attacks], settings.steps, watcher)
-        if not interrupted:
-            try:
-                with objective.kernels(), naming(f"the search cannot run and differentiate {name}"):
-                    search(settings, objective, misfit, places[attacks], owners[attacks], track, enough)
-            except KeyboardInterrupt:
-                interrupted = True
-        return attacks, track
-
+    runnable = known.there.repeat_interleave(restarts).nonzero()[:, 0]
     # Without attacks to run the memory need not be estimated.
     chunk_size = (chunk or _chunk(objective, settings)) if len(runnable) else 1
-    parts, count = in_chunks(len(runnable), chunk_size, run), math.ceil(len(runnable) / chunk_size)
-    tracks = list(reporting.steps(parts, count, "matching, part by part") if count > 1 else parts)
-    return gathered(objective, places, owners, tracks, interrupted, restarts)
+
+    def walk(starts: Tensor, whose: Tensor, track: Track) -> None:
+        search(settings, objective, misfit, starts, whose, track, enough)
+
+    return searched(objective, walk, places, restarts, settings.steps, watch, runnable, chunk_size)
 
 
 def _optimizer(optimizer: Optimizer | str) -> Optimizer:
@@ -179,6 +168,50 @@ def _optimizer(optimizer: Optimizer | str) -> Optimizer:
     if optimizer.steps < 1:
         raise InputError(f"an optimizer takes at least 1 step; got {optimizer.steps}")
     return optimizer
+
+
+def searched(
+    objective: Objective,
+    walk: Callable[[Tensor, Tensor, Track], None],
+    places: Tensor,
+    restarts: int,
+    steps: int,
+    watch: Watch | None = None,
+    runnable: Tensor | None = None,
+    chunk: int | None = None,
+) -> Reconstruction:
+    """Search for the inputs of all leaks from places (N·R, P), and gather the results.
+
+    Args:
+        objective: The loss.
+        walk: Runs the optimizer for some attacks, given their places and leaks and their track.
+        places: The starts.
+        restarts: The number R of starts for each leak.
+        steps: The number of steps.
+        watch: As in `match`.
+        runnable: The numbers of the attacks to run, by default all.
+        chunk: The number of attacks to run at a time, by default all.
+    """
+    owners = torch.arange(len(places) // restarts, device=places.device).repeat_interleave(restarts)
+    runnable = torch.arange(len(places), device=places.device) if runnable is None else runnable
+    chunk, interrupted = chunk or len(runnable), False
+
+    def run(chosen: slice) -> tuple[Tensor, Track]:
+        nonlocal interrupted
+        attacks = runnable[chosen]
+        watcher = None if watch is None else lambda step, best: watch(attacks, step, objective.inputs(best).clone())
+        track = Track.start(places[attacks], steps, watcher)
+        if not interrupted:
+            try:
+                with naming(f"the search cannot run and differentiate {type(objective.model).__name__}"):
+                    walk(places[attacks], owners[attacks], track)
+            except KeyboardInterrupt:
+                interrupted = True
+        return attacks, track
+
+    parts, count = in_chunks(len(runnable), chunk, run), math.ceil(len(runnable) / chunk)
+    tracks = list(reporting.steps(parts, count, "matching, part by part") if count > 1 else parts)
+    return _gathered(objective, places, owners, tracks, interrupted, restarts)
 
 
 def search(
@@ -358,7 +391,7 @@ def _chunk(objective: Objective, settings: Optimizer) -> int:
     return max(1, int(memory / (numbers * like.element_size())))
 
 
-def gathered(
+def _gathered(
     objective: Objective,
     places: Tensor,
     owners: Tensor,
@@ -370,18 +403,13 @@ def gathered(
     best = torch.full_like(places, torch.nan)
     losses = places.new_full((attacks,), torch.inf)
     bad = torch.zeros(attacks, dtype=torch.long, device=places.device)
-    status: list[SearchStatus] = ["no label"] * attacks
+    status = np.full(attacks, "no label", dtype=object)
     curves: dict[int, Tensor] = {}
     for part, track in tracks:
         best[part], losses[part], bad[part] = track.best, track.losses, track.bad
-        lost, settled = track.lost.tolist(), track.settled.tolist()
-        for place, number in enumerate(part.tolist()):
-            if lost[place]:
-                status[number] = "diverged"
-            elif settled[place]:
-                status[number] = "settled"
-            else:
-                status[number] = "interrupted" if interrupted and track.taken < track.steps else "stopped"
+        ended = "interrupted" if interrupted and track.taken < track.steps else "stopped"
+        lost, settled = (flags.cpu().numpy() for flags in (track.lost, track.settled))
+        status[part.cpu().numpy()] = np.select([lost, settled], ["diverged", "settled"], ended)
         for step, values in track.history:
             curve = curves.setdefault(step, torch.full_like(losses, torch.nan))
             curve[part] = values
@@ -404,7 +432,7 @@ def gathered(
         curves=table.reshape(leak_count, restarts, -1),
         attempts=objective.inputs(best).reshape(leak_count, restarts, *objective.shape),
         bad=bad.reshape(leak_count, restarts),
-        status=tuple(tuple(status[n * restarts : (n + 1) * restarts]) for n in range(leak_count)),
+        status=tuple(map(tuple, status.reshape(leak_count, restarts).tolist())),
     )
 
 

@@ -9,7 +9,7 @@ with ‖e‖ = 1, and γ = e·δ, the squared distance is a sum of terms that ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from gradleak.errors import InputError
 from gradleak.images.inversion import chain
 from gradleak.images.inversion.chain import Layer
-from gradleak.images.matching.engine import Reconstruction, gathered, search
-from gradleak.images.matching.objective import Distance, ImagePrior, Objective
+from gradleak.images.matching.engine import Reconstruction, Watch, search, searched
+from gradleak.images.matching.objective import Distance, ImagePrior, Objective, one_minus_cosine
 from gradleak.images.matching.optimizers import LBFGS, Adam, Track
 from gradleak.leak import Leak
 
@@ -135,7 +135,7 @@ class FactoredObjective(Objective):
         if self.distance.kind == "l2":
             value = torch.stack([_squared(*pair) for pair in pairs]).sum(dim=0)
         else:
-            value = _one_minus_cosine(pairs)
+            value = one_minus_cosine([_products(*pair) for pair in pairs])
         return value.to(places) + self.prior.of(inputs)
 
 
@@ -145,22 +145,9 @@ def _squared(error: Tensor, value: Tensor, seen: Tensor, held: Tensor) -> Tensor
     return (along * value - held).square().sum(dim=1) + (error - along * seen).square().sum(dim=1) * _dot(value, value)
 
 
-def _one_minus_cosine(pairs: list[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Tensor:
-    product, ours, theirs = (
-        torch.stack(parts).sum(dim=0)
-        for parts in zip(
-            *(
-                (
-                    _dot(error, observed_error) * _dot(value, observed_input),
-                    _dot(error, error) * _dot(value, value),
-                    _dot(observed_input, observed_input),
-                )
-                for error, value, observed_error, observed_input in pairs
-            ),
-            strict=True,
-        )
-    )
-    return 1 - product / (ours * theirs).sqrt().clamp(min=torch.finfo(product.dtype).tiny)
+def _products(error: Tensor, value: Tensor, seen: Tensor, held: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the inner products (A,) of δ hᵀ with e h*ᵀ, of δ hᵀ with itself, and of e h*ᵀ with itself."""
+    return _dot(error, seen) * _dot(value, held), _dot(error, error) * _dot(value, value), _dot(held, held)
 
 
 def _dot(one: Tensor, other: Tensor) -> Tensor:
@@ -174,12 +161,11 @@ def match_factored(
     distance: Distance,
     optimizer: Adam | LBFGS,
     prior: ImagePrior | None = None,
-    restarts: int = 1,
     seed: int = 0,
     start: Tensor | None = None,
-    watch: Callable[[int, Tensor], None] | None = None,
+    watch: Watch | None = None,
 ) -> Reconstruction:
-    """Search as `match` does, for single samples of a fully connected network.
+    """Search as `match` does, from one start for each single sample of a fully connected network.
 
     Args:
         leaks: The factors of N leaks of the same network.
@@ -187,29 +173,21 @@ def match_factored(
         distance: The distance between gradients, "l2" or "cosine" without further weights.
         optimizer: The settings of the optimizer.
         prior: The prior of the images, by default none.
-        restarts: The number R of starts for each leak.
-        seed: The seed of the random starts.
+        seed: The seed of the random starts: inputs first, then the scores of searched labels.
         start: Inputs (N, …) to start from instead of random ones.
-        watch: Called about a hundred times with the step and the best inputs (N·R, …).
+        watch: As in `match`.
     """
     given = None if labels is None else labels.unsqueeze(1)
     objective = FactoredObjective(leaks, given, distance, prior or ImagePrior())
-    places = _starts(objective, len(leaks) * restarts, seed, optimizer.spread)
-    if start is not None:
-        places[:, : objective.size] = start.to(places).flatten(1).repeat_interleave(restarts, dim=0)
-    owners = torch.arange(len(leaks), device=places.device).repeat_interleave(restarts)
-    watcher = None if watch is None else lambda step, best: watch(step, objective.inputs(best)[:, 0].clone())
-    track = Track.start(places, optimizer.steps, watcher)
-    with objective.kernels():
-        search(optimizer, objective, None, places, owners, track)
-    everyone = torch.arange(len(places), device=places.device)
-    return gathered(objective, places, owners, [(everyone, track)], False, restarts)
-
-
-def _starts(objective: FactoredObjective, count: int, seed: int, spread: float) -> Tensor:
-    """Return random starts (A, P), drawn as in `match`: inputs first, then the scores of searched labels."""
     generator, like = torch.Generator().manual_seed(seed), objective.layers[0].module.weight.detach()
-    places = (spread * torch.randn(count, objective.size, generator=generator)).to(like)
-    if objective.labels is not None and not objective.labels.isnan().any():
-        return places
-    return torch.cat([places, torch.randn(count, objective.classes, generator=generator).to(like)], dim=1)
+    places = (optimizer.spread * torch.randn(len(leaks), objective.size, generator=generator)).to(like)
+    if start is not None:
+        places = start.to(places).flatten(1)
+    if given is None or given.isnan().any():
+        scores = torch.randn(len(leaks), objective.classes, generator=generator).to(like)
+        places = torch.cat([places, scores], dim=1)
+
+    def walk(starts: Tensor, owners: Tensor, track: Track) -> None:
+        search(optimizer, objective, None, starts, owners, track)
+
+    return searched(objective, walk, places, 1, optimizer.steps, watch)

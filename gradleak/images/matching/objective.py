@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -19,8 +18,7 @@ from gradleak.errors import InputError, unknown
 from gradleak.images.matching.patches import patched
 from gradleak.leak import Gradients, Leak
 
-Kind = Literal["l2", "cosine", "layers"]
-Definition = Literal["sum", "mean"]
+Kind = Literal["l2", "cosine"]
 # On a GPU so many attacks at once compute convolutions by patches. For few attacks cuDNN's kernels are faster.
 MANY = 16
 
@@ -30,8 +28,8 @@ class Distance:
     """The distance between gradients, and between last-layer inputs (wang2024, Eqn. 8).
 
     Attributes:
-        kind: "l2", the squared L2 distance over all layers (zhu2019); "cosine", one minus the cosine over all
-            parameters (geiping2020); or "layers", the sum over tensors of one minus the cosine.
+        kind: "l2", the squared L2 distance over all layers (zhu2019); or "cosine", one minus the cosine over all
+            parameters (geiping2020).
         head: The weight of the last layer's gradient, α.
         feature: The weight of the distance of the last layer's input from the recovered one, β.
     """
@@ -59,31 +57,25 @@ class Distance:
             return torch.stack(
                 [weight * (computed - target).square().sum(dim=1) for weight, computed, target in pairs]
             ).sum(dim=0)
-        if self.kind == "layers":
-            return torch.stack([weight * (1 - _cosine(computed, target)) for weight, computed, target in pairs]).sum(
-                dim=0
-            )
-        product, ours, theirs = (
-            torch.stack(parts).sum(dim=0)
-            for parts in zip(
-                *(
-                    (weight * (a * b).sum(dim=1), weight * a.square().sum(dim=1), weight * b.square().sum(dim=1))
-                    for weight, a, b in pairs
-                ),
-                strict=True,
-            )
+        return one_minus_cosine(
+            [
+                (weight * (a * b).sum(dim=1), weight * a.square().sum(dim=1), weight * b.square().sum(dim=1))
+                for weight, a, b in pairs
+            ]
         )
-        return 1 - product / (ours * theirs).sqrt().clamp(min=torch.finfo(product.dtype).tiny)
 
     def of_features(self, own: Tensor, known: Tensor) -> Tensor:
         """Return the distance (A,) of last-layer inputs (A, B, I)."""
         own, known = own.flatten(1), known.flatten(1)
-        return (own - known).square().sum(dim=1) if self.kind == "l2" else 1 - _cosine(own, known)
+        if self.kind == "l2":
+            return (own - known).square().sum(dim=1)
+        return one_minus_cosine([((own * known).sum(dim=1), own.square().sum(dim=1), known.square().sum(dim=1))])
 
 
-def _cosine(one: Tensor, other: Tensor) -> Tensor:
-    tiny = torch.finfo(one.dtype).tiny
-    return (one * other).sum(dim=1) / (one.square().sum(dim=1) * other.square().sum(dim=1)).sqrt().clamp(min=tiny)
+def one_minus_cosine(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
+    """Return one minus the cosine (A,) of vectors from x·y, x·x and y·y of each of their parts, (A,) each."""
+    product, ours, theirs = (torch.stack(terms).sum(dim=0) for terms in zip(*parts, strict=True))
+    return 1 - product / (ours * theirs).sqrt().clamp(min=torch.finfo(product.dtype).tiny)
 
 
 @dataclass(frozen=True)
@@ -108,10 +100,10 @@ class ImagePrior:
 
 
 @checked_arguments()
-def total_variation(images: Tensor, definition: Definition = "sum") -> Tensor:
-    """Return the anisotropic total variation (A,) of images (A, …, H, W).
+def total_variation(images: Tensor) -> Tensor:
+    """Return the anisotropic total variation (A,) of images (A, …, H, W), mean |∂x| + mean |∂y|.
 
-    The definition "sum" is mean |∂x| + mean |∂y|; "mean" is half of that, as in breaching's code.
+    In breaching's code it is half of that.
 
     Examples:
         >>> total_variation(torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]))
@@ -119,9 +111,7 @@ def total_variation(images: Tensor, definition: Definition = "sum") -> Tensor:
     """
     if images.ndim < 3 or not images.is_floating_point():
         raise InputError(f"images must be (A, …, H, W), floating point; got {tuple(images.shape)} of {images.dtype}")
-    if definition not in get_args(Definition):
-        raise unknown("definition of total variation", definition, get_args(Definition))
-    return variation(images) * (1.0 if definition == "sum" else 0.5)
+    return variation(images)
 
 
 def variation(images: Tensor) -> Tensor:
@@ -162,7 +152,6 @@ class Objective:
         self.classes = len(first.weight)
         self.observed = {name: torch.stack([leak.gradients[name] for leak in leaks]) for name in first.gradients}
         self._seen: list[Tensor] = []
-        self._chosen = False
         self._owners: tuple[Tensor, bool] | None = None
         layer = self.model.get_submodule(self.head) if self.head else self.model
         layer.register_forward_pre_hook(lambda _module, inputs: self._seen.append(inputs[0]))
@@ -216,19 +205,9 @@ class Objective:
             self._owners = owners, ordered
         return self._owners[1]
 
-    @contextlib.contextmanager
-    def kernels(self) -> Iterator[None]:
-        """Choose the kernels that `evaluate` needs once for the whole block, instead of at every step."""
-        with differentiable(self.model, twice=True):
-            self._chosen = True
-            try:
-                yield
-            finally:
-                self._chosen = False
-
     def evaluate(self, places: Tensor, owners: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss (A,) at places (A, P) and its gradient there."""
-        with torch.enable_grad(), contextlib.nullcontext() if self._chosen else self.kernels():
+        with torch.enable_grad(), differentiable(self.model, twice=True):
             places = places.detach().requires_grad_()
             losses = self.losses(places, owners)
             (slopes,) = torch.autograd.grad(losses.sum(), [places])

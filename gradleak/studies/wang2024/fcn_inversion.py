@@ -135,8 +135,8 @@ class Matching(Experiment):
         start = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(self.seed)).repeat(both, 1, 1, 1)
         curves: list[tuple[int, Tensor]] = []
 
-        def watch(step: int, best: Tensor) -> None:
-            curves.append((step, metrics.psnr(_pixels(best).cpu(), truth.repeat(both, 1, 1, 1))))
+        def watch(_attacks: Tensor, step: int, best: Tensor) -> None:
+            curves.append((step, metrics.psnr(_pixels(best[:, 0]).cpu(), truth.repeat(both, 1, 1, 1))))
 
         # The optimisers of the demo of the paper's code, whose learning rates decay.
         options: dict[str, Any] = {"optimizer": Adam(steps=self.steps, rate=0.02, decay=DECAY)}

@@ -25,7 +25,8 @@ from gradleak.images import GradInversion, Reconstruction, project_batches, rest
 from gradleak.images.gradinversion.learned import PROJECTION
 from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.models import training
-from gradleak.models.picture_training import PictureRecipe, learned, trained_generator
+from gradleak.models.picture_training import PictureRecipe, learned
+from gradleak.models.pictures import Autoencoder
 from gradleak.show import figures
 from gradleak.show.aggregate import select
 from gradleak.show.drawn import arranged, dots, level, only_rows, panel
@@ -262,15 +263,15 @@ class Table4(RestoredBatches, part="baselines"):
             return super().found(case, name)
         learning = self.model_dump(include={"dataset", "epochs", "depth", "width"})
         recipe = PictureRecipe(kind="denoiser" if name == DENOISED else "generator", **learning)
-        labels = case.known.labels.flatten(0, 1)
-        if name == LATENT:
-            generator, settings = trained_generator(recipe).to(case.device), replace(PROJECTION, steps=self.steps)
+        labels, prior = case.known.labels.flatten(0, 1), learned(recipe).to(case.device)
+        if isinstance(prior, Autoencoder):
+            generator, settings = prior.generator, replace(PROJECTION, steps=self.steps)
             return project_batches(
                 case.leaks, labels, generator=generator, width=self.width, settings=settings, seed=case.seed
             )
-        denoiser, fidelity = learned(recipe).to(case.device), scaled(FIDELITY, self.steps)
+        fidelity = scaled(FIDELITY, self.steps)
         return restore_denoised(
-            case.leaks, labels, denoiser=denoiser, settings=fidelity, statistics=case.statistics, seed=case.seed
+            case.leaks, labels, denoiser=prior, settings=fidelity, statistics=case.statistics, seed=case.seed
         )
 
 

@@ -72,7 +72,7 @@ def test_every_part_is_the_formula_batch_by_batch(settings: GradInversion) -> No
         norm.running_mean += 0.3
         leaks = [observe(leaks[0].model, *part) for part in zip(inputs.split(2), labels.split(2), strict=True)]
         one = observe_statistics(leaks[0].model, inputs)
-        statistics = stacked([replace(one, means=(norm.running_mean,), variances=(norm.running_var,))] * 2)
+        statistics = stacked([one._replace(means=(norm.running_mean,), variances=(norm.running_var,))] * 2)
     target = Target(leaks, known_of(leaks, labels), settings, statistics)
     images = torch.randn(2, 2, 2, 8, 8, generator=torch.Generator().manual_seed(7)).double()
     losses, slopes = target.evaluate(images.flatten(1), torch.arange(2))
@@ -160,7 +160,7 @@ def test_distance_is_the_formula_and_relative_has_no_scale() -> None:
     own = Statistics((torch.tensor([[3.0, 4.0]]),), (torch.tensor([[1.0, 1.0]]),))
     known = Statistics((torch.tensor([[0.0, 0.0]]),), (torch.tensor([[1.0, 3.0]]),))
     assert statistics_distance(own, known).tolist() == [7.0]
-    larger = [Statistics(*(tuple(10 * v for v in side) for side in (s.means, s.variances))) for s in (known, own)]
+    larger = [Statistics(*(tuple(10 * v for v in side) for side in s)) for s in (known, own)]
     first = statistics_distance(known, own, relative=True)
     torch.testing.assert_close(statistics_distance(*larger, relative=True), first)
 

@@ -50,8 +50,6 @@ def plain(
     pairs = [(w, g.flatten(), leak.gradients[n].flatten()) for w, g, n in zip(weights, own, names, strict=True) if w]
     if distance.kind == "l2":
         value = sum(w * (a - b).square().sum() for w, a, b in pairs)
-    elif distance.kind == "layers":
-        value = sum(w * (1 - F.cosine_similarity(a, b, dim=0)) for w, a, b in pairs)
     else:
         scaled = [torch.cat([w**0.5 * side for w, *both in pairs for side in both[i : i + 1]]) for i in (0, 1)]
         value = 1 - F.cosine_similarity(*scaled, dim=0)
