@@ -338,14 +338,16 @@ def audit(
     """Run all applicable attacks on your own model's gradients, and write a report on what they reveal."""
     from gradleak.auditing import folders, options, sentences
 
-    request = options.Options(
-        model, samples, size, batch_size, labels, defense, loss, minutes, memory, not no_images, before, after,
-        rate, local_steps, momentum, weight_decay, shape, seed, tuple(fail_above or ()), steps, precision,
-    )  # fmt: skip
+    limits = options.limits_of(fail_above or [])  # a mistake is found before the audit
+    client = {"rate": rate, "local_steps": local_steps, "momentum": momentum, "weight_decay": weight_decay}
     interrupts.listen()
     folder = out.absolute()  # the model's code may change the working directory
     with folders.held(folder):  # fails now rather than after the audit
-        report = options.report(request)
+        report = options.report(
+            model, samples, size=size, batch_size=batch_size, labels=labels, defense=defense, precision=precision,
+            loss=loss, minutes=minutes, before=before, after=after, client=client, shape=shape, seed=seed,
+            memory=memory, images=not no_images, steps=steps,
+        )  # fmt: skip
         with interrupts.finishing() as pressed:
             _write(report, folder)
     _show(report.table())
@@ -353,7 +355,7 @@ def audit(
     if message := sentences.of_haste(report):
         typer.echo(message)
     typer.echo(f"report  {out / folders.PAGE}")
-    exceeded = options.limits(report, fail_above or [], allow_not_attacked=allow_not_attacked)
+    exceeded = report.above(limits, allow_not_attacked=allow_not_attacked)
     if report.broken:
         suffix = f" (and {len(report.broken) - 1} more)" if len(report.broken) > 1 else ""
         typer.echo(f"gradleak: the audit is not whole: {report.broken[0]}{suffix}", err=True)

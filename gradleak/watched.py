@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Callable
 from typing import NoReturn
 
@@ -16,8 +13,6 @@ from gradleak import interrupts
 
 # Signals that are passed on to the child.
 PASSED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT) if hasattr(os, "fork") else ()
-# Signals of one kind within this time (s) are passed on once.
-AT_ONCE = 1.0
 # The exit code if the command did not come to its end.
 CUT_OFF = 3
 
@@ -27,26 +22,19 @@ def run(work: Callable[[], object]) -> NoReturn:
 
     The code of a user's model may end its process at once, as `os._exit(0)` does. So the child writes its exit code
     into a pipe when `work` returns or exits. If the pipe is empty, the exit code is 3. Signals are passed on to the
-    child, and the child ends if this process is killed.
+    child.
     """
     if not PASSED:  # a system without fork
         work()
         sys.exit(0)
     result, writing = os.pipe()
-    alive, living = os.pipe()
     child = os.fork()
     if child == 0:
-        os.close(living)
-        threading.Thread(target=_end_with_parent, args=(alive,), daemon=True).start()
         _work(work, writing)
     os.close(writing)
-    received: dict[int, float] = {}
 
     def pass_on(number: int, _: object) -> None:
-        # A signal to the whole group has reached the child already, and may come again with the one to this process.
-        again = time.monotonic() - received.get(number, -math.inf) < AT_ONCE
-        received[number] = time.monotonic()
-        if not again and not (number == signal.SIGINT and _in_foreground()):
+        if number != signal.SIGINT or not _in_foreground():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child, number)
 
@@ -58,7 +46,7 @@ def run(work: Callable[[], object]) -> NoReturn:
     with contextlib.suppress(BlockingIOError):
         if code := os.read(result, 1):
             sys.exit(code[0])
-    if -status in received:  # end by the same signal
+    if -status in PASSED:  # end by the same signal
         signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
     ended = f"signal {-status}" if status < 0 else f"exit code {status}"
@@ -82,12 +70,6 @@ def _work(work: Callable[[], object], writing: int) -> NoReturn:
                 stream.flush()
         os.write(writing, bytes([code & 255]))
     sys.exit(0)
-
-
-def _end_with_parent(alive: int) -> None:
-    """Kill this process when the parent's end of the pipe is closed."""
-    os.read(alive, 1)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _in_foreground() -> bool:

@@ -80,18 +80,6 @@ def test_a_signal_is_passed_on(
     assert capfd.readouterr().err == ""
 
 
-def test_the_child_ends_when_its_parent_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    process = begun(waiting)
-    wait_until(lambda: Path("child").exists() and Path("child").read_text())
-    os.kill(process.number, signal.SIGKILL)
-    assert process.code() == -signal.SIGKILL
-    child = int(Path("child").read_text())
-    wait_until(
-        lambda: not Path(f"/proc/{child}").exists() or "\nState:\tZ" in Path(f"/proc/{child}/status").read_text()
-    )
-
-
 def test_an_audit_whose_model_ends_the_process_fails(tmp_path: Path) -> None:
     module = "import os\nfrom torch import nn\nclass Gone(nn.Linear):\n    def forward(self, x): os._exit(0)\n"
     (tmp_path / "brought.py").write_text(f"{module}def make(): return Gone(64, 10)\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from gradleak import defenses
 from gradleak.auditing.findings import Cost
 from gradleak.auditing.private import Private
 from gradleak.augment import as_probabilities
+from gradleak.cases import Case
 from gradleak.leak import Gradients, Leak, evaluating
 from gradleak.losses import PADDING, Loss
 
@@ -20,8 +21,10 @@ from gradleak.losses import PADDING, Loss
 ENDLESS = 1e30
 
 
-def costs_of(leak: Leak, precision: str, batch: Private, loss: Loss, rate: float) -> Callable[[str, str, Leak], Cost]:
-    """Return a function that gives the cost of a defence and a precision with which the client sends another leak.
+def costs_of(
+    leak: Leak, precision: str, batch: Private, loss: Loss, rate: float, cases: Iterable[Case]
+) -> Iterator[Cost]:
+    """Yield the costs of the defences and precisions with which a client sends a batch's gradient.
 
     Args:
         leak: The batch's leak without a defence, in the precision of the parameters.
@@ -29,23 +32,21 @@ def costs_of(leak: Leak, precision: str, batch: Private, loss: Loss, rate: float
         batch: The private batch.
         loss: The client's loss.
         rate: The learning rate of the step of gradient descent.
+        cases: The batch's leaks with their defences and precisions.
     """
     before, undefended = (_stepped(leak.model, batch, loss, step, rate) for step in (None, leak))
-
-    def cost(name: str, used: str, sent: Leak) -> Cost:
-        cosine = defenses.utility(leak.gradients, sent.gradients)
-        same = (name, used) == ("none", precision)
-        return Cost(
-            defense=name,
-            batch_size=len(batch.inputs),
-            precision=used,
+    for case in cases:
+        cosine = defenses.utility(leak.gradients, case.leak.gradients)
+        same = (case.defense, case.precision) == ("none", precision)
+        yield Cost(
+            defense=case.defense,
+            batch_size=case.size,
+            precision=case.precision,
             cosine=cosine if math.isfinite(cosine) else None,
             loss_before=before,
-            loss_after=undefended if same else _stepped(leak.model, batch, loss, sent, rate),
+            loss_after=undefended if same else _stepped(leak.model, batch, loss, case.leak, rate),
             loss_after_undefended=undefended,
         )
-
-    return cost
 
 
 def _stepped(model: nn.Module, batch: Private, loss: Loss, step: Leak | None, rate: float) -> float:

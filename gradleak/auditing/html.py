@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,31 +26,21 @@ NOISE = 10.0  # PSNR (dB) of an image of noise, about
 # The side of a panel's axes, its margins, and its total size, in pixels.
 SIDE, LEFT, TOP, WIDTH, HEIGHT = 130, 52, 44, 240, 240
 COLOURS = ("#2f7fb5", "#d0654c", "#b98a2e", "#5f9166", "#8d6a9f", "#7d8890")
-Link = Callable[[str], str]
 
 
 def page(report: Report, folder: Path) -> str:
-    """Return the HTML file for a folder."""
-    return templates().get_template("page.html").render(_content(report, book_beside(folder)))
+    """Return the HTML file for a folder, with links to the pages of the book if it is built."""
+    try:
+        pages = (paths.root() / "_build/html/book/executed").glob("*/*.html")
+    except GradleakError:
+        pages = iter(())
+    links = {file.stem: os.path.relpath(file, folder.resolve()) for file in pages}
+    return templates().get_template("page.html").render(_content(report, links))
 
 
-def book_beside(folder: Path) -> Link:
-    """Return a function that gives the link from a folder to a page of the built book, "" if there is no such page."""
-
-    def link(name: str) -> str:
-        try:
-            folder_of_pages = paths.root() / "_build/html/book/executed"
-        except GradleakError:
-            return ""
-        file = next(folder_of_pages.glob(f"*/{name}.html"), None)
-        return "" if file is None else os.path.relpath(file, folder.resolve())
-
-    return link
-
-
-def fragment(report: Report, link: Link = lambda name: "") -> str:
+def fragment(report: Report) -> str:
     """Return the report as an HTML fragment, for a notebook's output."""
-    return templates().get_template("report.html").render(_content(report, link))
+    return templates().get_template("report.html").render(_content(report, {}))
 
 
 @functools.cache
@@ -65,7 +55,7 @@ def templates() -> jinja2.Environment:
     )
 
 
-def _content(report: Report, link: Link) -> dict[str, Any]:
+def _content(report: Report, links: Mapping[str, str]) -> dict[str, Any]:
     """Return the variables of the template."""
     several = len(report.precisions) > 1
     rounded = {one.precision for one in report.costs} - {"float32", "float64"}
@@ -85,7 +75,7 @@ def _content(report: Report, link: Link) -> dict[str, Any]:
         "coarse": ", ".join(one for one in report.precisions if one not in ("float32", "float64")),
         "cases": _cases(report),
         "grade": _finding_grade,
-        "link": link,
+        "links": links,
         "compared": "a defence or a precision costs" if several else "a defence costs",
         "computed": ", computed in float32" if rounded else "",
         "frontier": frontier(report) if _compares(report) else "",

@@ -4,81 +4,84 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from gradleak import data
+from gradleak import data as datasets
 from gradleak.auditing import loading
 from gradleak.auditing.findings import MEASURES
 from gradleak.auditing.report import Report
-from gradleak.auditing.running import STEPS, audit, audit_update
+from gradleak.auditing.running import audit, audit_update
 from gradleak.errors import InputError, foreign, printable, unknown
 from gradleak.leak import Leak, evaluating
-from gradleak.precision import PRECISIONS, precision_of
 
 # Share of the time that is reserved for writing the report; minutes for attacks if the time is already over.
 WRITING, LEAST = 0.05, 1e-6
 
 
-@dataclass(frozen=True)
-class Options:
-    """The options of `gradleak audit`, as texts and numbers."""
-
-    model: str
-    samples: str | None
-    size: int | None
-    batch_size: str
-    labels: str | None
-    defense: str
-    loss: str
-    minutes: float
-    memory: float | None
-    images: bool
-    before: Path | None
-    after: Path | None
-    rate: float
-    local_steps: int
-    momentum: float
-    weight_decay: float
-    shape: str | None
-    seed: int
-    fail_above: tuple[str, ...] = ()
-    steps: int = STEPS
-    precision: str | None = None
-
-
-def report(options: Options) -> Report:
-    """Run the audit with these options.
+def report(
+    model: str,
+    data: str | None,
+    *,
+    size: int | None = None,
+    batch_size: str = "1,4",
+    labels: str | None = None,
+    defense: str = "none",
+    precision: str | None = None,
+    loss: str = "cross-entropy",
+    minutes: float = 5.0,
+    before: Path | None = None,
+    after: Path | None = None,
+    client: Mapping[str, Any],
+    shape: str | None = None,
+    seed: int = 0,
+    **common: Any,
+) -> Report:
+    """Run the audit with the texts and numbers of the command line.
 
     The time limit starts after the model was built. A part of the time is reserved for writing the report.
+
+    Args:
+        client: The rate and other facts about a client's training, for `Leak.from_update`.
+        common: The memory, the images and the steps, for `audit` and `audit_update`.
     """
-    limits_of(options.fail_above)  # checks the limits before the audit
-    precisions = precisions_of(options.precision)
-    model = loading.model_of(options.model, seed=options.seed)
+    network = loading.model_of(model, seed=seed)
     started = time.monotonic()
-    loss = loading.loss_of(options.loss)
-    common: dict[str, Any] = {
-        "loss": loss,
-        "memory": options.memory,
-        "images": options.images,
-        "seed": options.seed,
-        "steps": options.steps,
-    }
-    samples = loading.samples_of(options.samples, size=options.size) if options.samples else None
-    if options.before is not None or options.after is not None:
-        return _update(options, model, samples, precisions, common, started)
-    if samples is None:
-        raise InputError("an audit needs private samples: --data, or --before and --after for a client's update")
-    samples, prior = loading.with_labels(samples, options.labels, _classes(model, samples, options.samples))
-    words = [word.strip() for word in options.defense.split(",")]
-    return audit(
-        model, samples.inputs, samples.targets, batch_sizes=whole(options.batch_size, "--batch-size"),
-        defenses=[word for word in words if word] or ["none"], precisions=precisions, labels=prior,
-        pixels=samples.pixels, minutes=_left(options.minutes, started), **common,
+    common |= {"loss": loading.loss_of(loss), "seed": seed}
+    samples = loading.samples_of(data, size=size) if data else None
+    sizes, precisions = whole(batch_size, "--batch-size"), None if precision is None else _words(precision)
+    prior = labels.partition("/")[0] if labels else None
+    if samples is not None:
+        samples, prior = loading.with_labels(samples, labels, _classes(network, samples, data))
+        common["pixels"] = samples.pixels
+    if before is None and after is None:
+        if samples is None:
+            raise InputError("an audit needs private samples: --data, or --before and --after for a client's update")
+        return audit(
+            network, samples.inputs, samples.targets, batch_sizes=sizes, defenses=_words(defense) or ["none"],
+            precisions=precisions, labels=prior, minutes=_left(minutes, started), **common,
+        )  # fmt: skip
+    if before is None or after is None:
+        raise InputError("--before and --after go together: the weights before and after a client's round")
+    if len(sizes) != 1:
+        raise InputError("a client's update has one batch size, which is public: --batch-size 4")
+    if precisions is not None and len(precisions) != 1:
+        raise InputError("a client computed its update in one precision: --precision bf16")
+    input_shape = tuple(whole(shape, "--shape")) if shape else None
+    if samples is not None:
+        count = sizes[0] * client["local_steps"]
+        common |= {"inputs": samples.inputs[:count], "targets": samples.targets[:count]}
+        input_shape = tuple(samples.inputs.shape[1:])
+    seen = Leak.from_update(
+        network, loading.state_of(before), loading.state_of(after), batch_size=sizes[0], input_shape=input_shape,
+        **client,
+    )  # fmt: skip
+    return audit_update(
+        seen, labels=prior or "onehot", precision=precisions[0] if precisions else None,
+        minutes=_left(minutes, started), **common,
     )  # fmt: skip
 
 
@@ -88,41 +91,9 @@ def _left(minutes: float, started: float) -> float:
     return max(left, LEAST) if 0 < minutes < math.inf else minutes
 
 
-def _update(
-    options: Options,
-    model: torch.nn.Module,
-    samples: loading.Samples | None,
-    precisions: list[str] | None,
-    common: dict[str, Any],
-    started: float,
-) -> Report:
-    if options.before is None or options.after is None:
-        raise InputError("--before and --after go together: the weights before and after a client's round")
-    sizes = whole(options.batch_size, "--batch-size")
-    if len(sizes) != 1:
-        raise InputError("a client's update has one batch size, which is public: --batch-size 4")
-    if precisions is not None and len(precisions) != 1:
-        raise InputError("a client computed its update in one precision: --precision bf16")
-    shape = tuple(whole(options.shape, "--shape")) if options.shape else None
-    if samples is not None:
-        shape = tuple(samples.inputs.shape[1:])
-    seen = Leak.from_update(
-        model, loading.state_of(options.before), loading.state_of(options.after), rate=options.rate,
-        batch_size=sizes[0], local_steps=options.local_steps, momentum=options.momentum,
-        weight_decay=options.weight_decay, input_shape=shape,
-    )  # fmt: skip
-    given: dict[str, Any] = {"precision": precisions[0] if precisions else None}
-    prior = options.labels.partition("/")[0] if options.labels else "onehot"
-    if samples is not None:
-        count = sizes[0] * options.local_steps
-        samples, _ = loading.with_labels(samples, options.labels, len(seen.weight))
-        given |= {"inputs": samples.inputs[:count], "targets": samples.targets[:count], "pixels": samples.pixels}
-    return audit_update(seen, labels=prior, minutes=_left(options.minutes, started), **given, **common)
-
-
 def _classes(model: torch.nn.Module, samples: loading.Samples, source: str | None) -> int:
     shape = tuple(samples.inputs.shape[1:])
-    sizes = f" ({data.sizes(source)})" if source in data.names() else ""
+    sizes = f" ({datasets.sizes(source)})" if source in datasets.names() else ""
     with foreign(f"the model does not take inputs of shape {shape}{sizes}"), torch.no_grad(), evaluating(model):
         logits = model(samples.inputs[:1])
     if not torch.is_tensor(logits) or logits.ndim < 2:
@@ -138,14 +109,9 @@ def whole(text: str, option: str) -> list[int]:
         raise InputError(f"{option} takes whole numbers, such as 1,4,16; got {text!r}") from error
 
 
-def precisions_of(text: str | None) -> list[str] | None:
-    """Return the precisions in a text such as tf32,bf16; None without a text."""
-    if text is None:
-        return None
-    names = [word.strip() for word in text.split(",") if word.strip()]
-    if not names:
-        raise InputError(f"--precision takes names, such as tf32,bf16; known: {', '.join(PRECISIONS)}")
-    return list(dict.fromkeys(precision_of(name).name for name in names))
+def _words(text: str) -> list[str]:
+    """Return the words in a text such as tf32,bf16."""
+    return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def limits_of(pairs: Sequence[str]) -> dict[str, float]:
@@ -160,8 +126,3 @@ def limits_of(pairs: Sequence[str]) -> dict[str, float]:
         except ValueError as error:
             raise InputError(f"--fail-above takes MEASURE=LIMIT, such as labels=0.5; got {pair!r}") from error
     return parsed
-
-
-def limits(report: Report, pairs: Sequence[str], *, allow_not_attacked: bool = False) -> list[str]:
-    """Return a line for each measure of a report above its limit; raise an error if a measure was not attacked."""
-    return report.above(limits_of(pairs), allow_not_attacked=allow_not_attacked)

@@ -70,10 +70,8 @@ def private(inputs: Tensor, targets: Tensor, pixels: tuple[Tensor, Tensor] | Non
 
 def kind_of(inputs: Tensor) -> Kind:
     """Return the kind of inputs (N, …)."""
-    if 0 in inputs.shape[1:]:
-        raise InputError(f"samples are empty: inputs have the shape {tuple(inputs.shape)}")
     if not inputs.is_floating_point():
-        if inputs.ndim != 2 or inputs.is_complex() or inputs.dtype == torch.bool:
+        if inputs.ndim != 2 or inputs.dtype == torch.bool:
             raise InputError(f"whole numbers must be tokens (B, T); got {tuple(inputs.shape)} of {inputs.dtype}")
         return "tokens"
     return "images" if inputs.ndim == 4 and inputs.shape[1] in (1, 3) else "vectors"

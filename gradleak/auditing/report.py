@@ -24,14 +24,13 @@ from gradleak.auditing.findings import (
     Plain,
     measure_text,
 )
-from gradleak.auditing.folders import Written
+from gradleak.auditing.folders import SCHEMA, Written
 from gradleak.errors import InputError, unknown
 from gradleak.precision import precision_of
 from gradleak.wording import counted
 
 # The targets of measures that have another name than their target.
 TARGET_OF = {"image-psnr": "inputs", "image-ssim": "inputs"}
-SCHEMA: Literal["gradleak-audit/1"] = "gradleak-audit/1"
 
 
 class Report(Plain):

@@ -196,21 +196,19 @@ def audit(
         reach = reach_of(clean)
         if plain_in in used and "none" in defenses:
             proved += proofs(clean, subject, reach, prior, loss)
-        truth, cost_of = None, None
+        truth = None
         with run.noting(f"{nothing} measured"):
             truth = batch.truth(clean, subject)
+        cases = [
+            Case(
+                _sent(leaks[precision], name, seed), subject, name, prior, loss, seed, steps, reach, precision,
+                auxiliary, marks or batch.marks, samples.box, simulated=simulated,
+            )
+            for precision, name in itertools.product(used, dict.fromkeys(defenses))
+        ]  # fmt: skip
         with run.noting(f"batch of {size}, no costs are measured"):
-            cost_of = costs_of(clean, plain_in, batch, loss, rate)
-        for precision, name in itertools.product(used, dict.fromkeys(defenses)):
-            sent = _sent(leaks[precision], name, seed)
-            if cost_of is not None:
-                with run.noting(f"batch of {size}, the cost of {name} is not measured"):
-                    costs.append(cost_of(name, precision, sent))
-            case = Case(
-                sent, subject, name, prior, loss, seed, steps, reach, precision, auxiliary, marks or batch.marks,
-                samples.box, simulated=simulated,
-            )  # fmt: skip
-            run.jobs += [_Job(attack, case, truth) for attack in ATTACKS]
+            costs += costs_of(clean, plain_in, batch, loss, rate, cases)
+        run.jobs += [_Job(attack, case, truth) for case in cases for attack in ATTACKS]
     proved += sentences.of_unproved([name for name in used if name != plain_in], defenses)
     settings = {
         "batch sizes": ", ".join(map(str, batch_sizes)),
