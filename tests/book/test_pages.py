@@ -17,9 +17,7 @@ from gradleak.errors import GradleakError, GradleakWarning, InputError, StorageE
 from gradleak.runs import recording, records, runner
 from tests.checkout import CLAIMS, Toy, forget
 
-MORE = (
-    CLAIMS
-    + """
+MORE = """
 - id: toy-ours
   place: Table 1
   statement: Numbers are few
@@ -27,15 +25,7 @@ MORE = (
   rule: {at_most: 3}
   needs: {samples: 4}
   ours: prediction
-- id: toy-more
-  place: Table 1
-  statement: There are more numbers
-  measure: {where: {word: b}, column: value, reduce: sum}
-  rule: {at_least: 0}
-  needs: {samples: 6}
-  setting: any
 """
-)
 TEXT = "# A toy\n\nSee {eq}`eq-one`, {cite:t}`wang2024` and {doc}`the next page <noise>`.\n\n$$ a $$ (eq-one)"
 FIGURE = """import matplotlib.pyplot as plt
 figure, axis = plt.subplots(figsize=(1, 1))
@@ -130,14 +120,18 @@ def test_a_page_its_record_and_its_html_without_the_network(checkout: Toy) -> No
 
 
 def test_a_run_says_of_each_claim_in_words_what_it_found(checkout: Toy) -> None:
-    checkout.claims.write_text(MORE)
-    summary = rerun.summary(checkout.load(), runner.run_study("toy", checkout.parameters()))
-    assert [row["verdict of this run"] for row in summary.rows] == ["holds", "agrees, not judged", "fails"]
+    checkout.claims.write_text(CLAIMS + MORE)
+    few, summary = (
+        rerun.summary(checkout.load(), runner.run_study("toy", checkout.parameters(samples=samples)))
+        for samples in (3, 4)
+    )
+    assert [row["verdict of this run"] for row in few.rows] == ["disagrees, not judged", "agrees, not judged"]
+    assert rerun.NOT_JUDGED in few.sentences
+    assert [row["verdict of this run"] for row in summary.rows] == ["holds", "fails"]
     assert summary.rows[-1]["claim"] == "Numbers are few", "the papers' claims come first"
     assert summary.sentences == [
-        "2 claims of the paper: 1 'holds'; 1 'agrees, not judged'.",
+        "1 claim of the paper: 1 'holds'.",
         "1 claim of our own: 1 'fails'.",
-        rerun.NOT_JUDGED,
         "All parameters have the page's own values.",
     ]
     assert rerun.brief(["a" * 40, "b" * 40]).endswith("…"), "a long list is cut"

@@ -64,50 +64,6 @@ def test_a_table_is_its_cells() -> None:
     assert (special.rule.between, special.note) == ((1, 2), "of a cell")
 
 
-def test_rows_without_cells_take_what_the_table_says_and_readers_see_the_heads() -> None:
-    text = """
-- id: fig
-  setting: any
-  table: By size
-  place: Figure 1
-  statement: "{column}, B = {row}"
-  measure: {column: success, reduce: mean}
-  by: {where: size, needs: sizes}
-  heads: {worst: the worst batch, "2": two}
-  columns:
-    worst: {published: over 98, rule: {at_least: 98}}
-    best: {published: all, rule: {at_least: 100}}
-  rows: {2: {}, 8: {cells: [{}, ~]}}
-"""
-    found = read(text)
-    assert [one.statement for one in found] == ["the worst batch, B = two", "best, B = two", "the worst batch, B = 8"]
-    assert [one.id for one in found] == ["fig-2-worst", "fig-2-best", "fig-8-worst"]
-    assert found[0].shown_names == ("", "two", "the worst batch")
-    assert [one.measure.where for one in found] == [{"size": 2}, {"size": 2}, {"size": 8}]
-    assert found[2].needs == {"sizes": 8}
-
-
-def test_a_list_states_what_its_claims_share() -> None:
-    text = """
-- place: Section 2
-  ours: prediction
-  measure: {where: {part: race}, column: value, reduce: mean}
-  needs: {images: 5}
-  claims:
-  - one: s
-    rule: {at_most: 1}
-    needs: {steps: 9}
-    where: {stage: trained}
-  - setting: any
-    claims: [{id: two, statement: s, measure: {reduce: max}, rule: {at_least: 1}, ours: ''}]
-"""
-    one, two = read(text)
-    assert (one.id, one.statement, two.id) == ("one", "s", "two")
-    assert one.measure.where == {"part": "race", "stage": "trained"}
-    assert one.needs == {"images": 5, "steps": 9}
-    assert (two.measure.reduce, two.measure.column, one.ours, two.ours) == ("max", "value", "prediction", "")
-
-
 def test_study_and_paper_follow_from_the_files_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "file_of", lambda study: tmp_path / "toy.yaml")
     (tmp_path / "toy.yaml").write_text(TABLE)

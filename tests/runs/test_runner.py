@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from gradleak import devices
-from gradleak.errors import GradleakError, GradleakWarning, InputError, MissingData, UnknownName
+from gradleak.errors import GradleakError, InputError, MissingData, UnknownName
 from gradleak.runs import forecast, gpus, records, runner
 from tests.checkout import DIGEST, PAUSE, WAITING, Toy
 from tests.patience import wait_until
@@ -46,18 +46,6 @@ def test_a_record_holds_every_trial_in_order_names_no_host_user_or_path_and_none
     runner.run_study("toy", checkout.parameters(samples=6))
     assert checkout.traced == [0, 1, 2, 3, 4, 5]
     assert runner.run_study("toy", checkout.parameters(seed=1)).digest() != record.digest()
-
-
-def test_a_cache_file_cut_in_half_is_computed_again(checkout: Toy) -> None:
-    first = runner.run_study("toy", checkout.parameters())
-    damaged = checkout.kept()[1]
-    damaged.write_bytes(damaged.read_bytes()[: damaged.stat().st_size // 2])
-    message = r"a cached trial of 'toy' is damaged and was computed again \(number=\d"
-    with pytest.warns(GradleakWarning, match=message) as told:
-        again = runner.run_study("toy", checkout.parameters())
-    assert len(told) == 1
-    assert again.digest() == runner.run_study("toy", checkout.parameters()).digest() == first.digest()
-    assert len(checkout.traced) == 5
 
 
 def test_a_killed_parallel_run_goes_on_where_it_stopped(checkout: Toy) -> None:
