@@ -27,7 +27,7 @@ Process = subprocess.Popen[bytes]
 
 
 @contextlib.contextmanager
-def started(checkout: Toy, threads: int = 1, workers: int = 2) -> Iterator[tuple[str, list[Process]]]:
+def started(checkout: Toy) -> Iterator[tuple[str, list[Process]]]:
     """Start a scheduler and workers that import this checkout's code; yield its address and all processes; end them."""
     file = checkout.root / "scheduler.json"
     file.unlink(missing_ok=True)
@@ -43,7 +43,7 @@ def started(checkout: Toy, threads: int = 1, workers: int = 2) -> Iterator[tuple
     try:
         wait_until(lambda: processes[0].poll() is not None or (file.is_file() and file.read_text().strip()))
         assert processes[0].poll() is None, (checkout.root / "scheduler.log").read_text()
-        processes += [start("worker", "--no-nanny", "--nthreads", str(threads)) for _ in range(workers)]
+        processes += [start("worker", "--no-nanny", "--nthreads", "1") for _ in range(2)]
         yield json.loads(file.read_text())["address"], processes
     finally:
         for process in processes:
@@ -118,12 +118,6 @@ def test_a_scheduler_that_goes_away_is_one_line_and_the_next_run_goes_on(
     assert call(capsys, *command, "--jobs", "1")[0] == 0
     assert checkout.traced == [2, 3], "what was kept does not run again"
     assert records.read(kept).digest() == alone(checkout)
-
-
-def test_workers_of_several_threads_are_refused(checkout: Toy, capsys: pytest.CaptureFixture[str]) -> None:
-    with started(checkout, threads=2, workers=1) as (address, _):
-        line = f"gradleak: a worker of '{address}' has 2 threads: start it with `--nthreads 1`\n"
-        assert call(capsys, "record", "toy", "--profile", "quick", "--cluster", address)[::2] == (2, line)
 
 
 def test_the_job_for_slurm_is_a_worker_of_one_core_and_may_have_a_gpu(tmp_path: Path) -> None:

@@ -52,10 +52,10 @@ def test_a_finished_record_runs_nothing_again_and_a_larger_run_only_what_is_new(
 
 
 def test_a_recording_stops_in_time_and_says_how_far_it_is(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    record(checkout, changes={"samples": 2, "pause": 0.01})
+    record(checkout, changes={"samples": 3})
     checkout.edit("if os.environ.get", "if self.number == 3: time.sleep(3600)\n        if os.environ.get")
     monkeypatch.setattr(recording, "SECONDS_A_WRITE", 0.0)
-    partial = record(checkout, changes={"pause": 0.01}, minutes=0.05)
+    partial = record(checkout, minutes=0.05)
     assert partial.size == "3 of 4 trials"
     assert [inputs["number"] for inputs in partial.waiting] == [3]
     assert kept() == text_of(partial.trials)

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
@@ -135,18 +135,19 @@ def test_a_mistake_is_one_line(checkout: Toy, old: str, new: str, error: type[Ex
     assert checkout.traced == [0] * ("sum" in old), "before any trial, if no trial is needed to see it"
 
 
-def refusing(address: str) -> None:
-    raise OSError("nobody is there")
+# Of the workers of a cluster that answers.
+THREADS = {"Client.return_value.__enter__.return_value": None, "Client.return_value.nthreads.return_value": {"b": 2}}
 
 
 @pytest.mark.parametrize(
     ("module", "message"),
     [
         (None, r"pip install 'gradleak\[cluster\]'"),
-        (SimpleNamespace(Client=refusing), "no Dask scheduler answers at 'tcp://a:1': nobody is there"),
+        (Mock(Client=Mock(side_effect=OSError("nobody"))), "no Dask scheduler answers at 'tcp://a:1': nobody"),
+        (MagicMock(**THREADS), "a worker of 'tcp://a:1' has 2 threads: start it with `--nthreads 1`"),
     ],
 )
-def test_a_cluster_that_does_not_answer(
+def test_a_cluster_that_does_not_answer_or_has_workers_of_several_threads(
     checkout: Toy, monkeypatch: pytest.MonkeyPatch, module: object, message: str
 ) -> None:
     monkeypatch.setitem(sys.modules, "distributed", module)
