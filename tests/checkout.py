@@ -183,6 +183,11 @@ class Toy:
         """The results in the cache of trials."""
         return sorted((self.root / "cache" / "trials").rglob("*.json"))
 
+    def forget_trials(self) -> None:
+        """Empty the cache of trials."""
+        for file in self.kept():
+            file.unlink()
+
     def load(self) -> studies.Study:
         return studies.load("toy")
 

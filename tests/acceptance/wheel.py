@@ -32,7 +32,6 @@ sizes = {name: sum(file.stat().st_size for file in own if file.is_file()) for na
 heavy = sum(size for name, size in sizes.items() if name.startswith(("torch", "nvidia", "triton", "cuda")))
 print(sizes["gradleak"] / 1e6, (sum(sizes.values()) - heavy) / 1e6, heavy / 1e9)
 """
-IMPORT = "import time; t = time.process_time(); import {}; print(time.process_time() - t)"
 AUDITS = {
     "an MLP of one's own": ("mine:make_model", "--batch-size", "4"),
     "LeNet": ("lenet", "--batch-size", "1"),
@@ -74,8 +73,6 @@ def checks(python: Path, work: Path) -> Iterator[tuple[str, bool, str]]:
 
     own, others, torch = map(float, run("-c", SIZES).stdout.split())
     yield "installed", own < 5, f"gradleak {own:.1f} MB, what it needs {others:.0f} MB, torch {torch:.1f} GB"
-    alone, both = (float(run("-c", IMPORT.format(name)).stdout) for name in ("torch", "torch, gradleak.labels"))
-    yield "imported", both < alone + 5, f"torch: {alone:.1f} CPU-s, with gradleak.labels: {both:.1f} CPU-s"
     yield "needs nothing of the book", run("-c", "import papermill").returncode == 1, "papermill is not there"
     yield from promises(functools.partial(run, "-m", "gradleak"), work, AUDITS)
 

@@ -24,68 +24,54 @@ authors: [{name: The makers}, {family-names: Maker, given-names: Ada}]
 """
 
 
-def git(folder: Path, *words: str) -> None:
-    name = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", *name, *words], cwd=folder, check=True, capture_output=True)
+GIT = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
 
 
-@pytest.fixture
-def kept(checkout: Toy) -> Toy:
-    """Give a checkout with a record, a citation and a manifest, committed."""
+def test_the_archive_is_whole_and_made_alike_twice(checkout: Toy, tmp_path: Path) -> None:
+    root = checkout.root
     records.write(runner.run_study("toy", checkout.parameters()), records.file_of("toy"))
-    (checkout.root / "CITATION.cff").write_text(CITATION)
-    script = checkout.root / "run.sh"
-    script.write_text("#!/bin/sh\n")
-    (checkout.root / ".gitignore").write_text("_build\ncache\ntrace\n__pycache__\ngradleak\n")
+    (root / "CITATION.cff").write_text(CITATION)
+    (root / "run.sh").write_text("#!/bin/sh\n")
+    (root / ".gitignore").write_text("_build\ncache\ntrace\n__pycache__\ngradleak\n")
     archive.write_codecheck()
-    git(checkout.root, "init", "-q")
-    git(checkout.root, "add", "-A")
-    git(checkout.root, "commit", "-q", "-m", "all")
-    return checkout
-
-
-def test_the_archive_is_whole_and_made_alike_twice(kept: Toy) -> None:
-    for place in ("_build/html/index.html", "_build/html/book/toy.html", "_build/gradleak.pdf"):
-        file = kept.root / place
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(place)
-    head, digest = archive.write()
-    made = kept.root / "_build" / "gradleak-1.2.3.zip"
-    assert digest == f"sha256   {hashlib.sha256(made.read_bytes()).hexdigest()}"
-    assert archive.write(kept.root / "_build" / "again.zip")[1] == digest
-    with zipfile.ZipFile(made) as packed:
-        names = packed.namelist()
-        assert names == sorted(names)
-        files = {name.removeprefix("gradleak-1.2.3/"): packed.read(name) for name in names}
-        modes = {info.filename: info.external_attr >> 16 for info in packed.infolist()}
-    assert head == f"archive  {made}  ({len(files)} files)"
-    assert set(files) >= {
-        "results/toy2020/toy.json", "notebooks/toy2020/toy.ipynb", "_build/html/book/toy.html", "_build/gradleak.pdf",
-        "CITATION.cff", "codecheck.yml", "SHA256SUMS",
-    }  # fmt: skip
-    assert modes["gradleak-1.2.3/run.sh"] == 0o100755
-    assert modes["gradleak-1.2.3/CITATION.cff"] == 0o100644
-    sums = dict(line.split("  ")[::-1] for line in files.pop("SHA256SUMS").decode().splitlines())
-    assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    (kept.root / "new").write_text("new")
-    with pytest.raises(InputError, match="there are changes: commit or undo them"):
-        archive.write()
-
-
-def test_what_is_not_built_is_named_and_an_old_manifest_refused(kept: Toy, tmp_path: Path) -> None:
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "all"]):
+        subprocess.run(["git", *GIT, *words], cwd=root, check=True, capture_output=True)
     assert archive.write()[2:] == [
         "not in it, because it is not built: _build/html (`make book` makes it)",
         "not in it, because it is not built: _build/gradleak.pdf (`make pdf` makes it)",
     ]
-    paper = yaml.safe_load(archive.codecheck())["paper"]
-    assert paper == {
+    (root / "_build" / "html").mkdir()
+    for place in ("_build/html/index.html", "_build/gradleak.pdf"):
+        (root / place).write_text(place)
+    head, digest = archive.write()
+    made = root / "_build" / "gradleak-1.2.3.zip"
+    assert digest == f"sha256   {hashlib.sha256(made.read_bytes()).hexdigest()}"
+    assert archive.write(root / "_build" / "again.zip")[1] == digest
+    with zipfile.ZipFile(made) as packed:
+        names = packed.namelist()
+        assert names == sorted(names)
+        files = {name.removeprefix("gradleak-1.2.3/"): packed.read(name) for name in names}
+        modes = {info.filename.partition("/")[2]: info.external_attr >> 16 for info in packed.infolist()}
+    assert head == f"archive  {made}  ({len(files)} files)"
+    assert set(files) >= {
+        "results/toy2020/toy.json", "notebooks/toy2020/toy.ipynb", "_build/html/index.html", "_build/gradleak.pdf",
+        "CITATION.cff", "codecheck.yml", "SHA256SUMS",
+    }  # fmt: skip
+    assert (modes["run.sh"], modes["CITATION.cff"]) == (0o100755, 0o100644)
+    sums = dict(line.split("  ")[::-1] for line in files.pop("SHA256SUMS").decode().splitlines())
+    assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    assert yaml.safe_load(archive.codecheck())["paper"] == {
         "title": "A toy", "authors": [{"name": "The makers"}, {"name": "Maker, Ada"}],
         "reference": "https://doi.org/10.1/toy",
     }  # fmt: skip
-    records.write(runner.run_study("toy", kept.parameters(samples=5)), records.file_of("toy"))
+
+    (root / "new").write_text("new")
+    with pytest.raises(InputError, match="there are changes: commit or undo them"):
+        archive.write()
+    records.write(runner.run_study("toy", checkout.parameters(samples=5)), records.file_of("toy"))
     with pytest.raises(InputError, match=r"run `gradleak archive --codecheck` and commit the file"):
         archive.write()
-    (kept.root / ".git").rename(tmp_path / "moved")
+    (root / ".git").rename(tmp_path / "moved")
     with pytest.raises(GradleakError, match="the last commit of a git checkout, and there is none"):
         archive.write()
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from gradleak import paths, studies
-from gradleak.book import build, gallery, generated
+from gradleak.book import build, gallery
 from gradleak.errors import GradleakError
 from gradleak.runs import records
 from tests.checkout import Toy
@@ -23,37 +23,30 @@ SCRIPT = """
 from gradleak import studies
 from gradleak.book import build
 if __name__ == "__main__":
-    loaded = [studies.load(name) for name in ("second", "toy")]
     try:
-        build.run_pages(loaded, "quick", 2)
+        build.run_pages([studies.load(name) for name in ("second", "toy")], "quick", 2)
     except build.GradleakError as error:
         print(error)
 """
 
 
-@pytest.fixture
-def sphinx(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Stand in for jupyter-book, which the acceptance tests run: return the exit codes of its next calls."""
-    codes = [0]
+def test_pages_are_run_once_and_stale_ones_removed(
+    checkout: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    codes = [0, 1]  # the exit codes of jupyter-book's next calls, the last comes first
 
     def run(command: list[str], **options: Any) -> Any:
+        """Stand in for jupyter-book, which the acceptance tests run."""
         (paths.root() / "_build" / "html").mkdir(parents=True, exist_ok=True)
         (paths.root() / "_build" / "html" / "index.html").write_text("x")
         return SimpleNamespace(returncode=codes.pop(), stdout="fine\nx.md: WARNING: not fine\n", stderr="")
 
     monkeypatch.setattr(build, "subprocess", SimpleNamespace(run=run))
-    return codes
-
-
-def test_pages_are_run_once_and_stale_ones_removed(
-    checkout: Toy, sphinx: list[int], capsys: pytest.CaptureFixture[str]
-) -> None:
     stale = paths.executed() / "toy2020" / "gone.ipynb"
     for file in (stale, stale.with_suffix(".json"), paths.book() / "generated" / "gallery" / "gone.png"):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("{}")
     checkout.write_notebook(checkout.study_cell, FIGURE)
-    sphinx[:] = [0, 1]  # the last comes first
     with pytest.raises(GradleakError, match="not built without warnings: 1 lines above"):
         build.build(jobs=1)
     said = capsys.readouterr()
@@ -63,10 +56,8 @@ def test_pages_are_run_once_and_stale_ones_removed(
     assert not list(paths.book().rglob("gone.*"))
     folder = paths.book() / "generated"
     made = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*.*")}
-    included = set()
-    for page in (*BOOK.glob("*.md"), *BOOK.glob("*.ipynb")):
-        included |= {name for name in GENERATED.findall(page.read_text()) if "2" not in name}
-    assert included <= set(made), "what the book's text includes"
+    pages = "".join(page.read_text() for page in (*BOOK.glob("*.md"), *BOOK.glob("*.ipynb")))
+    assert {name for name in GENERATED.findall(pages) if "2" not in name} <= set(made), "what the book's text includes"
     for name, words in {
         "pages-toy2020.md": ":img-top: generated/gallery/toy.png\n:img-alt: A toy: draws and their sum\n"
         ":link: executed/toy2020/toy\n:link-type: doc\n\nTable 1\n\n1 reproduced",
@@ -93,21 +84,11 @@ def test_pages_run_side_by_side_and_one_that_fails_stops_no_other(checkout: Toy)
     for file in (checkout.module, checkout.claims, checkout.notebook):
         text = file.read_text().replace("study: toy", "study: second").replace("toy-sum", "second-sum")
         file.with_stem("second").write_text(text.replace('\\"toy\\"', '\\"second\\"'))
-    broken = checkout.module.read_text().replace("time.sleep(self.pause)", "raise ValueError('no')")
-    checkout.module.write_text(broken)
+    checkout.edit("time.sleep(self.pause)", "raise ValueError('no')")
     said = checkout.python(SCRIPT)
     assert "toy2020/toy: failed: page 'toy' failed: ValueError: no" in said
     assert re.search(r"toy2020/second: \d+ s", said)
     assert said.endswith("1 of 2 pages failed: toy; see the errors above")
-
-
-def test_an_unchanged_part_is_not_written_again(tmp_path: Path) -> None:
-    generated.put(tmp_path, {"a/b": b"1", "c": b"2"})
-    (tmp_path / "c").chmod(0o400)
-    before = (tmp_path / "c").stat().st_mtime_ns
-    generated.put(tmp_path, {"c": b"2"})
-    assert [file.name for file in tmp_path.rglob("*") if file.is_file()] == ["c"]
-    assert (tmp_path / "c").stat().st_mtime_ns == before
 
 
 def test_every_page_stands_in_the_contents_in_order_and_every_paper_shows_its_pages() -> None:

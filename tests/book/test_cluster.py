@@ -1,4 +1,4 @@
-"""A real cluster of two worker processes: the same record as without, whoever is killed."""
+"""A real cluster of two worker processes, and the recipe for Slurm: the same record as without, whoever is killed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -26,7 +27,7 @@ Process = subprocess.Popen[bytes]
 
 
 @contextlib.contextmanager
-def started(checkout: Toy, threads: int = 1, workers: int = 2) -> Iterator[tuple[str, list[Process]]]:
+def started(checkout: Toy) -> Iterator[tuple[str, list[Process]]]:
     """Start a scheduler and workers that import this checkout's code; yield its address and all processes; end them."""
     file = checkout.root / "scheduler.json"
     file.unlink(missing_ok=True)
@@ -42,7 +43,7 @@ def started(checkout: Toy, threads: int = 1, workers: int = 2) -> Iterator[tuple
     try:
         wait_until(lambda: processes[0].poll() is not None or (file.is_file() and file.read_text().strip()))
         assert processes[0].poll() is None, (checkout.root / "scheduler.log").read_text()
-        processes += [start("worker", "--no-nanny", "--nthreads", str(threads)) for _ in range(workers)]
+        processes += [start("worker", "--no-nanny", "--nthreads", "1") for _ in range(2)]
         yield json.loads(file.read_text())["address"], processes
     finally:
         for process in processes:
@@ -119,7 +120,22 @@ def test_a_scheduler_that_goes_away_is_one_line_and_the_next_run_goes_on(
     assert records.read(kept).digest() == alone(checkout)
 
 
-def test_workers_of_several_threads_are_refused(checkout: Toy, capsys: pytest.CaptureFixture[str]) -> None:
-    with started(checkout, threads=2, workers=1) as (address, _):
-        line = f"gradleak: a worker of '{address}' has 2 threads: start it with `--nthreads 1`\n"
-        assert call(capsys, "record", "toy", "--profile", "quick", "--cluster", address)[::2] == (2, line)
+def test_the_job_for_slurm_is_a_worker_of_one_core_and_may_have_a_gpu(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRADLEAK")}
+    environment["GRADLEAK_DATA"] = "/shared/data sets"
+    recipe = Path(__file__).parents[2] / "book" / "slurm.py"
+    # Without a number nothing is submitted, and this needs no Slurm.
+    job, with_gpu = (
+        subprocess.run(
+            [sys.executable, str(recipe), *words], env=environment, cwd=tmp_path, capture_output=True, text=True,
+            check=True,
+        ).stdout
+        for words in ([], ["gpu"])
+    )  # fmt: skip
+    assert {
+        "#SBATCH -n 1", "#SBATCH --cpus-per-task=1", "export OMP_NUM_THREADS=1",
+        "export GRADLEAK_DATA='/shared/data sets'",
+    } <= set(job.splitlines())  # fmt: skip
+    assert "--nthreads 1 " in job
+    assert not [word for word in ("--gres", "GRADLEAK_CACHE", "--cluster") if word in job]
+    assert "#SBATCH --gres=gpu:1" in with_gpu.splitlines()

@@ -1,9 +1,11 @@
-"""The explorer's tables say what the outcomes say."""
+"""The explorer and the defences that stop attacks say what outcomes say: decided on made-up outcomes."""
 
 from __future__ import annotations
 
 import io
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,15 @@ import pandas as pd
 import pytest
 
 from gradleak.book import explorer
+from gradleak.book.stopping import LEAST, stopped, stopping, tried
 from gradleak.errors import InputError, UnknownName
 from gradleak.metrics import EXACT, INDISTINGUISHABLE, RECOGNISABLE
-from gradleak.runs import records
+from gradleak.show.summary import Leaks
 from gradleak.studies.shared.outcomes import (
     FAMILIES,
     LEVELS,
     Measure,
+    Outcome,
     average_of,
     collected,
     defense_in_words,
@@ -27,21 +31,33 @@ from gradleak.studies.shared.outcomes import (
     share_of,
     wilson_interval,
 )
-from tests.book.made_up import outcome
+from tests.recorded import record_of
 
 LOST = math.nan
+PAGE = "own-page"
+PLAIN = Outcome(
+    leak="labels", attack="guesser", network="LeNet", training="untrained", data="digits", batch=8, defense="none",
+    client="float32", detail="", measure="labels found", unit="%", value=50.0, low=40.0, high=60.0, count=100,
+    cases="batches", chance=0.0, cosine=math.nan, page="noise",
+)  # fmt: skip
+
+
+def outcome(**changes: Any) -> Outcome:
+    """Return a made-up outcome with some of its fields changed."""
+    return replace(PLAIN, **changes)
+
+
+MATCHER = outcome(network="AlexNet", leak="images", attack="matcher", unit="dB", measure="PSNR")
 MADE_UP = [
     outcome(),
     outcome(defense="gaussian/1", value=3.0, low=1.0, high=5.0),
-    outcome(network="AlexNet", leak="images", attack="matcher", unit="dB", measure="PSNR", value=-math.inf, count=3,
-            low=math.nan, high=math.nan, page="fcn-inversion"),
-    outcome(network="AlexNet", leak="images", attack="matcher", unit="dB", measure="PSNR", value=44.4, batch=128),
-]  # fmt: skip
+    replace(MATCHER, value=-math.inf, count=3, low=math.nan, high=math.nan, page="fcn-inversion"),
+    replace(MATCHER, value=44.4, batch=128),
+]
 
 
 def test_the_table_holds_every_outcome_the_most_severe_first() -> None:
     rows = explorer.rows(MADE_UP).to_dict("records")
-    assert len(rows) == len(MADE_UP)
     assert ["little" in row["leaks"] for row in rows] == [False, False, True, True]
     (row,) = [row for row in rows if row["defence"] == "no defence" and row["network"] == "LeNet"]
     assert row["success"] == "<strong>50 %</strong> labels found (95 %: 40 to 60; n = 100 batches)"
@@ -63,14 +79,14 @@ def test_the_tables_say_the_most_that_was_measured() -> None:
         "defence", "none", "noise 1e-2 and more",
         "client", "float32", "16 local steps", *explorer.SOUGHT["client"],
     ]  # fmt: skip
-    assert {*cells["adapters"].split(" | "), *cells["vision transformer"].split(" | ")} == {
-        "[not measured]{.badge .badge-not-measured}"
-    }
-    assert "50 % (40–60; 100)" in cells["convolutional, 2 to 8 samples"]
-    assert "lost (3)" in cells["convolutional, 2 to 8 samples"], "too few cases for an interval"
-    assert "[not measured]{.badge .badge-not-measured}" in cells["convolutional, more samples"]
-    assert "44 dB" in cells["convolutional, more samples"]
-    assert "3 % (1–5; 100)" in cells["noise 1e-2 and more"]
+    unmeasured = "[not measured]{.badge .badge-not-measured}"
+    assert {*cells["adapters"].split(" | "), *cells["vision transformer"].split(" | ")} == {unmeasured}
+    for line, parts in {
+        "convolutional, 2 to 8 samples": ("50 % (40–60; 100)", "lost (3)"),
+        "convolutional, more samples": (unmeasured, "44 dB"),
+        "noise 1e-2 and more": ("3 % (1–5; 100)",),
+    }.items():
+        assert all(part in cells[line] for part in parts)
 
 
 @pytest.mark.parametrize(
@@ -90,28 +106,27 @@ def test_strength_is_an_axis(defense: str, line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "severity"),
+    ("severity", "value", "chance"),
     [
-        ({"value": 9.9}, 0), ({"value": 10.0}, 1), ({"value": 50.0}, 2), ({"value": 99.0}, 3), ({"value": 100.0}, 3),
-        ({"value": 60.0, "chance": 60.0}, 0), ({"value": 64.0, "chance": 60.0}, 1),
-        ({"value": 100.0, "chance": 60.0}, 3),
-        ({"value": 100.0, "chance": 100.0}, 0), ({"value": 40.0, "chance": 60.0}, 0),
-        ({"value": -math.inf, "unit": "dB"}, 0), ({"value": RECOGNISABLE, "unit": "dB"}, 1),
-        ({"value": INDISTINGUISHABLE, "unit": "dB"}, 2), ({"value": EXACT, "unit": "dB"}, 3),
-        ({"value": math.inf, "unit": "dB"}, 3),
+        (0, 9.9, 0), (1, 10.0, 0), (2, 50.0, 0), (3, 99.0, 0), (3, 100.0, 0), (0, 60.0, 60), (1, 64.0, 60),
+        (3, 100.0, 60), (0, 100.0, 100), (0, 40.0, 60),
     ],
 )  # fmt: skip
-def test_severity_counts_what_is_beyond_guessing(fields: dict[str, Any], severity: int) -> None:
-    assert outcome(**fields).severity == severity
+def test_severity_counts_what_is_beyond_guessing(severity: int, value: float, chance: float) -> None:
+    assert outcome(value=value, chance=chance).severity == severity
+
+
+def test_severity_of_images_is_that_of_the_scale() -> None:
+    levels = (-math.inf, RECOGNISABLE, INDISTINGUISHABLE, EXACT, math.inf)
+    assert [outcome(value=value, unit="dB").severity for value in levels] == [0, 1, 2, 3, 3]
 
 
 @pytest.mark.parametrize("values", [[True] * 20, [False] * 20, [True] * 7 + [False] * 13, [True]])
 def test_a_share_of_successes_has_wilsons_interval(values: list[bool]) -> None:
     found = share_of("own", "", "").summarise(np.array(values, float))
     low, high = wilson_interval(pd.Series(values))
-    assert (found.low, found.value, found.high) == pytest.approx(
-        (100 * low, 100 * sum(values) / len(values), 100 * high)
-    )
+    ends = (100 * low, 100 * sum(values) / len(values), 100 * high)
+    assert (found.low, found.value, found.high) == pytest.approx(ends)
 
 
 @pytest.mark.parametrize(
@@ -132,39 +147,142 @@ def test_a_summary_has_the_interval_of_its_kind(
     assert (found.low, found.value, found.high) == pytest.approx(ends, abs=0.1, nan_ok=True)
 
 
-def test_rows_that_agree_on_all_axes_are_one_outcome() -> None:
-    record = records.recorded("noise")
-    assert record is not None
+def test_rows_that_agree_on_all_axes_are_one_outcome_and_unknown_axes_are_refused() -> None:
+    record, measure = record_of("noise"), share_of("own", "", "batches")
     rows = pd.DataFrame({"own": [1.0, 0.0, 1.0], "size": [8, 8, 16]})
-    found = collected(
-        record, rows, "labels", share_of("own", "", "batches"), attack="solver, variant", network="lenet5, relu",
-        batch=rows["size"], detail="more", chance=pd.Series([10.0, 20.0, 30.0]),
+    first, second = collected(
+        record, rows, "labels", measure, attack="solver, variant", network="lenet5, relu", batch=rows["size"],
+        detail="more", chance=pd.Series([10.0, 20.0, 30.0]),
     )  # fmt: skip
-    assert [(one.batch, one.value, one.count, one.chance) for one in found] == [
-        (8, 50.0, 2, 15.0),
-        (16, 100.0, 1, 30.0),
-    ]
-    assert {(one.attack, one.detail, one.network) for one in found} == {("solver", "variant, more", "LeNet-5, relu")}
-
-
-def test_an_unknown_axis_or_defence_is_refused() -> None:
-    record = records.recorded("noise")
-    assert record is not None
-    rows = pd.DataFrame({"own": [1.0]})
+    assert (first.batch, first.value, first.count, first.chance) == (8, 50.0, 2, 15.0)
+    assert (second.batch, second.value, second.count, second.chance) == (16, 100.0, 1, 30.0)
+    assert (first.attack, first.detail, first.network) == ("solver", "variant, more", "LeNet-5, relu")
     with pytest.raises(InputError, match="no axis of outcomes: size"):
-        collected(record, rows, "labels", share_of("own", "", ""), size=8)
+        collected(record, rows, "labels", measure, size=8)
     with pytest.raises(UnknownName, match="magic"):
-        collected(record, rows, "labels", share_of("own", "", ""), defense="magic/1")
+        collected(record, rows, "labels", measure, defense="magic/1")
 
 
-def test_every_family_has_words_and_pure_clipping_is_clipping() -> None:
+def test_every_family_has_words_and_guessing_is_looked_up_in_the_same_setting() -> None:
     assert {family(f"{name}/1") for name in FAMILIES} == set(FAMILIES.values())
     assert family("dp-sgd/0") == family("release/0.5/0") == "clipping"
     assert defense_in_words("release/0.5/0.01") == "clip 0.5 of the norm, noise 0.01 of that"
-
-
-def test_guessing_is_looked_up_in_the_same_setting() -> None:
-    rows = pd.DataFrame(
-        {"attack": ["guess", "guess", "solver", "solver"], "size": [1, 8, 8, 64], "found": [10, 40, 90, 90]}
-    )
+    attacks = ["guess", "guess", "solver", "solver"]
+    rows = pd.DataFrame({"attack": attacks, "size": [1, 8, 8, 64], "found": [10, 40, 90, 90]})
     assert guessed(rows, "found", ["size"]).tolist() == [10, 40, 40, 0]
+
+
+ROW = Leaks("labels", "batches of 8", "all", "1 s", kind="labels", attack="guesser", batch=8)
+
+
+def behind(defense: str, cosine: float = math.nan, value: float = 0.0, **changes: Any) -> Outcome:
+    """Return the outcome of the row's attack behind a defence, which stops it unless another value is given."""
+    return outcome(defense=defense, cosine=cosine, value=value, **changes)
+
+
+SEEMS = behind("gaussian/1", 0.5)
+FEW = {"count": LEAST - 1}
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "names"),
+    [
+        # The mildest defence of each family, and the mildest family first.
+        (
+            [
+                *(behind("gaussian/1", 0.4), behind("gaussian/0.5", 0.6)),
+                *(behind("prune/0.9", 0.8), behind("prune/0.95", 0.7)),
+            ],
+            ["prune/0.9", "gaussian/0.5"],
+        ),
+        ([behind(f"gaussian/{level}") for level in ("1", "1e-06", "0.1")], ["gaussian/1e-06"]),  # without cosines
+        ([behind(name, 1.0) for name in ("clip/1", "clip-share/0.5", "dp-sgd/0", "release/0.5/0")], []),  # rescaling
+        ([SEEMS, outcome(value=0.0)], []),  # the attack fails without a defence
+        ([SEEMS, outcome(value=100.0)], ["gaussian/1"]),
+        ([replace(SEEMS, **FEW)], []),
+        ([replace(SEEMS, **FEW, page=PAGE), behind("prune/0.9", 0.1, count=LEAST)], ["prune/0.9", "gaussian/1"]),
+        # Layers that are not sent are not compared by the cosine of the rest.
+        (
+            [behind("withheld/recurrent", 1.0), behind("withheld/head", 1.0, 100.0), SEEMS],
+            ["gaussian/1", "withheld/recurrent"],
+        ),
+        # Ten bits are fewer than float16 keeps, and more than bfloat16 keeps.
+        *(
+            ([behind("quantize/10", 0.999), outcome(client=client, value=100.0)], names)
+            for client, names in (("bfloat16", []), ("float16", ["quantize/10"]), ("float64", ["quantize/10"]))
+        ),
+    ],
+)  # fmt: skip
+def test_the_mildest_defences_that_stop_the_attack_are_named(outcomes: Sequence[Outcome], names: list[str]) -> None:
+    assert [one.defense for one in stopping(ROW, PAGE, outcomes)] == names
+
+
+@pytest.mark.parametrize(
+    ("other", "refuted"),
+    [
+        ({"attack": "another"}, False),
+        ({"leak": "images"}, False),
+        ({"network": "another", "page": "another"}, True),
+        ({"detail": "noise known"}, True),  # an attacker who knows the defence
+        ({"cosine": 0.3}, True),  # a stronger defence, and still a success
+        ({"cosine": 0.9, "defense": "gaussian/0.5"}, False),  # a weaker defence
+        ({"defense": "prune/0.9"}, False),  # another family
+        ({"defense": "dp/1"}, True),  # clipping and noise is noise, and clipping does not help
+        ({"defense": "clip/1"}, False),
+        ({"value": 9.9}, False),  # below a tenth
+        ({"value": 10.0}, True),
+        ({"value": 55.0, "chance": 50.0}, True),  # a tenth of what a guess misses
+        ({"value": 54.0, "chance": 50.0}, False),
+        ({"count": 1}, True),  # one success is enough
+        ({"cosine": 0.9}, True),  # the same defence, though it changes this gradient less
+        ({"batch": 4}, False),  # the nearest batch size counts
+        ({"cosine": math.nan, "defense": "gaussian/2"}, True),  # by its level
+        ({"cosine": math.nan, "defense": "gaussian/0.5"}, False),
+        ({"cosine": math.nan, "defense": "laplace/2"}, False),  # cannot be compared
+    ],
+)
+def test_a_success_of_the_same_attack_refutes_a_stop(other: Mapping[str, Any], refuted: bool) -> None:
+    found = stopping(ROW, PAGE, [SEEMS, replace(SEEMS, **{"value": 100.0} | other)])
+    assert (SEEMS.defense in {one.defense for one in found}) != refuted
+
+
+def test_the_row_s_network_and_on_each_page_the_nearest_batch_size_count() -> None:
+    other = {"network": "another"}
+    known = [SEEMS, replace(SEEMS, value=100.0, **other), behind("prune/0.9", 0.9, **other)]
+    assert stopping(replace(ROW, network="LeNet"), PAGE, known) == [SEEMS]
+    sizes = {"another": (1, 2, 32), "single": (1,), PAGE: (1,)}
+    known = [behind("gaussian/1", batch=batch, page=page) for page, batches in sizes.items() for batch in batches]
+    for batch, expected in ((16, [("another", 32), (PAGE, 1)]), (1, [("another", 1), ("single", 1), (PAGE, 1)])):
+        assert [(one.page, one.batch) for one in tried(replace(ROW, batch=batch), PAGE, known)] == expected
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "words"),
+    [
+        ([], "not measured"),
+        ([outcome(value=0.0)], "not measured"),
+        ([behind("gaussian/1", 0.4, 100.0)], "none of those measured"),
+        (
+            [outcome(client=client, page=PAGE, value=0.0) for client in ("bfloat16", "float16")],
+            "computing in float16 (n = 100, LeNet)",
+        ),
+        (
+            [
+                behind("prune/0.8", value=3.0, count=50, batch=4, network="another"),
+                behind("prune/0.8", value=99.6, leak="features", measure="classes right", network="another", batch=4),
+                behind("prune/0.8", leak="images", network="another", batch=4),
+            ],
+            "dropping the smallest 80% of all entries, which leaves 3 % (labels found) and 99.6 % (classes right) "
+            "(n = 50, batches of 4, another, {page}`noise`)",
+        ),
+        (
+            [
+                behind("sign/0", value=41.0, chance=40.0, page=PAGE),
+                behind("sign/0", value=20.0, chance=40.0, network="LSTM"),
+            ],
+            "sending signs only, which leaves 41 % (labels found; a guess: 40 %) (n = 100, LeNet)",
+        ),
+    ],
+)
+def test_a_stop_says_what_still_leaks_and_where_it_was_measured(outcomes: list[Outcome], words: str) -> None:
+    assert stopped(ROW, PAGE, outcomes) == words

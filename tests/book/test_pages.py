@@ -1,8 +1,9 @@
-"""Pages: run once, their record beside them, silent about the machine; a failing one says where."""
+"""Pages: run once, their record and their HTML beside them, silent about the machine; a failing one says where."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,40 @@ import nbformat
 import pytest
 
 from gradleak import claims
-from gradleak.book import pages
+from gradleak.book import pages, rerun
 from gradleak.errors import GradleakError, GradleakWarning, InputError, StorageError
 from gradleak.runs import recording, records, runner
-from tests.checkout import Toy, forget
+from tests.checkout import CLAIMS, Toy, forget
+
+MORE = """
+- id: toy-ours
+  place: Table 1
+  statement: Numbers are few
+  measure: {where: {word: a}, column: value, reduce: sum}
+  rule: {at_most: 3}
+  needs: {samples: 4}
+  ours: prediction
+"""
+TEXT = "# A toy\n\nSee {eq}`eq-one`, {cite:t}`wang2024` and {doc}`the next page <noise>`.\n\n$$ a $$ (eq-one)"
+FIGURE = """import matplotlib.pyplot as plt
+figure, axis = plt.subplots(figsize=(1, 1))
+axis.plot([0, len(shown.trials)]);"""
+CELLS = (
+    "from gradleak import claims\nfrom gradleak.show import provenance\nshown = provenance.shown(record)",
+    "claims.verdicts(record)",
+    "import sys, os; print('scale', scale, sys.prefix, os.environ['GRADLEAK_ROOT'], os.getcwd())",
+    "import warnings; warnings.warn('look', stacklevel=1)",
+    "from gradleak import reporting; reporting.warn('look out')",
+)
+STATIC = {
+    "book/_static/some.css": ".gradleak > b { color: red }",
+    "book/_static/some.js": "const some = 1 && 2",
+    "_config.yml": "sphinx: {config: {html_css_files: [some.css], html_js_files: [some.js]}}",
+}
 
 
 def run(checkout: Toy, out: str = "out", **changes: Any) -> pages.PageRun:
     return pages.run_page(checkout.load(), checkout.parameters(**changes), checkout.root / out, jobs=1)
-
-
-def outputs(notebook: Path) -> list[Any]:
-    return [output for cell in nbformat.read(notebook, 4).cells for output in cell.get("outputs", ())]
 
 
 @pytest.mark.parametrize("text", ["", "{}", "null", '{"cells": [', '{"cells": [], "metadata": {}}', "[" * 100_000])
@@ -41,20 +64,22 @@ def test_a_damaged_notebook_is_named_and_a_damaged_page_runs_again(checkout: Toy
         checkout.parameters()
 
 
-def test_a_page_and_its_record(checkout: Toy) -> None:
-    checkout.write_notebook(
-        checkout.study_cell,
-        "from gradleak import claims\nclaims.verdicts(record)",
-        "import sys, os; print('scale', scale, sys.prefix, os.environ['GRADLEAK_ROOT'], os.getcwd())",
-        "import warnings; warnings.warn('look', stacklevel=1)",
-        "from gradleak import reporting; reporting.warn('look out')",
-    )
-    runner.run_study("toy", checkout.parameters(scale=2))
+def test_a_page_its_record_and_its_html_without_the_network(checkout: Toy) -> None:
+    (checkout.root / "book" / "_static").mkdir()
+    for name, text in STATIC.items():
+        (checkout.root / name).write_text(text)
+    checkout.write_notebook(checkout.study_cell, *CELLS, FIGURE)
+    page = nbformat.read(checkout.notebook, 4)
+    page.cells.insert(0, nbformat.v4.new_markdown_cell(TEXT))
+    page.cells[-1].metadata["tags"] = ["hide-input"]
+    nbformat.write(page, checkout.notebook)
+    changes = {"samples": 3, "scale": 2}
+    runner.run_study("toy", checkout.parameters(**changes))
     checkout.kept()[0].write_bytes(b"")
     with pytest.warns(GradleakWarning) as caught:
-        made = run(checkout, "o{u}t", scale=2)
+        made = run(checkout, "o{u}t", **changes)
     assert [str(one.message)[:33] for one in caught] == ["a cached trial of 'toy' is damage", "look out"]
-    assert len(checkout.traced) == 5
+    assert len(checkout.traced) == 4
     assert (made.notebook, made.record) == (checkout.root / "o{u}t" / "toy.ipynb", checkout.root / "o{u}t" / "toy.json")
     record = records.read(made.record)
     assert (record.profile, record.parameters["scale"]) == ("custom", 2)
@@ -62,20 +87,54 @@ def test_a_page_and_its_record(checkout: Toy) -> None:
     page = nbformat.read(made.notebook, 4)
     nbformat.validate(page)
     assert set(page.metadata["gradleak"]) == {"study", "key", "seconds", "device", "versions", "date"}
-    printed = "".join(output.get("text", "") for output in outputs(made.notebook))
+    outputs = [output for cell in page.cells for output in cell.get("outputs", ())]
+    printed = "".join(output.get("text", "") for output in outputs)
     assert "scale 2.0 python . scratch" in printed
     assert "UserWarning: look\n" in printed
     assert "look out" not in printed, "our own warnings are given to the user"
-    (shown,) = [output.data for output in outputs(made.notebook) if "data" in output]
-    assert ":name: tab-toy-verdicts" in shown["text/markdown"]
+    table, figure = [output.data for output in outputs if "data" in output]
+    assert ":name: tab-toy-verdicts" in table["text/markdown"]
+    assert "image/png" in figure
     for word in (str(checkout.root), str(Path.home()), sys.prefix, os.getcwd(), "papermill", "iopub", "damaged"):
         assert word not in made.notebook.read_text()
 
-    key = pages.page_key(checkout.load(), checkout.parameters(scale=2))
-    assert pages.finished(checkout.load(), key, made.notebook.parent) == made
-    assert pages.finished(checkout.load(), "another key", made.notebook.parent) is None
+    study, parameters = checkout.load(), checkout.parameters(**changes)
+    assert pages.finished(study, pages.page_key(study, parameters), made.notebook.parent) == made
+    assert pages.finished(study, "another key", made.notebook.parent) is None
     made.record.write_text("half a rec")
-    assert pages.finished(checkout.load(), key, made.notebook.parent) is None
+    assert pages.finished(study, pages.page_key(study, parameters), made.notebook.parent) is None
+
+    file = rerun.write(rerun.summary(study, record), made.notebook)
+    executed = nbformat.read(made.notebook, 4)
+    nbformat.validate(executed)
+    assert "Changed parameters: samples = 3" in executed.cells[0].source
+    assert file == made.notebook.with_suffix(".html")
+    text = file.read_text()
+    for part in (
+        'src="data:image/png;base64,', rerun.NOT_JUDGED[:40], "wang2024 and the next page", "MathJax = ",
+        r"\begin{equation}\label{eq-one} a \end{equation}", r"$\eqref{eq-one}$", *list(STATIC.values())[:2],
+    ):  # fmt: skip
+        assert part in text
+    assert "plt.subplots" not in text, "code with the tag hide-input"
+    assert not re.search(r'<(script|link|img)[^>]* (src|href)="http', text)
+
+
+def test_a_run_says_of_each_claim_in_words_what_it_found(checkout: Toy) -> None:
+    checkout.claims.write_text(CLAIMS + MORE)
+    few, summary = (
+        rerun.summary(checkout.load(), runner.run_study("toy", checkout.parameters(samples=samples)))
+        for samples in (3, 4)
+    )
+    assert [row["verdict of this run"] for row in few.rows] == ["disagrees, not judged", "agrees, not judged"]
+    assert rerun.NOT_JUDGED in few.sentences
+    assert [row["verdict of this run"] for row in summary.rows] == ["holds", "fails"]
+    assert summary.rows[-1]["claim"] == "Numbers are few", "the papers' claims come first"
+    assert summary.sentences == [
+        "1 claim of the paper: 1 'holds'.",
+        "1 claim of our own: 1 'fails'.",
+        "All parameters have the page's own values.",
+    ]
+    assert rerun.brief(["a" * 40, "b" * 40]).endswith("…"), "a long list is cut"
 
 
 def test_page_key_changes_with_what_the_page_shows(checkout: Toy) -> None:
@@ -102,7 +161,7 @@ def test_a_failing_page_says_where_and_keeps_what_ran(checkout: Toy, monkeypatch
     message = r"^page 'toy' failed in cell 3: ValueError: no \(the cells up to there are in toy.ipynb\)$"
     with pytest.raises(GradleakError, match=message):
         run(checkout)
-    assert any(output.output_type == "error" for output in outputs(checkout.root / "out" / "toy.ipynb"))
+    assert nbformat.read(checkout.root / "out" / "toy.ipynb", 4).cells[-1].outputs[-1].output_type == "error"
     assert not (checkout.root / "out" / "toy.json").exists()
     checkout.write_notebook("import os; os._exit(1)")
     with pytest.raises(GradleakError, match="the kernel of page 'toy' died"):

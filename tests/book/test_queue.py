@@ -8,6 +8,7 @@ from gradleak import claims
 from gradleak.book import queue
 from gradleak.runs import recording, records
 from tests.checkout import Toy
+from tests.recorded import record_of
 
 EFFORT = (
     "    words: list[str]\n\n    def reads",
@@ -43,46 +44,33 @@ def undecided(checkout: Toy) -> Toy:
 recorded = pytest.fixture(undecided, name="recorded")
 
 
-def test_most_claims_per_second_come_first(recorded: Toy) -> None:
+def test_most_claims_per_second_come_first_and_finished_trials_leave_the_queue(
+    recorded: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entries = queue.queue()
-    assert [(entry.inputs["number"], entry.decides) for entry in entries] == [
-        (0, ("cheap",)),
-        (2, ("more",)),
-        (1, ("dear",)),
-    ]
+    expected = [(0, ("cheap",)), (2, ("more",)), (1, ("dear",))]
+    assert [(entry.inputs["number"], entry.decides) for entry in entries] == expected
     assert [entry.seconds for entry in entries] == [10.0, 200.0, 400.0], "ten times the effort takes ten times as long"
     assert all(entry.inputs["scale"] == 10 for entry in entries)
     assert queue.summary(entries).startswith("3 trials would decide 3 claims; expected time: 10 min")
     assert len(recorded.traced) == 4, "a queue is only a list"
-
-
-def test_finished_trials_decide_claims_and_leave_the_queue(recorded: Toy) -> None:
-    before = claims.judgements(record_of())
-    assert {before[name].verdict for name in ("cheap", "dear", "more")} == {"trend: agrees"}
-    lines = queue.run(queue.queue()[:2], minutes=None, jobs=1)
-    assert lines == ["2 of 2 trials ended."]
-    after = claims.judgements(record_of())
-    assert [after[name].verdict for name in ("cheap", "more", "dear")] == ["reproduced", "reproduced", "trend: agrees"]
-    assert after["decided"].verdict == "reproduced", "what was decided stays so while the record grows"
-    assert record_of().size == "2 of 4 trials"
+    assert verdicts() == ["trend: agrees", "trend: agrees", "trend: agrees", "reproduced"]
+    monkeypatch.setenv("TOY_FAILS", "1")
+    failed, ended = queue.run(entries, minutes=None, jobs=1)
+    assert failed.startswith("toy failed (number=1")
+    assert ended == "2 of 3 trials ended.", "a failed trial does not lose the others"
+    # What was decided stays so while the record grows.
+    assert verdicts() == ["trend: agrees", "reproduced", "reproduced", "reproduced"]
+    assert record_of("toy").size == "2 of 4 trials"
     assert [entry.inputs["number"] for entry in queue.queue()] == [1]
-
-
-def test_a_failed_trial_does_not_lose_the_others(recorded: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOY_FAILS", "2")
-    lines = queue.run(queue.queue(), minutes=None, jobs=1)
-    assert lines[-1] == "2 of 3 trials ended."
-    assert lines[0].startswith("toy failed (number=2")
 
 
 def test_a_need_that_would_drop_recorded_trials_is_left_out(recorded: Toy) -> None:
     recorded.claims.write_text(CLAIMS.replace("needs: {scale: 1}", "needs: {words: [a, b, c]}"))
-    parameters = queue.asked(recorded.load())
-    assert parameters.model_dump()["scale"] == 10
-    assert parameters.model_dump()["words"] == ["a", "b"]
+    parameters = queue.asked(recorded.load()).model_dump()
+    assert (parameters["scale"], parameters["words"]) == (10, ["a", "b"])
 
 
-def record_of() -> records.Record:
-    record = records.recorded("toy")
-    assert record is not None
-    return record
+def verdicts() -> list[str]:
+    judged = claims.judgements(record_of("toy"))
+    return [judged[name].verdict for name in ("dear", "cheap", "more", "decided")]

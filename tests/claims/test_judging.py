@@ -59,46 +59,56 @@ def test_values_are_selected_and_reduced(reduce: Any, where: dict[str, Any], exp
 def test_share_is_in_percent_and_counts() -> None:
     with pytest.raises(InputError, match="claim 'c' is no measured share"):
         _ = claims.judge(claim(), record(ROWS)).cases
+    with pytest.raises(InputError, match="selects 4 rows where it needs one"):
+        claims.judge(claim(measure=Measure(column="value", reduce="only")), record(ROWS))
     judged = claims.judge(claim(measure=Measure(column="good", reduce="share")), record(ROWS))
     assert judged.value == pytest.approx(75)
     assert judged.count == 4
     assert judged.cases == "3 of 4"
 
 
+EVERYTHING = Measure(column="value", reduce="mean")  # one of its values is NaN
+NINE: dict[str, Any] = {"published": 9.0}
+
+
 @pytest.mark.parametrize(
-    ("changes", "verdict", "agrees"),
+    ("changes", "verdict", "cause"),
     [
-        ({}, "reproduced", True),
-        ({"published": 9.0}, "not reproduced", False),
-        ({"rule": Rule(at_least=1.0), "better": "higher", "published": 1.5}, "better", True),
-        ({"better": "higher", "published": 0.5}, "better", True),
-        ({"better": "higher", "published": 0.5, "needs": {"count": 2}}, "trend: agrees", True),
-        ({"rule": Rule(between=(1.0, 2.0))}, "reproduced", True),
-        ({"rule": Rule(within=Within(relative=0.5)), "published": 3.0}, "reproduced", True),
-        ({"rule": Rule(within=Within(absolute=0.5, below=0)), "published": 1.8}, "reproduced", True),
-        ({"rule": Rule(within=Within(absolute=0.5, below=0)), "published": 2.2}, "not reproduced", False),
-        ({"needs": {"count": 2}}, "trend: agrees", True),
-        ({"needs": {"count": 2}, "published": 9.0}, "trend: disagrees", False),
-        ({"setting": {"net": "b"}}, "stand-in: agrees", True),
-        ({"setting": {"net": "b"}, "needs": {"count": 2}, "published": 9.0}, "stand-in: disagrees", False),
-        ({"setting": {"net": ["b", "a"]}}, "reproduced", True),
-        ({"setting": {"steps": 500}, "used": {"steps": 500}}, "reproduced", True),
-        ({"setting": {"steps": 20000}, "used": {"steps": 500}}, "stand-in: agrees", True),
-        ({"setting": {"net": "b"}, "immaterial": {"net": {"value": "a", "why": "it is alike"}}}, "reproduced", True),
-        ({"setting": {"net": "b"}, "immaterial": {"net": {"value": "c", "why": "no"}}}, "stand-in: agrees", True),
-        (
-            {"needs": {"count": 9}, "immaterial": {"count": {"value": 1, "why": "one"}}, "setting": {"net": "a"}},
-            "reproduced",
-            True,
-        ),
-        ({"ours": "prediction"}, "holds", True),
-        ({"ours": "finding", "published": 9.0}, "fails", False),
-        ({"ours": "finding", "needs": {"count": 2}}, "trend: agrees", True),
+        ({}, "reproduced", None),
+        (NINE | {"cause": "chance"}, "not reproduced", "chance"),
+        ({"rule": Rule(at_least=1.0), "better": "higher", "published": 1.5}, "better", None),
+        ({"better": "higher", "published": 0.5}, "better", None),
+        ({"better": "higher", "published": 0.5, "needs": {"count": 2}}, "trend: agrees", None),
+        ({"rule": Rule(between=(1.0, 2.0))}, "reproduced", None),
+        ({"rule": Rule(within=Within(relative=0.5)), "published": 3.0}, "reproduced", None),
+        ({"rule": Rule(within=Within(absolute=0.5, below=0)), "published": 1.8}, "reproduced", None),
+        ({"rule": Rule(within=Within(absolute=0.5, below=0)), "published": 2.2}, "not reproduced", None),
+        ({"needs": {"count": 2}}, "trend: agrees", None),
+        (NINE | {"needs": {"count": 2}}, "trend: disagrees", "too few samples"),
+        ({"setting": {"net": "b"}}, "stand-in: agrees", None),
+        (NINE | {"setting": {"net": "b"}, "needs": {"count": 2}}, "stand-in: disagrees", "a stand-in was measured"),
+        ({"setting": {"net": ["b", "a"]}}, "reproduced", None),
+        ({"setting": {"steps": 500}, "used": {"steps": 500}}, "reproduced", None),
+        ({"setting": {"steps": 20000}, "used": {"steps": 500}}, "stand-in: agrees", None),
+        ({"setting": {"net": "b"}, "immaterial": {"net": {"value": "a", "why": "it is alike"}}}, "reproduced", None),
+        ({"setting": {"net": "b"}, "immaterial": {"net": {"value": "c", "why": "no"}}}, "stand-in: agrees", None),
+        ({"needs": {"count": 9}, "immaterial": {"count": {"value": 1, "why": "one"}}}, "reproduced", None),
+        ({"ours": "prediction"}, "holds", None),
+        (NINE | {"ours": "prediction"}, "fails", "our prediction was wrong"),
+        ({"ours": "finding", "needs": {"count": 2}}, "trend: agrees", None),
+        ({"measure": EVERYTHING, "rule": Rule(at_most=1e9)}, "not reproduced", None),
+        ({"measure": EVERYTHING, "better": "higher"}, "not reproduced", None),
+        ({"measure": Measure(where={"net": "z"}, column="value", reduce="mean")}, "not run", None),
+        ({"measure": Measure(where={"good": 1}, column="value", reduce="mean")}, "not run", None),  # true is not 1
+        ({"measure": Measure(where={"nets": "a"}, column="value", reduce="mean")}, "not run", None),
+        ({"measure": Measure(column="values", reduce="mean")}, "not run", None),
     ],
 )
-def test_verdicts(changes: dict[str, Any], verdict: str, agrees: bool) -> None:
-    judged = claims.judge(claim(**changes), record(ROWS))
-    assert (judged.verdict, judged.agrees) == (verdict, agrees)
+def test_verdicts_and_causes(changes: dict[str, Any], verdict: str, cause: str | None) -> None:
+    judged, none = claims.judge(claim(**changes), record(ROWS)), claims.judge(claim(**changes), None)
+    assert (judged.verdict, Line(judged, none).cause) == (verdict, cause)
+    assert bool(judged.agrees) == (verdict in ("reproduced", "better", "holds") or verdict.endswith(": agrees"))
+    assert none.verdict == "not run"
 
 
 @pytest.mark.parametrize(
@@ -136,26 +146,26 @@ def test_a_setting_holds_for_every_row_that_is_taken() -> None:
     assert claims.judge(claim(setting={"net": "a"}), record(ROWS)).differs == ()
 
 
-def draws(values: list[float]) -> Record:
-    return record([{"net": "a", "value": value} for value in values])
+FORTY = [float(number) for number in range(40)]
 
 
 @pytest.mark.parametrize(
     ("values", "published", "verdict"),
     [
-        ([float(n) for n in range(40)], 19.0, "reproduced"),
-        ([float(n) for n in range(40)], 9.6, "reproduced"),
-        ([float(n) for n in range(40)], 8.0, "not reproduced"),
-        ([float(n) for n in range(20)], 9.0, "not reproduced"),
+        (FORTY, 19.0, "reproduced"),
+        (FORTY, 9.6, "reproduced"),
+        (FORTY, 8.0, "not reproduced"),
+        (FORTY[:20], 9.0, "not reproduced"),
         ([19.0] * 40, 19.0, "not reproduced"),
-        ([math.nan, *(float(n) for n in range(40))], 19.0, "not reproduced"),
+        ([math.nan, *FORTY], 19.0, "not reproduced"),
     ],
 )
 def test_one_draw_of_the_papers_must_be_among_the_central_ones_of_ours(
     values: list[float], published: float, verdict: str
 ) -> None:
     rule = Rule(central=Central(near=10))
-    assert claims.judge(claim(rule=rule, published=published), draws(values)).verdict == verdict
+    rows: list[dict[str, object]] = [{"net": "a", "value": value} for value in values]
+    assert claims.judge(claim(rule=rule, published=published), record(rows)).verdict == verdict
 
 
 def test_what_was_changed_about_a_method_is_said_in_the_verdict() -> None:
@@ -163,45 +173,26 @@ def test_what_was_changed_about_a_method_is_said_in_the_verdict() -> None:
     assert Line(judged, judged).verdict_text == "not reproduced (line search)"
     assert Line(judged, judged).verdict == "not reproduced"
     none = claims.judge(claim(protocol="line search"), None)
-    assert Line(none, none).verdict_text == "not run"
-
-
-def test_no_record_is_not_run_and_nan_fails() -> None:
-    assert claims.judge(claim(), None).verdict == "not run"
-    everything = Measure(column="value", reduce="mean")
-    assert claims.judge(claim(measure=everything, rule=Rule(at_most=1e9)), record(ROWS)).verdict == "not reproduced"
-    assert claims.judge(claim(measure=everything, better="higher"), record(ROWS)).verdict == "not reproduced"
-
-
-def test_a_claim_without_rows_is_not_run() -> None:
-    for measure in (
-        Measure(where={"net": "z"}, column="value", reduce="mean"),
-        Measure(where={"good": 1}, column="value", reduce="mean"),  # true is not 1
-        Measure(where={"nets": "a"}, column="value", reduce="mean"),
-        Measure(column="values", reduce="mean"),
-    ):
-        assert claims.judge(claim(measure=measure), record(ROWS)).verdict == "not run"
-    with pytest.raises(InputError, match="selects 4 rows where it needs one"):
-        claims.judge(claim(measure=Measure(column="value", reduce="only")), record(ROWS))
+    assert (Line(none, none).verdict_text, none.with_spread) == ("not run", "–")
 
 
 def test_the_recorded_result_decides_where_it_has_the_scale(toy: Study) -> None:
     fresh = runner.run_study(toy, toy.Parameters(samples=2), jobs=1)
-    (line,) = claims.lines({"toy": fresh}, "toy")
-    assert line.verdict_text == "trend: disagrees"
-    assert not line.failing
-    records.write(runner.run_study(toy, toy.Parameters(), jobs=1), records.file_of("toy"))
-    (line,) = claims.lines({"toy": fresh}, "toy")
-    assert line.verdict_text == "reproduced"
-    assert line.recorded.value == 6
-    records.write(runner.run_study(toy, toy.Parameters(samples=5), jobs=1), records.file_of("toy"))
-    (line,) = claims.lines({"toy": fresh}, "toy")
-    assert line.failing
+
+    def line(samples: int) -> Line:
+        if samples:
+            records.write(runner.run_study(toy, toy.Parameters(samples=samples), jobs=1), records.file_of("toy"))
+        (only,) = claims.lines({"toy": fresh}, "toy")
+        return only
+
+    found = {samples: line(samples) for samples in (0, 4, 5)}
+    assert [one.verdict_text for one in found.values()] == ["trend: disagrees", "reproduced", "not reproduced"]
+    assert [one.failing for one in found.values()] == [False, False, True]
+    assert found[4].recorded.value == 6
 
 
 def test_spread_and_count_are_shown() -> None:
     assert claims.judge(claim(unit="dB"), record(ROWS)).with_spread == "2 dB ± 1.41 (n = 2)"
-    assert claims.judge(claim(), None).with_spread == "–"
     assert claim(unit="%").formatted("a word") == "a word"
     assert claim(unit="%").formatted("over 98") == "over 98 %"
     texts = [Rule(at_most=1).text(), Rule(at_least=2).text(), Rule(between=(1, 2)).text()]

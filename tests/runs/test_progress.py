@@ -37,15 +37,6 @@ def test_bars_nest_in_a_terminal_and_are_silent_elsewhere(
     assert "inner:   0%|" in terminal.getvalue()
 
 
-def test_a_notebook_draws_one_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(module, "_in_notebook", lambda: True)
-    monkeypatch.setattr(module, "SHORT", 0)
-    nested()
-    drawn = capsys.readouterr().err
-    assert "outer:   0%|" in drawn
-    assert "inner" not in drawn
-
-
 def test_attacks_report_to_these_bars_and_warn() -> None:
     assert reporting._steps is progress
     with pytest.warns(GradleakWarning, match="look out") as warned:

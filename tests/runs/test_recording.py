@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,34 +11,25 @@ import pytest
 
 from gradleak import claims, studies
 from gradleak.errors import InputError, UnknownName
-from gradleak.runs import golden, recording, records, runner
-from gradleak.runs.records import Accepted, Record
+from gradleak.runs import forecast, golden, recording, records, runner
+from gradleak.runs.records import Accepted, Record, Trial
 from tests.checkout import PARTS, Toy
-
-NOTHING = 'float("nan")'
+from tests.recorded import record_of
 
 
 def record(checkout: Toy, **options: Any) -> Record:
-    changes = options.pop("changes", {})
-    rules = claims.rules("toy")
-    return recording.record(checkout.load(), checkout.parameters(**changes), rules=rules, jobs=1, **options)
+    parameters = checkout.parameters(**options.pop("changes", {}))
+    return recording.record(checkout.load(), parameters, rules=claims.rules("toy"), jobs=1, **options)
 
 
-def forget_trials(checkout: Toy) -> None:
-    for file in checkout.kept():
-        file.unlink()
-
-
-def text_of(own: Record) -> str:
-    """Return the inputs and rows of a record's trials as text, in which NaN equals itself."""
-    return repr([(trial.inputs, trial.rows) for trial in own.trials])
+def text_of(trials: Iterable[Trial]) -> str:
+    """Return the inputs and rows of trials as text, in which NaN equals itself."""
+    return repr([(trial.inputs, trial.rows) for trial in trials])
 
 
 def kept() -> str:
     """Return the text of the record in the checkout."""
-    recorded = records.recorded("toy")
-    assert recorded is not None
-    return text_of(recorded)
+    return text_of(record_of("toy").trials)
 
 
 def write_golden(text: str) -> None:
@@ -47,26 +39,26 @@ def write_golden(text: str) -> None:
 
 def test_a_finished_record_runs_nothing_again_and_a_larger_run_only_what_is_new(checkout: Toy) -> None:
     first = record(checkout)
-    assert kept() == text_of(first)
+    assert kept() == text_of(first.trials)
     assert (len(first.trials), first.planned, first.waiting) == (4, 4, [])
-    forget_trials(checkout)
+    checkout.forget_trials()
     assert record(checkout).digest() == first.digest()
     assert checkout.traced == [0, 1, 2, 3]
     larger = record(checkout, changes={"samples": 6})
     assert checkout.traced == [0, 1, 2, 3, 4, 5]
-    assert text_of(larger.model_copy(update={"trials": larger.trials[:4]})) == text_of(first)
+    assert text_of(larger.trials[:4]) == text_of(first.trials)
     smaller = record(checkout, changes={"samples": 2})
     assert [trial.inputs["number"] for trial in smaller.trials] == [0, 1], "other trials are no part of the run"
 
 
 def test_a_recording_stops_in_time_and_says_how_far_it_is(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    record(checkout, changes={"samples": 2, "pause": 0.01})
+    record(checkout, changes={"samples": 3})
     checkout.edit("if os.environ.get", "if self.number == 3: time.sleep(3600)\n        if os.environ.get")
     monkeypatch.setattr(recording, "SECONDS_A_WRITE", 0.0)
-    partial = record(checkout, changes={"pause": 0.01}, minutes=0.05)
+    partial = record(checkout, minutes=0.05)
     assert partial.size == "3 of 4 trials"
     assert [inputs["number"] for inputs in partial.waiting] == [3]
-    assert kept() == text_of(partial)
+    assert kept() == text_of(partial.trials)
     (judged,) = claims.judgements(partial).values()
     assert judged.value == 3.0, "judged by what it has"
     assert judged.verdict == "trend: disagrees", "and not decided before the run has ended"
@@ -77,14 +69,16 @@ def test_a_recording_stops_in_time_and_says_how_far_it_is(checkout: Toy, monkeyp
 
 
 def test_one_part_is_recorded_anew_and_the_others_stay(checkout: Toy) -> None:
-    def write(nothing: str) -> None:
-        checkout.rewrite(*PARTS, (NOTHING, nothing))
-
-    write(NOTHING)
+    checkout.rewrite(*PARTS)
     record(checkout)
-    write("1.0")
+    checkout.rewrite(*PARTS, ('float("nan")', "1.0"))
+    checkout.forget_trials()
+    growing = recording.Recording(checkout.load(), checkout.parameters())
+    asked = [growing.missing(), growing.missing("a")]
+    texts = [forecast.forecast(checkout.load(), checkout.parameters(), todo=todo, jobs=1) for todo in asked]
+    assert [text.partition("finished already, ")[2][:1] for text in texts] == ["0", "2"]
     second = record(checkout, part="a")
-    assert kept() == text_of(second)
+    assert kept() == text_of(second.trials)
     assert [trial.rows[0]["nothing"] for trial in second.trials[::2]] == [1.0, 1.0]
     assert all(math.isnan(trial.rows[0]["nothing"]) for trial in second.trials[1::2])
     with pytest.raises(UnknownName, match="part 'c'"):
@@ -112,26 +106,13 @@ def test_a_record_is_current_while_its_golden_rows_are_the_same(checkout: Toy) -
     assert len(checkout.traced) == begun + 4
 
 
-def test_more_effort_takes_the_place_of_less(checkout: Toy) -> None:
-    field = "    words: list[str]\n\n    def reads"
-    checkout.rewrite((field, field.replace("\n\n", '\n    effort_fields = frozenset({"scale"})\n\n')))
-    first = record(checkout)
-    growing = recording.Recording(checkout.load(), checkout.parameters(scale=2.0))
-    assert [inputs["scale"] for inputs in growing.missing()] == [2.0] * 4
-    assert text_of(growing.record) == text_of(first), "the old trials stay until the new ones have ended"
-    assert growing.record.size == "0 of 4 trials"
-    (new,) = runner.run_study("toy", checkout.parameters(scale=2.0, samples=1)).trials
-    assert growing.add(new)
-    assert [trial.inputs["scale"] for trial in growing.record.trials] == [2.0, 1.0, 1.0, 1.0]
-    assert growing.record.size == "1 of 4 trials"
-    assert not growing.add(first.trials[1]), "less effort than the run plans"
-
-
 def test_trials_made_elsewhere_are_merged(checkout: Toy, tmp_path: Path) -> None:
-    def asked(study: studies.Study) -> studies.Parameters:
-        return checkout.parameters()
-
     file = tmp_path / "trials.jsonl"
+
+    def merge(**changes: Any) -> Record:
+        (merged,) = recording.merge([file], claims.rules, lambda study: checkout.parameters(**changes))
+        return merged
+
     elsewhere = runner.run_study("toy", checkout.parameters()).trials
     for trial in elsewhere[1:]:
         recording.append(trial, "toy", file)
@@ -139,22 +120,21 @@ def test_trials_made_elsewhere_are_merged(checkout: Toy, tmp_path: Path) -> None
     assert len(whole.splitlines()) == 3
     file.write_bytes(whole + b'{"study": "toy", "tri')  # cut off by a kill
     record(checkout, changes={"samples": 1})
-    (merged,) = recording.merge([file], claims.rules, asked)
-    assert kept() == text_of(merged)
+    merged = merge()
+    assert kept() == text_of(merged.trials)
     assert [trial.inputs["number"] for trial in merged.trials] == [0, 1, 2, 3]
-    assert [repr(trial.rows) for trial in merged.trials[1:]] == [repr(trial.rows) for trial in elsewhere[1:]]
-    (again,) = recording.merge([file], claims.rules, asked)
-    assert text_of(again) == text_of(merged), "merging twice changes nothing"
+    assert text_of(merged.trials[1:]) == text_of(elsewhere[1:])
+    assert text_of(merge().trials) == kept(), "merging twice changes nothing"
     before = records.file_of("toy").read_bytes()
     with pytest.raises(InputError, match="1 trials of 'toy' are no part of the run with these parameters"):
-        recording.merge([file], claims.rules, lambda study: checkout.parameters(samples=3))
+        merge(samples=3)
     write_golden("[1]")
     with pytest.raises(InputError, match="3 trials of 'toy' were made by other code"):
-        recording.merge([file], claims.rules, asked)
+        merge()
     assert records.file_of("toy").read_bytes() == before
     file.write_bytes(b"{}\n" + whole)
     with pytest.raises(InputError, match=r"trials\.jsonl, line 1, is no trial"):
-        recording.merge([file], claims.rules, asked)
+        merge()
 
 
 def test_every_record_is_current() -> None:

@@ -1,4 +1,7 @@
-"""Runs: every trial in order, the same record however they run, interrupted for good, mistakes in one line."""
+"""Runs: every trial once, the same record however they run, interrupted for good, mistakes in one line.
+
+Also their forecasts, their processes and the graphics cards of these.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +12,24 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import MagicMock, Mock
 
 import pytest
 import torch
 
 from gradleak import devices
 from gradleak.errors import GradleakError, InputError, MissingData, UnknownName
-from gradleak.runs import records, runner
-from tests.checkout import Toy
+from gradleak.runs import forecast, gpus, records, runner
+from tests.checkout import DIGEST, PAUSE, WAITING, Toy
+from tests.patience import wait_until
 
 
-def test_record_holds_every_trial_in_order_and_names_no_host_user_or_path(checkout: Toy) -> None:
+def test_a_record_holds_every_trial_in_order_names_no_host_user_or_path_and_none_runs_twice(checkout: Toy) -> None:
     record = runner.run_study("toy", checkout.parameters())
     assert [trial.inputs["number"] for trial in record.trials] == [0, 1, 2, 3]
     assert [row["word"] for row in record.trials[0].rows] == ["a", "b"]
     assert isinstance(record.trials[0].rows[0]["sum"], float)
-    assert record.profile == "quick"
-    assert record.data == ["digits: scikit-learn"]
-    assert record.planned == 4
+    assert (record.profile, record.data, record.planned) == ("quick", ["digits: scikit-learn"], 4)
     assert record.machines == [records.this_machine("cpu")]
     text = record.model_dump_json()
     for name in (socket.gethostname(), platform.node(), str(Path.home()), str(checkout.root), os.getcwd(), sys.prefix):
@@ -35,7 +37,72 @@ def test_record_holds_every_trial_in_order_and_names_no_host_user_or_path(checko
     assert f'"{getpass.getuser()}"' not in text
     for changes, profile in (({"samples": 8}, "paper"), ({"device": "cpu"}, "quick"), ({"scale": 2}, "custom")):
         assert runner.profile_of(checkout.load(), checkout.parameters(**changes)) == profile
+
+    again = runner.run_study("toy", checkout.parameters())
+    assert checkout.traced == [0, 1, 2, 3]
+    assert again.model_dump_json() == text, "with their times and dates"
+    files = [file for file in (checkout.root / "cache" / "trials").rglob("*") if file.is_file()]
+    assert sorted(files) == checkout.kept(), "a file a trial, and nothing beside them"
+    runner.run_study("toy", checkout.parameters(samples=6))
+    assert checkout.traced == [0, 1, 2, 3, 4, 5]
     assert runner.run_study("toy", checkout.parameters(seed=1)).digest() != record.digest()
+
+
+def test_a_killed_parallel_run_goes_on_where_it_stopped(checkout: Toy) -> None:
+    checkout.edit(PAUSE, WAITING)
+    changes = {"samples": 8}
+    process = checkout.start(DIGEST.format(changes=changes, jobs=2))
+    wait_until(lambda: len(checkout.kept()) == 2)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert len(checkout.kept()) == 2
+    begun = len(checkout.traced)
+    checkout.go.touch()
+    resumed = runner.run_study("toy", checkout.parameters(**changes))
+    assert len(checkout.traced) - begun == 6, "finished trials were run again"
+    checkout.forget_trials()
+    whole = runner.run_study("toy", checkout.parameters(**changes))
+    assert resumed.digest() == whole.digest(), "with one process or two, in one go or two: equal to the last bit"
+
+
+@pytest.mark.parametrize(
+    ("raised", "message"),
+    [
+        ('ValueError("the toy broke\\nand says more")', "the toy broke"),
+        (
+            'torch.OutOfMemoryError("CUDA out of memory.\\nTried")',
+            r"more memory than the GPU has.*number=2.*device=cpu",
+        ),
+    ],
+)
+def test_finished_trials_survive_a_failing_one(
+    checkout: Toy, monkeypatch: pytest.MonkeyPatch, raised: str, message: str
+) -> None:
+    monkeypatch.setenv("TOY_FAILS", "2")
+    checkout.edit('ValueError("the toy broke\\nand says more")', raised)
+    with pytest.raises((ValueError, GradleakError), match=message) as error:
+        runner.run_study("toy", checkout.parameters(), jobs=1)
+    note = getattr(error.value, "__notes__", [str(error.value)])[0]
+    assert "\n" not in note
+    assert "number=2, " in note
+    monkeypatch.delenv("TOY_FAILS")
+    runner.run_study("toy", checkout.parameters(), jobs=1)
+    assert checkout.traced == [0, 1, 2, 2, 3]
+
+
+def test_other_data_packages_or_devices_run_again(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = checkout.parameters(samples=1)
+    runner.run_study("toy", small)
+    monkeypatch.setattr(runner.data, "source", lambda name: f"{name}: another file")
+    runner.run_study("toy", small)
+    monkeypatch.setattr(records, "versions", lambda: {"torch": "3"})
+    runner.run_study("toy", small)
+    assert checkout.traced == [0, 0, 0]
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda *_: "a GPU")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert len({runner.decides(checkout.load(), small, key) for key in ("code", "code", "other")}) == 2
+    on_cpu = checkout.parameters(samples=1, device="cpu")
+    assert runner.decides(checkout.load(), small, "code") != runner.decides(checkout.load(), on_cpu, "code")
 
 
 def test_a_trial_has_its_own_threads_and_ieee_precision(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,62 +113,46 @@ def test_a_trial_has_its_own_threads_and_ieee_precision(checkout: Toy, monkeypat
     monkeypatch.setattr(checkout.load().module.Draws, "threads", 2)
     frame = runner.run_study("toy", checkout.parameters(), jobs=1).frame()
     assert (set(frame["threads"]), set(frame["precision"])) == ({2}, {"ieee"})
-    checkout.edit("time.sleep(self.pause)", "raise ValueError('broken')")
-    with pytest.raises(ValueError, match="broken"):
+    monkeypatch.setenv("TOY_FAILS", "0")
+    with pytest.raises(ValueError, match="broke"):
         runner.run_study("toy", checkout.parameters(seed=1), jobs=1)
     assert (torch.get_num_threads(), devices.precision()) == before
 
 
-def test_a_trial_too_large_for_the_gpu_is_one_line_and_the_others_are_kept(
-    checkout: Toy, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("old", "new", "error", "message"),
+    [
+        ('return ["digits"]', 'return ["imagenet-sample"]', MissingData, r"'imagenet-sample'.*GRADLEAK_DATA"),
+        ('return ["digits"]', 'return ["digit"]', UnknownName, "did you mean 'digits'"),
+        ("range(self.samples)", "()", InputError, "study 'toy' has no trials"),
+        ("sum=values.sum()", "sum=object()", InputError, r"rows of 'toy'\[0\]\.sum is a object"),
+    ],
+)
+def test_a_mistake_is_one_line(checkout: Toy, old: str, new: str, error: type[Exception], message: str) -> None:
+    checkout.edit(old, new)
+    with pytest.raises(error, match=message):
+        runner.run_study("toy", checkout.parameters(), jobs=1)
+    assert checkout.traced == [0] * ("sum" in old), "before any trial, if no trial is needed to see it"
+
+
+# Of the workers of a cluster that answers.
+THREADS = {"Client.return_value.__enter__.return_value": None, "Client.return_value.nthreads.return_value": {"b": 2}}
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (None, r"pip install 'gradleak\[cluster\]'"),
+        (Mock(Client=Mock(side_effect=OSError("nobody"))), "no Dask scheduler answers at 'tcp://a:1': nobody"),
+        (MagicMock(**THREADS), "a worker of 'tcp://a:1' has 2 threads: start it with `--nthreads 1`"),
+    ],
+)
+def test_a_cluster_that_does_not_answer_or_has_workers_of_several_threads(
+    checkout: Toy, monkeypatch: pytest.MonkeyPatch, module: object, message: str
 ) -> None:
-    monkeypatch.setenv("TOY_FAILS", "2")
-    checkout.edit(
-        'ValueError("the toy broke\\nand says more")', 'torch.OutOfMemoryError("CUDA out of memory.\\nTried")'
-    )
-    with pytest.raises(GradleakError, match=r"needs more memory than the GPU has free.*number=2.*device=cpu") as raised:
-        runner.run_study("toy", checkout.parameters(), jobs=1)
-    assert "\n" not in str(raised.value)
-    assert len(checkout.kept()) == 2
-    monkeypatch.delenv("TOY_FAILS")
-    begun = len(checkout.traced)
-    runner.run_study("toy", checkout.parameters(), jobs=1)
-    assert checkout.traced[begun:] == [2, 3], "finished trials do not run again"
-
-
-def test_jobs(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GRADLEAK_JOBS")
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    wanted = [(None, 100, "cpu"), (None, 3, "cpu"), (None, 100, "cuda"), (5, 100, "cuda"), (None, 100, "cpu", 4)]
-    assert [runner.processes(*words) for words in wanted] == [8, 3, 1, 5, 2]
-    assert runner.processes(50, 100, "cpu", threads=16) == 1
-    monkeypatch.setenv("GRADLEAK_JOBS", "4")
-    assert [runner.processes(jobs, 100, "cpu") for jobs in (None, 2)] == [4, 2]
-    with pytest.raises(InputError, match=r"positive number; got 0"):
-        runner.run_study("toy", checkout.parameters(), jobs=0)
-
-
-def test_a_missing_dataset_is_said_before_any_trial(checkout: Toy) -> None:
-    checkout.edit('return ["digits"]', 'return ["imagenet-sample"]')
-    with pytest.raises(MissingData, match=r"'imagenet-sample'.*GRADLEAK_DATA"):
-        runner.run_study("toy", checkout.parameters())
-    checkout.edit('return ["digits"]', 'return ["digit"]')
-    with pytest.raises(UnknownName, match="did you mean 'digits'"):
-        runner.run_study("toy", checkout.parameters())
-    assert checkout.traced == []
-
-
-def test_no_trials_and_rows_that_no_record_holds(checkout: Toy) -> None:
-    checkout.edit("range(self.samples)", "()")
-    with pytest.raises(InputError, match="study 'toy' has no trials"):
-        runner.run_study("toy", checkout.parameters())
-    checkout.edit("sum=values.sum()", "sum=object()")
-    with pytest.raises(InputError, match=r"rows of 'toy'\[0\]\.sum is a object"):
-        runner.run_study("toy", checkout.parameters(), jobs=1)
-
-
-def refusing(address: str) -> None:
-    raise OSError("nobody is there")
+    monkeypatch.setitem(sys.modules, "distributed", module)
+    with pytest.raises(InputError, match=message):
+        runner.run_study("toy", checkout.parameters(), cluster="tcp://a:1")
 
 
 # `match` catches Ctrl-C and comes back with the best so far.
@@ -118,34 +169,75 @@ MATCHING = """        from gradleak.images import Adam, match
 """
 
 
-@pytest.mark.parametrize(
-    ("module", "message"),
-    [
-        (None, r"pip install 'gradleak\[cluster\]'"),
-        (SimpleNamespace(Client=refusing), "no Dask scheduler answers at 'tcp://a:1': nobody is there"),
-    ],
-)
-def test_a_cluster_that_does_not_answer(
-    checkout: Toy, monkeypatch: pytest.MonkeyPatch, module: object, message: str
-) -> None:
-    monkeypatch.setitem(sys.modules, "distributed", module)
-    with pytest.raises(InputError, match=message):
-        runner.run_study("toy", checkout.parameters(), cluster="tcp://a:1")
-
-
 @pytest.mark.usefixtures("listening")
 def test_an_interrupted_trial_is_never_kept(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkout.edit("        time.sleep(self.pause)\n", MATCHING)
+    checkout.edit(PAUSE, MATCHING)
     monkeypatch.setenv("TOY_INTERRUPTED", "yes")
     small = checkout.parameters(samples=1)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
         runner.run_study("toy", small, jobs=1)
-    status = checkout.root / "trace status"
-    assert status.read_text().split() == ["interrupted"], "the attack came back, as whoever calls it wants"
     assert signal.getsignal(signal.SIGINT) is before
     assert checkout.kept() == []
     runner.run_study("toy", small, jobs=1)
-    assert status.read_text().split() == ["interrupted", "stopped"]
+    assert (checkout.root / "trace status").read_text().split() == ["interrupted", "stopped"]
     assert checkout.traced == [0, 0]
     assert len(checkout.kept()) == 1
+
+
+def test_jobs(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GRADLEAK_JOBS")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    wanted = [(None, 100, "cpu"), (None, 3, "cpu"), (None, 100, "cuda"), (5, 100, "cuda"), (None, 100, "cpu", 4)]
+    assert [runner.processes(*words) for words in wanted] == [8, 3, 1, 5, 2]
+    assert runner.processes(50, 100, "cpu", threads=16) == 1
+    monkeypatch.setenv("GRADLEAK_JOBS", "4")
+    assert [runner.processes(jobs, 100, "cpu") for jobs in (None, 2)] == [4, 2]
+    with pytest.raises(InputError, match=r"positive number; got 0"):
+        runner.run_study("toy", checkout.parameters(), jobs=0)
+
+
+def test_every_process_takes_a_card_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(gpus.VISIBLE, raising=False)
+    monkeypatch.delenv("GRADLEAK_JOBS", raising=False)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(gpus, "folder", lambda: tmp_path)
+    assert gpus.visible() == ["0", "1"]
+    assert [runner.processes(None, trials, "cuda") for trials in (100, 1)] == [2, 1]
+    taken, locks = [], []
+    for _ in range(5):
+        monkeypatch.setenv(gpus.VISIBLE, "4,GPU-8d3f,-1,9")  # CUDA counts up to the first name that is not a card
+        monkeypatch.setattr(gpus, "_own", None)  # as in a new process
+        for _ in range(2):
+            gpus.take()
+        taken.append(os.environ[gpus.VISIBLE])
+        locks.append(gpus._own)
+        if len(locks) == 4:
+            locks[1].release()  # the process with this lock has ended
+    assert taken == ["4", "GPU-8d3f", "4", "GPU-8d3f", "GPU-8d3f"], (
+        "a process stays on its card; cards are shared evenly"
+    )
+    monkeypatch.setattr(gpus, "_own", None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    gpus.take()
+    assert gpus._own is None, "there is nothing to choose"
+
+
+def test_a_forecast_shares_the_recorded_times_among_processes(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, parameters = checkout.load(), checkout.parameters()
+    begin = "4 trials: 0 are finished already, 4 have to run."
+    unknown = "Expected time and memory: unknown, because no trial is recorded."
+    assert forecast.forecast(study, parameters, jobs=1) == f"{begin} {unknown}"
+    record = runner.run_study(study, parameters)
+    assert all(trial.peak and trial.peak > 2**20 for trial in record.trials)
+    checkout.forget_trials()
+    for seconds, jobs, expected in (
+        ([100, 200, 300, 400], 2, "8 min and 4.0 GiB of memory in 2 processes, if this machine is as fast"),
+        ([1, 1, 1, 80], 4, "80 s and 8.0 GiB of memory in 4 processes"),
+    ):
+        timed = zip(record.trials, seconds, strict=True)
+        trials = [trial.model_copy(update={"seconds": time, "peak": 2 * forecast.GIB}) for trial, time in timed]
+        records.write(record.model_copy(update={"trials": trials}), records.file_of("toy"))
+        monkeypatch.setattr(runner, "processes", lambda *_, jobs=jobs: jobs)
+        assert forecast.forecast(study, parameters).startswith(f"{begin} Expected: {expected}")

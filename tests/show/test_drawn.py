@@ -9,8 +9,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
 
-from gradleak.show import figures
 from gradleak.show.drawn import (
     arranged,
     bars,
@@ -26,13 +26,12 @@ from gradleak.show.drawn import (
 
 ROWS = pd.DataFrame(
     [
-        {"network": network, "attack": attack, "size": size, "right": right}
-        for network, attack, size, right in (
-            ("lenet", "ours", 2, 1.0), ("lenet", "ours", 2, 0.5), ("lenet", "ours", 8, 0.5),
-            ("lenet", "theirs", 2, 0.25), ("resnet", "ours", 2, 1.0), ("resnet", "ours", 4, 0.0),
-        )
-    ]
+        ("lenet", "ours", 2, 1.0), ("lenet", "ours", 2, 0.5), ("lenet", "ours", 8, 0.5),
+        ("lenet", "theirs", 2, 0.25), ("resnet", "ours", 2, 1.0), ("resnet", "ours", 4, 0.0),
+    ],
+    columns=["network", "attack", "size", "right"],
 )  # fmt: skip
+STYLED = {"order": ("theirs", "ours", "absent"), "looks": {"ours": {"color": "0.6"}}}
 
 
 @pytest.fixture(autouse=True)
@@ -41,25 +40,20 @@ def closed() -> Iterator[None]:
     plt.close("all")
 
 
-def test_a_line_is_the_mean_of_its_group_in_each_panel() -> None:
+def labels(axes: list[Axes]) -> list[tuple[str, str, str]]:
+    """Return the title and the labels of each panel."""
+    return [(axis.get_title(loc="left"), axis.get_xlabel(), axis.get_ylabel()) for axis in axes]
+
+
+def test_a_line_is_the_mean_of_its_group_in_each_panel_and_styled_by_its_label() -> None:
     figure = drawn(ROWS, lines("size", "right", by="attack"), panels="network", xlabel="B", ylabel="right", legend=2)
-    assert [axis.get_title(loc="left") for axis in figure.axes] == ["lenet", "resnet"]
-    assert [axis.get_ylabel() for axis in figure.axes] == ["right", ""], "once in a row of panels"
-    assert {axis.get_xlabel() for axis in figure.axes} == {"B"}
+    assert labels(figure.axes) == [("lenet", "B", "right"), ("resnet", "B", "")], "a common label stands once in a row"
     ours, theirs = figure.axes[0].lines
     assert (ours.get_label(), theirs.get_label()) == ("ours", "theirs")
     np.testing.assert_array_equal(np.column_stack(ours.get_data()), [[2, 0.75], [8, 0.5]])
     np.testing.assert_array_equal(np.column_stack(figure.axes[1].lines[0].get_data()), [[2, 1.0], [4, 0.0]])
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ours", "theirs"], "each once"
-    assert np.std(plt.imread(io.BytesIO(figures.png(figure)))) > 0.02
-
-
-def test_lines_are_chosen_ordered_and_styled_by_their_labels() -> None:
-    mark = lines(
-        "size", "right", by="attack", band="range", middle="median", order=("theirs", "ours", "absent"),
-        looks={"ours": {"color": "0.6"}},
-    )  # fmt: skip
-    axis = drawn(ROWS, mark).axes[0]
+    axis = drawn(ROWS, lines("size", "right", by="attack", band="range", middle="median", **STYLED)).axes[0]
     assert [line.get_label() for line in axis.lines] == ["theirs", "ours"]
     assert axis.lines[1].get_color() == "0.6"
     assert axis.lines[1].get_marker() == "s", "its place in the order decides what is not stated"
@@ -73,8 +67,7 @@ def test_other_marks_show_the_rows_of_their_panel() -> None:
         panels=["network", "attack"], title=lambda network, attack: f"{attack} on {network}", across=2,
     )  # fmt: skip
     first = figure.axes[0]
-    assert first.get_title(loc="left") == "ours on lenet"
-    assert len(figure.axes) == 3
+    assert (first.get_title(loc="left"), len(figure.axes)) == ("ours on lenet", 3)
     assert len(first.collections[0].get_offsets()) == 3
     assert [line.get_ydata()[0] for line in first.lines] == [pytest.approx(2 / 3), 0.1]
     assert list(first.get_xticks()) == [2, 8]
@@ -84,17 +77,23 @@ def test_other_marks_show_the_rows_of_their_panel() -> None:
     assert [line.get_xdata()[0] for line in axis.lines] == [6]
     assert "most" in axis.get_legend_handles_labels()[1]
     assert drawn(ROWS[:0], *marks, empty="no batches").axes[0].texts[0].get_text() == "no batches"
+    mark = proportions(
+        "right", "network", by="attack", interval=lambda values: (values.min(), values.max()), aside=0.2, **STYLED
+    )
+    interval, mean = drawn(ROWS, mark).axes[0].lines[2:4]
+    assert (list(interval.get_xdata()), list(interval.get_ydata())) == ([0.5, 1.0], [0.1, 0.1])
+    assert (mean.get_xdata()[0], mean.get_label(), mean.get_color()) == (pytest.approx(2 / 3), "ours", "0.6")
 
 
 def test_stacked_bars_are_shares_of_their_sum() -> None:
     rows = pd.DataFrame({"attack": ["b", "a", "b"], "right": [1, 0, 2], "failed": [1, 0, 0]})
     parts = {"labels found": "right", "none found": "failed"}
-    flat = drawn(rows, stacked("attack", parts, ["0.2", "0.7"])).axes[0]
+    flat, upright = (drawn(rows, stacked("attack", parts, upright=upright)).axes[0] for upright in (False, True))
     assert [label.get_text() for label in flat.get_yticklabels()] == ["b", "a"], "in the order of the rows"
     assert flat.yaxis_inverted(), "from top to bottom"
-    assert [(bar.get_x(), bar.get_width()) for bar in flat.patches] == [(0, 75), (0, 0), (75, 25), (0, 0)]
-    upright = drawn(rows, stacked("attack", parts, upright=True)).axes[0]
-    assert [(bar.get_y(), bar.get_height()) for bar in upright.patches] == [(0, 75), (0, 0), (75, 25), (0, 0)]
+    expected = [(0, 75), (0, 0), (75, 25), (0, 0)]
+    assert [(bar.get_x(), bar.get_width()) for bar in flat.patches] == expected
+    assert [(bar.get_y(), bar.get_height()) for bar in upright.patches] == expected
     assert upright.get_ylim() == (0, 100)
 
 
@@ -102,21 +101,6 @@ def test_panels_of_different_kinds_have_common_labels_once() -> None:
     mark = points("size", "right")
     titles = [("left", "above"), ("right", "above"), ("left", "below"), ("right", "below")]
     figure = arranged([panel(ROWS, mark, title=side, ylabel=row, xlabel="B") for side, row in titles], across=2)
-    assert [axis.get_title(loc="left") for axis in figure.axes] == ["left", "right", "", ""]
-    assert [axis.get_ylabel() for axis in figure.axes] == ["above", "", "below", ""]
-    assert [axis.get_xlabel() for axis in figure.axes] == ["", "", "B", "B"]
-    named = drawn(ROWS, mark, panels=["network", "attack"], across=2, ylabel=lambda network, _: network)
-    assert [axis.get_ylabel() for axis in named.axes] == ["lenet", "", "resnet"]
+    assert labels(figure.axes) == [("left", "", "above"), ("right", "", ""), ("", "B", "below"), ("", "B", "")]
     uneven = arranged([panel(ROWS, mark, xlabel="B", ylabel=name) for name in "abc"], across=2, sharey=False)
-    assert [(axis.get_xlabel(), axis.get_ylabel()) for axis in uneven.axes] == [("", "a"), ("B", "b"), ("B", "c")]
-
-
-def test_proportions_have_intervals_on_their_lines() -> None:
-    mark = proportions(
-        "right", "network", by="attack", interval=lambda values: (values.min(), values.max()), aside=0.2,
-        order=("theirs", "ours"), looks={"ours": {"color": "0.6"}},
-    )  # fmt: skip
-    axis = drawn(ROWS, mark).axes[0]
-    interval, mean = axis.lines[2:4]
-    assert (list(interval.get_xdata()), list(interval.get_ydata())) == ([0.5, 1.0], [0.1, 0.1])
-    assert (mean.get_xdata()[0], mean.get_label(), mean.get_color()) == (pytest.approx(2 / 3), "ours", "0.6")
+    assert labels(uneven.axes) == [("", "", "a"), ("", "B", "b"), ("", "B", "c")]

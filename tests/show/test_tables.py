@@ -65,6 +65,13 @@ def test_the_directive_and_the_notes() -> None:
     several = Table(frame, "c", "n", notes=["One & two", "", "*three*"])
     assert "{.gradleak-notes}\n- One & two\n- \\*three\\*\n" in several._repr_markdown_()
     assert "<ul><li>One &amp; two</li><li>*three*</li></ul>" in several._repr_html_()
+    many = Table(frame, "c", "n", notes=["a", "b", "c", "d"])
+    assert "<details><summary>4 notes on this table</summary><ul>" in many._repr_html_()
+    assert ":::{dropdown} 4 notes on this table\n\n{.gradleak-notes}\n- a" in many._repr_markdown_()
+    folded = Table(frame, "c", "n", notes=many.notes, fold="All of it")
+    assert folded._repr_html_().startswith("<details><summary>All of it</summary>")
+    assert folded._repr_markdown_().startswith("::::{dropdown} All of it\n:::{table}")
+    assert folded._repr_markdown_().count("dropdown") == 1, "notes in a folded table are not folded again"
 
 
 def test_numbers_are_formatted_and_whole_ones_stay_whole() -> None:
@@ -92,16 +99,3 @@ def test_badges_keep_their_text_and_links_are_in_the_book_alone() -> None:
     assert "| [{claim}`trend: agrees <one>`]{.badge .badge-trend-agrees} | {bookfile}`x y \\| z <records" in text
     assert "| [not reproduced (line search)]{.badge .badge-not-reproduced} | 1 |" in text
     assert ":class: gradleak-table claims" in text
-
-
-def test_a_folded_table_and_many_notes_are_hidden_until_they_are_opened() -> None:
-    frame = pd.DataFrame({"a": [1]})
-    few, many = (Table(frame, "c", "n", notes=[f"note {number}" for number in range(count)]) for count in (3, 4))
-    assert "dropdown" not in few._repr_markdown_()
-    assert ":::{dropdown} 4 notes on this table\n\n{.gradleak-notes}\n- note 0" in many._repr_markdown_()
-    assert "<details><summary>4 notes on this table</summary><ul>" in many._repr_html_()
-    folded = Table(frame, "c", "n", notes=many.notes, fold="All of it")
-    assert folded._repr_html_().startswith("<details><summary>All of it</summary>")
-    assert folded._repr_markdown_().startswith("::::{dropdown} All of it\n:::{table}")
-    assert folded._repr_markdown_().rstrip().endswith("::::")
-    assert folded._repr_markdown_().count("dropdown") == 1
