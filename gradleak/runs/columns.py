@@ -1,4 +1,4 @@
-"""Declare columns of rows once: what each holds, and how tables, figures and comparisons show it."""
+"""Declare the columns of a paper's pages once: what each holds, and how tables, figures and comparisons show it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gradleak.errors import InputError
 from gradleak.runs.kinds import Kind, kind_of
+from gradleak.runs.plain import Columns as Cells
 
 # How a value becomes text: a format specification such as ".1f", a template such as "{:.1f} dB", or a function.
 Text = str | Callable[[Any], str]
@@ -28,8 +30,13 @@ class Column:
 
 
 class Columns(dict[str, Column]):
-    """Declared columns of the rows of a paper's pages, by name; a column need not be declared."""
+    """The columns that the rows of a paper's pages may have, by name."""
 
     def kind(self, name: str) -> Kind:
         """Return the declared kind of a column, or else the kind that the name of the column suggests."""
         return (self[name].kind if name in self else None) or kind_of(name)
+
+    def check(self, row: Cells) -> None:
+        """Refuse a row with a column that is not declared."""
+        if unknown := sorted(row.keys() - self.keys()):
+            raise InputError(f"a row has the columns {', '.join(unknown)}, which are not declared")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import re
 from collections.abc import Mapping
@@ -84,11 +84,10 @@ class Study:
 
     @cached_property
     def columns(self) -> DeclaredColumns:
-        """The columns that the study's module declares, or else those of its paper; none if neither declares any."""
-        modules = [self.module]
-        if importlib.util.find_spec(shared := f"{PACKAGE}.{self.paper}.columns"):
-            modules.append(importlib.import_module(shared))
-        return next((module.COLUMNS for module in modules if hasattr(module, "COLUMNS")), DeclaredColumns())
+        """The columns that the study's rows may have: those that its module declares, or else those of the paper."""
+        own = getattr(self.module, "COLUMNS", None)
+        columns: DeclaredColumns = own or importlib.import_module(f"{PACKAGE}.{self.paper}.columns").COLUMNS
+        return columns
 
     @property
     def notebook(self) -> Path:
@@ -124,7 +123,10 @@ class Study:
 
     def run(self, inputs: Columns) -> list[Columns]:
         """Run the trial with these inputs, and return its rows."""
-        return list(self.experiment(inputs).run())
+        rows = list(self.experiment(inputs).run())
+        for row in rows:
+            self.columns.check(row)
+        return rows
 
     def datasets(self, parameters: BaseParameters) -> list[str]:
         """Return the names of the datasets that a run reads."""

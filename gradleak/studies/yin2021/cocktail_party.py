@@ -21,9 +21,6 @@ from gradleak import claims, data, models, studies
 from gradleak.errors import InputError
 from gradleak.images import unmix_features
 from gradleak.labels import recover_batch
-from gradleak.runs.columns import Column
-from gradleak.runs.columns import Columns as Declared
-from gradleak.runs.kinds import measured
 from gradleak.show.aggregate import select
 from gradleak.show.drawn import drawn, lines, powers_of_two
 from gradleak.show.summary import Summary
@@ -41,13 +38,6 @@ Found = tuple[Tensor, str]
 # A feature counts as found if its cosine with the result is at least this.
 NEAR = 0.99
 SEEN = 1000  # images that batches are drawn from
-# FastICA iterates until two steps are nearly alike. Where features are no independent components it amplifies rounding
-# errors until single batches differ; the statuses are compared exactly.
-COLUMNS = Declared(
-    cosine=Column("mean cosine", kind=measured(absolute=0.5)),
-    least=Column("least cosine", kind=measured(absolute=0.5)),
-    near=Column("features with a cosine of at least 0.99 (%)", kind=measured(absolute=50.0)),
-)
 
 
 class Cell(Group):
