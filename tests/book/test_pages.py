@@ -34,6 +34,7 @@ CELLS = (
     "from gradleak import claims\nfrom gradleak.show import provenance\nshown = provenance.shown(record)",
     "claims.verdicts(record)",
     "import sys, os; print('scale', scale, sys.prefix, os.environ['GRADLEAK_ROOT'], os.getcwd())",
+    "print('loaded before', 'torchvision' in sys.modules)",
     "import warnings; warnings.warn('look', stacklevel=1)",
     "from gradleak import reporting; reporting.warn('look out')",
 )
@@ -90,6 +91,7 @@ def test_a_page_its_record_and_its_html_without_the_network(checkout: Toy) -> No
     outputs = [output for cell in page.cells for output in cell.get("outputs", ())]
     printed = "".join(output.get("text", "") for output in outputs)
     assert "scale 2.0 python . scratch" in printed
+    assert f"loaded before {sys.platform == 'linux'}" in printed, "the kernel was forked"
     assert "UserWarning: look\n" in printed
     assert "look out" not in printed, "our own warnings are given to the user"
     table, figure = [output.data for output in outputs if "data" in output]
@@ -104,7 +106,7 @@ def test_a_page_its_record_and_its_html_without_the_network(checkout: Toy) -> No
     made.record.write_text("half a rec")
     assert pages.finished(study, pages.page_key(study, parameters), made.notebook.parent) is None
 
-    file = rerun.write(rerun.summary(study, record), made.notebook)
+    file = rerun.write(*rerun.summary(study, record), made.notebook)
     executed = nbformat.read(made.notebook, 4)
     nbformat.validate(executed)
     assert "Changed parameters: samples = 3" in executed.cells[0].source
@@ -121,15 +123,15 @@ def test_a_page_its_record_and_its_html_without_the_network(checkout: Toy) -> No
 
 def test_a_run_says_of_each_claim_in_words_what_it_found(checkout: Toy) -> None:
     checkout.claims.write_text(CLAIMS + MORE)
-    few, summary = (
+    (few, unjudged), (rows, sentences) = (
         rerun.summary(checkout.load(), runner.run_study("toy", checkout.parameters(samples=samples)))
         for samples in (3, 4)
     )
-    assert [row["verdict of this run"] for row in few.rows] == ["disagrees, not judged", "agrees, not judged"]
-    assert rerun.NOT_JUDGED in few.sentences
-    assert [row["verdict of this run"] for row in summary.rows] == ["holds", "fails"]
-    assert summary.rows[-1]["claim"] == "Numbers are few", "the papers' claims come first"
-    assert summary.sentences == [
+    assert [row["verdict of this run"] for row in few] == ["disagrees, not judged", "agrees, not judged"]
+    assert rerun.NOT_JUDGED in unjudged
+    assert [row["verdict of this run"] for row in rows] == ["holds", "fails"]
+    assert rows[-1]["claim"] == "Numbers are few", "the papers' claims come first"
+    assert sentences == [
         "1 claim of the paper: 1 'holds'.",
         "1 claim of our own: 1 'fails'.",
         "All parameters have the page's own values.",
