@@ -119,9 +119,8 @@ class Draw:
 
     def noisy(self, gradient: Tensor, noise: float) -> Tensor:
         """Return a gradient with normal noise."""
-        return gradient + noise * torch.randn(gradient.shape, generator=self.generator, dtype=torch.float64).to(
-            gradient
-        )
+        draws = torch.randn(gradient.shape, generator=self.generator, dtype=torch.float64)
+        return gradient + noise * draws.to(gradient)
 
     def labels(
         self, kind: str, count: int, classes: int, *, apart: bool = False, likely: Tensor | None = None

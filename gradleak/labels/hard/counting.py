@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,41 +23,38 @@ LEAST, MOST, NUMBERS = 32, 256, 2**28
 
 def counting(name: str, page: str, method: str, needs: str) -> Attack:
     """Return the attack that counts classes by a method of `count_labels`."""
-
-    def run(case: Case) -> Answer:
-        counts = count_labels(case.leak, method, auxiliary=case.auxiliary, loss=case.loss, seed=case.seed)
-        answer = Answer("counted", "an estimate: nothing certifies it", counts=counts)
-        try:
-            return replace(answer, expected=_expected(case, method))
-        except GradleakError as error:
-            return replace(answer, reason=f"{answer.reason}; it was not simulated: {first_line(error)}")
-        except KeyboardInterrupt:
-            return replace(answer, reason=f"{answer.reason}; the simulation was interrupted", interrupted=True)
-
-    return Attack(name, page, ("labels",), needs, _why_not(method), run, LABELS)
+    return Attack(name, page, ("labels",), needs, partial(_why_not, method), partial(_counted, method), LABELS)
 
 
-def _why_not(method: str) -> Callable[[Case], str]:
-    def refused(case: Case) -> str:
-        if case.subject.sequence:
-            return "there is a target at every place of a sequence"
-        if reason := case.leak.withheld("weight"):
-            return reason
-        if method in BY_BIAS and not case.subject.bias:
-            return "it reads the bias's gradient, and the last layer has none"
-        if method in BY_BIAS and (reason := case.leak.withheld("bias")):
-            return reason
-        if method in ONE_STEP and case.leak.local_steps > 1:
-            return "it reads one gradient, and this is the sum of several"
-        if method in WITH_SAMPLES and case.auxiliary is None:
-            return "it needs samples of the same kind: auxiliary=(inputs, classes)"
-        if method in ("gradinversion", *BY_SUMS) and not case.subject.rectified:
-            return "it reads signs of features that are never negative; these have both"
-        if method == "llg*" and case.subject.kind == "tokens":
-            return "its made-up inputs are numbers, not tokens"
-        return ""
+def _counted(method: str, case: Case) -> Answer:
+    counts = count_labels(case.leak, method, auxiliary=case.auxiliary, loss=case.loss, seed=case.seed)
+    answer = Answer("counted", "an estimate: nothing certifies it", counts=counts)
+    try:
+        return replace(answer, expected=_expected(case, method))
+    except GradleakError as error:
+        return replace(answer, reason=f"{answer.reason}; it was not simulated: {first_line(error)}")
+    except KeyboardInterrupt:
+        return replace(answer, reason=f"{answer.reason}; the simulation was interrupted", interrupted=True)
 
-    return refused
+
+def _why_not(method: str, case: Case) -> str:
+    if case.subject.sequence:
+        return "there is a target at every place of a sequence"
+    if reason := case.leak.withheld("weight"):
+        return reason
+    if method in BY_BIAS and not case.subject.bias:
+        return "it reads the bias's gradient, and the last layer has none"
+    if method in BY_BIAS and (reason := case.leak.withheld("bias")):
+        return reason
+    if method in ONE_STEP and case.leak.local_steps > 1:
+        return "it reads one gradient, and this is the sum of several"
+    if method in WITH_SAMPLES and case.auxiliary is None:
+        return "it needs samples of the same kind: auxiliary=(inputs, classes)"
+    if method in ("gradinversion", *BY_SUMS) and not case.subject.rectified:
+        return "it reads signs of features that are never negative; these have both"
+    if method == "llg*" and case.subject.kind == "tokens":
+        return "its made-up inputs are numbers, not tokens"
+    return ""
 
 
 def _expected(case: Case, method: str) -> Expected:
@@ -112,7 +109,7 @@ REVEALED = Attack(
     page="reveal-labels",
     finds=("classes",),
     needs="the last layer's gradient of fewer samples than classes",
-    refused=_why_not("rlg"),
+    refused=partial(_why_not, "rlg"),
     run=_classes,
     remedy=LABELS,
 )

@@ -48,14 +48,14 @@ def standins_of(
         Last-layer inputs and logits of the samples.
     """
     if auxiliary is not None:
-        features, logits = head_inputs(leak.model, auxiliary[0], head=leak.head or None)
-        return Standins(features.cpu(), logits.cpu(), check_auxiliary(auxiliary, logits.shape[1]).cpu())
-    if inputs is None:
+        inputs = auxiliary[0]
+    elif inputs is None:
         if leak.input_shape is None:
             raise InputError("the leak does not say what shape one input has: give inputs or auxiliary samples")
         inputs = _noise(leak.input_shape, count, torch.Generator().manual_seed(seed)).to(leak.weight)
     features, logits = head_inputs(leak.model, inputs, head=leak.head or None)
-    return Standins(features.cpu(), logits.cpu())
+    labels = None if auxiliary is None else check_auxiliary(auxiliary, logits.shape[1]).cpu()
+    return Standins(features.cpu(), logits.cpu(), labels)
 
 
 def _noise(shape: tuple[int, ...], count: int, generator: torch.Generator) -> Tensor:

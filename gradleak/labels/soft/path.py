@@ -122,10 +122,6 @@ def label_loss(labels: Tensor, prior: str = "smoothing", kind: Kind = "variance"
     if not torch.is_tensor(labels) or not labels.is_floating_point() or labels.ndim == 0:
         raise InputError(f"labels must be a tensor (…, C) of floating-point numbers; got {described(labels)}")
     check_values("labels", labels, finite=False)
-    return _loss(labels, prior, kind)
-
-
-def _loss(labels: Tensor, prior: str, kind: Kind) -> Tensor:
     if kind not in KINDS:
         raise unknown("label loss", kind, KINDS)
     free, classes = prior_of(prior).free, labels.shape[-1]
@@ -191,7 +187,7 @@ def find_minima(
     _check_range(start, span)
 
     def loss(part: LabelPath, scalars: Tensor) -> Tensor:
-        return _loss(part.labels(scalars), prior, kind)
+        return label_loss(part.labels(scalars), prior, kind)
 
     grid = _grid(path, start, span)
     found: list[Minima] = []

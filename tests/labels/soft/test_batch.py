@@ -13,12 +13,11 @@ from torch.nn import functional as F
 
 from gradleak import metrics
 from gradleak.labels import BatchLabels, recover_batch
-from gradleak.labels.priors import KNOWN
 from gradleak.labels.soft.batch import recover as recovery
 from gradleak.labels.soft.batch.rounds import Search
 from gradleak.labels.soft.batch.whole import Whole
 from gradleak.studies.shared.samples import soft_labels
-from tests.labels.soft.test_single import DTYPES, sent
+from tests.labels.soft.test_single import sent
 
 
 def batch(
@@ -150,29 +149,6 @@ def test_what_no_search_can_find_has_a_reason(size: int, noise: float, options: 
     found = recover_batch(bool(size) * made["gradient"] + draws, made["weight"], batch_size=size or None, **options)
     assert found.status == "failed"
     assert reason in found.reason
-
-
-@pytest.mark.parametrize(("dtype", "own"), [("float32", 30.0), ("float64", 60.0)])
-def test_a_sample_whose_own_class_is_saturated_is_known_up_to_its_size(dtype: str, own: float) -> None:
-    """d = ε (e_c − 1/C) there: of ε and the feature's size, only their product is in the gradient."""
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.eye(60, dtype=DTYPES[dtype])
-    status = []
-    for _ in range(8):
-        hidden = torch.rand(1, 60, generator=generator, dtype=torch.float64)
-        chosen = torch.randint(60, (1,), generator=generator)
-        hidden[0, chosen] = own
-        labels = soft_labels("smoothing", chosen, 60, generator).to(DTYPES[dtype])
-        hidden = hidden.to(DTYPES[dtype])
-        gradient = ((hidden @ weight.T).softmax(dim=1) - labels).T @ hidden
-        found = recover_batch(gradient, weight, batch_size=1)
-        status.append(found.status)
-        if found.status == "ambiguous":
-            assert float(found.open[0]) > KNOWN
-            assert int(found.labels[0].argmax()) == int(chosen)
-            assert float(F.cosine_similarity(found.features[0], hidden[0].double(), dim=0)) > 0.999
-    assert "unique" not in status
-    assert status.count("ambiguous") >= 6
 
 
 def test_the_others_are_known_beside_a_saturated_sample() -> None:

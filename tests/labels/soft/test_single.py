@@ -209,7 +209,6 @@ def test_the_published_searches_find_what_the_exact_solver_finds(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     made = sent(10, 64, 0.5, "smoothing", "float32", 9, 6)
-    state = torch.get_rng_state()
     found = recover_soft_labels(made["gradients"], made["weight"], solver=solver)
     exactly = recover_soft_labels(made["gradients"], made["weight"])
     assert not found.where("unique").any(), "a search that ends is no certificate"
@@ -218,9 +217,6 @@ def test_the_published_searches_find_what_the_exact_solver_finds(
     assert float((found.labels - exactly.labels)[hits].abs().sum(dim=1).max()) < 1e-2
     assert float((found.scalars / exactly.scalars - 1)[hits].abs().max()) < 1e-2
     assert not list(tmp_path.iterdir()), "nothing is written"
-    assert torch.equal(state, torch.get_rng_state())
-    again = recover_soft_labels(made["gradients"], made["weight"], solver=solver)
-    assert torch.equal(found.labels.nan_to_num(), again.labels.nan_to_num())
 
 
 def test_a_gradient_that_is_zero_or_a_batch_s_is_recognised_and_not_fitted() -> None:

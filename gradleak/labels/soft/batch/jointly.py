@@ -103,23 +103,16 @@ def recover_jointly(
     with torch.no_grad():
         gradient, matrix = weight_gradient.double(), weight.detach().double()
         unit = max(torch.finfo(weight_gradient.dtype).eps / 2, 2e-15)
-        known = classes if batch_size is None else None
-        size = len(known) if known is not None else _rank(gradient, unit) if batch_size is None else batch_size
-        count = len(gradient)
+        size = batch_size or (_rank(gradient, unit) if classes is None else len(classes))
+        limit = min(len(gradient) - 2, gradient.shape[1])
         empty = not_recovered(gradient, size, gradient.shape[1])
-        if not 1 <= size <= min(count - 2, gradient.shape[1]):
-            limit = min(count - 2, gradient.shape[1])
+        if not 1 <= size <= limit:
             return replace(empty, reason=f"{size} samples are not told of one another: {limit} at most are")
         problem = _Problem(gradient, matrix, size, prior, unit)
-        sets = [classes] if classes is not None else likely_classes(gradient, size, multisets)
-        generator = torch.Generator().manual_seed(seed)
-        per_set = max(LEAST_STARTS, starts // len(sets))
-        start_counts = [
-            per_set if len(sets) == 1 or index >= len(sets) // 10 else LIKELY * per_set for index in range(len(sets))
-        ]
-        answers = problem.answers(
-            torch.stack([combination.cpu().long() for combination in sets]), start_counts, steps, generator
-        )
+        sets = likely_classes(gradient, size, multisets) if classes is None else classes[None].cpu().long()
+        likely, per_set = len(sets) // 10, max(LEAST_STARTS, starts // len(sets))
+        start_counts = [LIKELY * per_set] * likely + [per_set] * (len(sets) - likely)
+        answers = problem.answers(sets, start_counts, steps, torch.Generator().manual_seed(seed))
         return _summarised(problem, answers, sum(start_counts), empty)
 
 
@@ -133,8 +126,8 @@ def _check_classes(weight: Tensor, classes: Tensor | None, batch_size: int | Non
         raise InputError(f"{len(classes)} samples' classes were given for a batch_size of {batch_size}")
 
 
-def likely_classes(gradient: Tensor, size: int, most: int) -> list[Tensor]:
-    """Return the likeliest combinations of classes (B,) of `size` samples, given the row sums of their gradient (C, I).
+def likely_classes(gradient: Tensor, size: int, most: int) -> Tensor:
+    """Return the likeliest classes (M, B) of `size` samples, given the row sums of their gradient (C, I).
 
     Features are not negative, so a row's sum is lower the more often its class occurs. A row with a negative sum has a
     sample.
@@ -155,7 +148,7 @@ def likely_classes(gradient: Tensor, size: int, most: int) -> list[Tensor]:
     table = torch.tensor(sorted(combinations))
     spread = (sums + table.to(sums) * impact).var(dim=1).cpu()
     best = spread.argsort()[:most]
-    return [torch.arange(len(sums)).repeat_interleave(table[index]) for index in best]
+    return torch.stack([torch.arange(len(sums)).repeat_interleave(table[index]) for index in best])
 
 
 def _swapped(counts: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
