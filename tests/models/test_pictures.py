@@ -1,10 +1,7 @@
-"""What is learned of pictures: repeatable, cached, better than nothing, and clear about what it cannot do."""
+"""What is learned of pictures is better than nothing, and stays in range."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
 import torch
 
 from gradleak import data
@@ -36,18 +33,3 @@ def test_a_denoiser_takes_noise_off() -> None:
     noise = torch.randn(unseen.shape, generator=torch.Generator().manual_seed(0))
     left = (model(unseen + noise) - unseen).square().mean()
     assert left < 0.8 * noise.square().mean()
-
-
-def test_two_trainings_are_bit_identical_and_cached(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny, state = TINY.model_copy(update={"width": 4, "depth": 2, "epochs": 1}), torch.get_rng_state()
-    first = learned(tiny).state_dict()
-    assert torch.equal(state, torch.get_rng_state())
-    (kept,) = (empty_cache / "networks").glob("pictures-*.pt")
-    written = kept.stat().st_mtime_ns
-    second = learned(tiny).state_dict()
-    assert kept.stat().st_mtime_ns == written
-    monkeypatch.setenv("GRADLEAK_CACHE", str(empty_cache / "other"))
-    third = learned(tiny).state_dict()
-    for name, value in first.items():
-        assert torch.equal(value, second[name])
-        assert torch.equal(value, third[name])

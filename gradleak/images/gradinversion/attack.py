@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from gradleak.answers import Answer
 from gradleak.arguments import checked_arguments
-from gradleak.augment import as_probabilities, one_hot
+from gradleak.augment import one_hot
 from gradleak.cases import Attack, Case
 from gradleak.devices import Replayed
 from gradleak.errors import InputError, unknown
@@ -27,7 +27,7 @@ from gradleak.images.gradinversion.statistics import (
     statistics_of,
 )
 from gradleak.images.head import labels_of, logits_of
-from gradleak.images.matching.engine import Reconstruction, check_leaks, memory_of, searched
+from gradleak.images.matching.engine import Reconstruction, check_leaks, labels_given, memory_of, searched
 from gradleak.images.matching.objective import Distance, ImagePrior, Objective, variation
 from gradleak.images.matching.optimizers import Moments, Track
 from gradleak.labels.hard.gradinversion import gradinversion as lowest_rows
@@ -93,7 +93,9 @@ def restore_batches(
     check_leaks(all_leaks, seeds, None)
     if settings.feature and not (isinstance(labels, str) and labels == "recovered"):
         raise InputError("a weight of features requires recovered features: use labels='recovered'")
-    target = Target(all_leaks, known_of(all_leaks, labels), settings, _statistics(all_leaks, statistics, settings))
+    target = Target(
+        all_leaks, known_of(all_leaks, labels), settings, expected_statistics(all_leaks, statistics, settings)
+    )
     return restored(target, seeds, seed)
 
 
@@ -120,13 +122,7 @@ def known_of(leaks: list[Leak], labels: Tensor | str) -> Known:
             raise unknown("kind of label", labels, MODES)
         counts = lowest_rows(torch.stack([leak.weight_gradient for leak in leaks]), size)
         labels = one_hot(counts.nonzero()[:, 1], classes)
-    if labels.shape[:1] != (len(leaks) * size,):
-        raise InputError(
-            f"labels must have one entry per private sample, {len(leaks) * size}; got {tuple(labels.shape)}"
-        )
-    given_labels = (
-        as_probabilities(labels, classes, dtype=like.dtype, device=like.device).reshape(-1, size, classes).clone()
-    )
+    given_labels = labels_given(leaks, labels).clone()
     errors, features = torch.zeros_like(given_labels), like.new_zeros(len(leaks), size, width)
     recovered = torch.zeros(len(leaks), dtype=torch.bool, device=like.device)
     for n, leak in enumerate(leaks if recovering else []):
@@ -147,7 +143,7 @@ def _samples(leak: Leak) -> tuple[Tensor, Tensor, Tensor] | None:
     return batch.labels[order], (predicted - batch.labels)[order], batch.features[order]
 
 
-def _statistics(
+def expected_statistics(
     leaks: list[Leak], statistics: Statistics | Sequence[Statistics] | None, settings: GradInversion
 ) -> Statistics | None:
     """Return the statistics that the images should have, (N, C_l) each; None if they have no weight."""

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from gradleak.arguments import checked_arguments
 from gradleak.errors import InputError, check_count
-from gradleak.images.gradinversion.attack import Known, Target, known_of, restored
+from gradleak.images.gradinversion.attack import Known, Target, expected_statistics, known_of, restored
 from gradleak.images.gradinversion.settings import OURS, GradInversion
-from gradleak.images.gradinversion.statistics import Statistics, stacked
+from gradleak.images.gradinversion.statistics import Statistics
 from gradleak.images.matching.engine import Reconstruction, check_leaks
 from gradleak.leak import Leak
 
@@ -108,7 +108,7 @@ def restore_denoised(
     denoiser: nn.Module,
     weight: float = 4.0,
     settings: GradInversion = OURS,
-    statistics: Sequence[Statistics] | None = None,
+    statistics: Statistics | Sequence[Statistics] | None = None,
     seeds: int = 1,
     seed: int = 0,
 ) -> Reconstruction:
@@ -120,15 +120,11 @@ def restore_denoised(
         denoiser: Maps inputs of the model (M, …) to inputs without noise.
         weight: The weight of the denoiser's prior.
         settings: The objective and the optimizer.
-        statistics: The statistics of each batch, required if they have a weight in the settings.
+        statistics: As in `restore_batches`.
         seeds: The number of random starts for each leak.
         seed: The seed of the random numbers.
     """
     all_leaks = [leaks] if isinstance(leaks, Leak) else list(leaks)
     check_leaks(all_leaks, seeds, None)
-    if settings.statistics and (statistics is None or len(statistics) != len(all_leaks)):
-        raise InputError(f"a weight of statistics requires the statistics of each batch, {len(all_leaks)}")
-    target_statistics = stacked(statistics) if statistics and settings.statistics else None
-    return restored(
-        Denoised(all_leaks, known_of(all_leaks, labels), settings, target_statistics, denoiser, weight), seeds, seed
-    )
+    expected = expected_statistics(all_leaks, statistics, settings)
+    return restored(Denoised(all_leaks, known_of(all_leaks, labels), settings, expected, denoiser, weight), seeds, seed)

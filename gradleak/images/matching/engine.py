@@ -140,15 +140,14 @@ def match(
     settings = _optimizer(optimizer)
     check_leaks(all_leaks, restarts, chunk)
     known = _labels(all_leaks, labels, label_prior)
-    if isinstance(settings, LevenbergMarquardt):
-        _check_second_order(known, distance, prior)
     target = None if known.searched else known.labels
     features = known.features(all_leaks, label_prior) if distance.feature else None
     objective = Objective(all_leaks, target, features, distance, prior, attacks=len(all_leaks) * restarts)
     places = _starts(objective, known, len(all_leaks), restarts, seed, start, settings.spread)
     misfit = None
     if isinstance(settings, LevenbergMarquardt):
-        assert known.labels is not None
+        if known.labels is None or known.searched or distance != Distance("l2") or prior != ImagePrior():
+            raise InputError("Levenberg-Marquardt needs fixed labels and the plain L2 distance without a prior")
         places, misfit = places.double(), Misfit(all_leaks, known.labels, objective.shape)
     runnable = known.there.repeat_interleave(restarts).nonzero()[:, 0]
     # Without attacks to run the memory need not be estimated.
@@ -271,11 +270,6 @@ def check_leaks(leaks: list[Leak], restarts: int, chunk: int | None) -> None:
             raise InputError(f"leak {number} must have gradients of the same parameters as the first: {differing[0]}")
 
 
-def _check_second_order(known: _Known, distance: Distance, prior: ImagePrior) -> None:
-    if known.searched or distance != Distance("l2") or prior != ImagePrior():
-        raise InputError("Levenberg-Marquardt needs fixed labels and the plain L2 distance without a prior")
-
-
 @dataclass(frozen=True)
 class _Known:
     """The labels (N, B, C), fixed or the start of a search; `there` (N,): whether each leak has labels."""
@@ -296,12 +290,7 @@ def _labels(leaks: list[Leak], labels: Tensor | str, label_prior: str) -> _Known
     like = first.weight_gradient
     everywhere = torch.ones(count, dtype=torch.bool, device=like.device)
     if isinstance(labels, Tensor):
-        if labels.shape[:1] != (count * size,):
-            raise InputError(
-                f"labels must have one entry per private sample, {count * size}; got {tuple(labels.shape)}"
-            )
-        given = as_probabilities(labels, classes, dtype=like.dtype, device=like.device)
-        return _Known(given.reshape(count, size, classes), False, everywhere)
+        return _Known(labels_given(leaks, labels), False, everywhere)
     if labels not in MODES:
         raise unknown("kind of label", labels, MODES)
     if labels == "dlg":
@@ -315,6 +304,16 @@ def _labels(leaks: list[Leak], labels: Tensor | str, label_prior: str) -> _Known
     labelled = torch.isfinite(recovered).flatten(1).all(dim=1)
     labelled &= torch.tensor([label_status == "unique" for label_status in status], device=labelled.device)
     return _Known(recovered, labels == "recovered-start", labelled, features)
+
+
+def labels_given(leaks: list[Leak], labels: Tensor) -> Tensor:
+    """Return known class indices (N·B,) or soft labels (N·B, C) as probabilities (N, B, C)."""
+    like, size, classes = leaks[0].weight_gradient, leaks[0].batch_size, len(leaks[0].weight)
+    if labels.shape[:1] != (len(leaks) * size,):
+        raise InputError(
+            f"labels must have one entry per private sample, {len(leaks) * size}; got {tuple(labels.shape)}"
+        )
+    return as_probabilities(labels, classes, dtype=like.dtype, device=like.device).reshape(-1, size, classes)
 
 
 def _recovered(leaks: list[Leak], label_prior: str) -> tuple[Tensor, Tensor, list[Status]]:

@@ -136,12 +136,7 @@ def counts(model: nn.Module, shape: tuple[int, ...], batch_size: int) -> tuple[C
         shape: The shape of one input.
         batch_size: The number of samples.
     """
-    return counts_of(Network(model, shape), batch_size)
-
-
-def counts_of(network: Network, batch_size: int) -> tuple[Count, ...]:
-    """Return the same for a network that has been traced."""
-    layer_counts, opened = list[Count](), False
+    network, layer_counts, opened = Network(model, shape), list[Count](), False
     feature_step = network.source(network.steps[network.output].inputs[0]).name
     for step in reversed(network.steps.values()):
         users = [network.steps[user] for user in step.users]

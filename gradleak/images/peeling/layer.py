@@ -118,10 +118,10 @@ class Solution:
         reason: Why there are no inputs.
     """
 
-    value: Tensor | None
-    deviation: Tensor | None
-    misfit: float
-    dropped: tuple[tuple[int, ...], ...]
+    value: Tensor | None = None
+    deviation: Tensor | None = None
+    misfit: float = math.inf
+    dropped: tuple[tuple[int, ...], ...] = ()
     reason: str = ""
 
 
@@ -130,25 +130,20 @@ def short(equations: int, unknowns: int) -> str:
     return f"{wording.counted(equations, 'equation')} for {wording.counted(unknowns, 'unknown')} in each channel"
 
 
-def lost(reason: str) -> Solution:
-    """Return a solution without inputs."""
-    return Solution(None, None, math.inf, (), reason)
-
-
 def solved(equations: list[Equations], shape: tuple[int, ...], unit: float) -> Solution:
     """Return the least-squares inputs, of shape (I, H, W) each; `unit` is the relative rounding error of gradients."""
     matrix, side, groups = _stacked(equations, shape)
     rows, unknowns = matrix.shape
     if rows < unknowns:
-        return lost(short(rows, unknowns))
+        return Solution(reason=short(rows, unknowns))
     basis, triangle = torch.linalg.qr(matrix)
     least, largest = torch.stack(triangle.diagonal().abs().aminmax()).tolist()
     if least <= SINGULAR * largest:
-        return lost("its δ do not separate all positions")
+        return Solution(reason="its δ do not separate all positions")
     outliers, left_out, mended = _outliers(basis, side, [size for *_, size in groups])
     rows_left_out = basis[left_out]
     if len(left_out) and float(torch.linalg.matrix_norm(rows_left_out, 2)) ** 2 > 1 - ALONE:
-        return lost("without the channels whose δ is wrong, its δ do not separate all positions")
+        return Solution(reason="without the channels whose δ is wrong, its δ do not separate all positions")
     projected = basis.T @ mended
     value = torch.linalg.solve_triangular(triangle, projected, upper=True)
     residual = mended - basis @ projected
@@ -184,7 +179,7 @@ def completed(equations: list[Equations], shape: tuple[int, ...], seen: Seen, un
     known_values = (seen.value * seen.there).movedim(1, 0).flatten(1)
     largest = int((~mask).sum(dim=1).max())
     if rows <= largest:
-        return lost(short(rows, largest))
+        return Solution(reason=short(rows, largest))
     size = float(matrix.norm()) / unknowns**0.5
     value, deviation, squares = known_values.clone(), torch.empty_like(known_values), side.new_zeros(())
     for part in torch.arange(len(mask)).split(max(1, AT_ONCE // ((rows + largest) * largest))):
@@ -197,7 +192,7 @@ def completed(equations: list[Equations], shape: tuple[int, ...], seen: Seen, un
         basis, triangle = torch.linalg.qr(torch.cat([columns, size * torch.diag_embed(known.to(matrix))], dim=1))
         diagonal = triangle.diagonal(dim1=1, dim2=2).abs()
         if float((diagonal.amin(dim=1) / diagonal.amax(dim=1)).min()) <= SINGULAR:
-            return lost("its δ do not separate all positions")
+            return Solution(reason="its δ do not separate all positions")
         projected = basis[:, :rows].mT @ target[..., None]
         solution = torch.linalg.solve_triangular(triangle, projected, upper=True)[..., 0]
         residual = target - (basis[:, :rows] @ projected)[..., 0]

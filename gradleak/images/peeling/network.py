@@ -210,21 +210,15 @@ class Network:
 
     def values_at(self, names: Iterable[str], inputs: Tensor) -> dict[str, Tensor]:
         """Return the values of these steps and of all steps below them, for a batch of the network's inputs."""
-        wanted = self._behind(set(names))
-        values: dict[str, Tensor] = {}
+        wanted, values = set(names), dict[str, Tensor]()
+        for step in reversed(self.steps.values()):
+            if step.name in wanted:
+                wanted.update(step.inputs)
         for step in self.steps.values():
             if step.name in wanted:
                 arguments = [values[source] for source in step.inputs]
                 values[step.name] = inputs if step.kind == "input" else step.run(*arguments)
         return values
-
-    def _behind(self, names: set[str]) -> set[str]:
-        wanted, queue = set(names), [*names]
-        while queue:
-            new = [source for source in self.steps[queue.pop()].inputs if source not in wanted]
-            wanted.update(new)
-            queue += new
-        return wanted
 
     def below(self, name: str) -> Iterable[list[str]]:
         """Yield, for each layer whose outputs reach an activation in place, the steps from below it to the layer."""

@@ -11,7 +11,6 @@ the factor is either this gradient or zero. Trying all 2ᴮ choices for B entrie
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -33,18 +32,6 @@ LARGEST, MOST = 4608, 16
 # of the form relative to its mean diagonal.
 SMALL, ROUNDS, SPARE, LIFT = 256, 12, 8, 1e-13
 CHECKED, GUESSES = 512, 4096
-
-
-@dataclass(frozen=True)
-class Opened:
-    """The slopes (B, C, h, w) after a convolution, or the reason why there are none.
-
-    `off` is the relative residual of the factor with slopes of two levels.
-    """
-
-    slopes: Tensor | None
-    off: float = float("inf")
-    reason: str = ""
 
 
 def refused(module: nn.Conv2d | nn.Linear, shape: tuple[int, ...], size: int) -> str:
@@ -79,8 +66,8 @@ def opened(
     size: tuple[int, ...],
     levels: tuple[float, float],
     unit: float,
-) -> Opened:
-    """Return every unit's slope from the gradient of a convolution's weight.
+) -> tuple[Tensor | None, str]:
+    """Return every unit's slope (B, O, h, w) from the gradient of a convolution's weight, or why there are none.
 
     Args:
         module: The convolution.
@@ -96,26 +83,25 @@ def opened(
     lengths = gradient.flatten(1).norm(dim=1)
     rows = (lengths > LEAST_ROW * lengths.max()).nonzero()[:, 0]
     if len(rows) < rank:
-        few = f"its gradient has only {len(rows)} rows that are not zero, for {rank} output positions"
-        return Opened(None, reason=few)
+        return None, f"its gradient has only {len(rows)} rows that are not zero, for {rank} output positions"
     left, values, right = torch.linalg.svd(gradient[rows].flatten(1) / lengths[rows, None], full_matrices=False)
     if (matrix_rank := int((values > RANK * unit * values[0]).sum())) < rank:
-        return Opened(None, reason=f"its gradient has only rank {matrix_rank} for {rank} output positions")
+        return None, f"its gradient has only rank {matrix_rank} for {rank} output positions"
     eigenvalues, mixing = _mixtures(
         module, right[:rank].unflatten(1, gradient.shape[1:]), (shape[0], shape[1]), size, count
     )
     next_value = float(eigenvalues[count]) if len(eigenvalues) > count else 1.0
     if not float(eigenvalues[count - 1].abs()) < GAP * next_value:
-        return Opened(None, reason="the overlaps of its patches do not suffice to separate the positions")
+        return None, "the overlaps of its patches do not suffice to separate the positions"
     mixing = mixing[:, :count].unflatten(0, (positions, rank)).transpose(1, 2).flatten(0, 1)
     factor = torch.linalg.solve(mixing, left[:, :rank] * values[:rank], left=False) * lengths[rows, None]
     known = factor.unflatten(1, (positions, count)).flatten(0, 1)
     slopes, off = _told(known, arrived[:, rows].flatten(2).flatten(1), levels)
     if off > NEAR:
-        return Opened(None, off, "no choice of active units explains its gradient")
+        return None, "no choice of active units explains its gradient"
     all_slopes = arrived.new_full((count, outputs, positions), levels[0])
     all_slopes[:, rows] = slopes.unflatten(1, (len(rows), positions))
-    return Opened(all_slopes.unflatten(2, shape), off)
+    return all_slopes.unflatten(2, shape), ""
 
 
 def _mixtures(

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from gradleak.images.inversion.convolutional import FEATURE
 from gradleak.images.inversion.fully_connected import LayerReport
 from gradleak.images.peeling.joints import seen
-from gradleak.images.peeling.layer import Equations, Solution, completed, counted, lost, short, solved
+from gradleak.images.peeling.layer import Equations, Solution, completed, counted, short, solved
 from gradleak.images.peeling.network import Network, Step
 from gradleak.images.peeling.opening import opened, refused
 from gradleak.leak import Leak
@@ -109,10 +109,9 @@ class Sweep:
             reason = refused(layer.layer, layer.shape, self.count) or self.leak.withheld(f"{layer.parameter}.weight")
             if not reason and levels and isinstance(layer.layer, nn.Conv2d):
                 layer_delta = self._down(path, delta)
-                result = opened(layer.layer, self._gradient(layer), layer_delta, size[1:], levels, self.unit)
-                reason = result.reason
-                if result.slopes is not None:
-                    self.slopes[step.name] = result.slopes
+                slopes, reason = opened(layer.layer, self._gradient(layer), layer_delta, size[1:], levels, self.unit)
+                if slopes is not None:
+                    self.slopes[step.name] = slopes
                     return
             reasons.append(f"'{layer.parameter}': {reason}")
         self.reason = self.reason or "; ".join(reasons) or f"{step.says} has no layer below"
@@ -156,9 +155,9 @@ class Sweep:
         count, unknowns = counted([one.module for one in equations], shape, self.count)
         grouped = any(isinstance(one.module, nn.Conv2d) and one.module.groups > 1 for one in equations)
         if count <= unknowns:
-            solution = lost(short(count, unknowns))
+            solution = Solution(reason=short(count, unknowns))
         elif grouped:
-            solution = lost("it convolves groups of channels separately, which is not solved here")
+            solution = Solution(reason="it convolves groups of channels separately, which is not solved here")
         else:
             solution = solved(equations, shape, self.unit)
         if solution.value is None and not grouped:

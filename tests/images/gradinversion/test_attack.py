@@ -15,7 +15,7 @@ from gradleak.images import GradInversion, project_batches, restore_batches
 from gradleak.images.gradinversion.attack import Target, known_of
 from gradleak.images.gradinversion.consensus import registered
 from gradleak.images.gradinversion.learned import PROJECTION, Denoised
-from gradleak.images.gradinversion.statistics import Statistics, observe_statistics, stacked, statistics_distance
+from gradleak.images.gradinversion.statistics import observe_statistics, stacked
 from gradleak.leak import Leak, observe
 from tests.images.matching.attacked import small
 
@@ -140,29 +140,6 @@ def test_registration_never_moves_a_seed_away_from_the_mean() -> None:
     assert torch.equal(registered(flat, image), flat)
     lost = torch.full_like(image, np.nan)
     assert registered(lost, image).isnan().all()
-
-
-# -------------------------------------------------------------------------------------------- batch norm's statistics
-def test_exact_statistics_are_what_batch_norm_takes_in_train_mode() -> None:
-    model = small(0, 5, nn.Tanh(), bias=True, norm=True).double().eval()
-    inputs = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(1)).double()
-    found = observe_statistics(model, inputs)
-    norm = model[1].train()
-    norm.momentum = 1.0
-    norm.running_mean.zero_()
-    model[:2](inputs)
-    torch.testing.assert_close(found.means[0], norm.running_mean)
-    count = inputs[:, 0, ::2, ::2].numel()
-    torch.testing.assert_close(found.variances[0] * count / (count - 1), norm.running_var)
-
-
-def test_distance_is_the_formula_and_relative_has_no_scale() -> None:
-    own = Statistics((torch.tensor([[3.0, 4.0]]),), (torch.tensor([[1.0, 1.0]]),))
-    known = Statistics((torch.tensor([[0.0, 0.0]]),), (torch.tensor([[1.0, 3.0]]),))
-    assert statistics_distance(own, known).tolist() == [7.0]
-    larger = [Statistics(*(tuple(10 * v for v in side) for side in s)) for s in (known, own)]
-    first = statistics_distance(known, own, relative=True)
-    torch.testing.assert_close(statistics_distance(*larger, relative=True), first)
 
 
 # ---------------------------------------------------------------------------------- what was learned of public images
