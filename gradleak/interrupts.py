@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 
 # The pipe into which a watched process writes its exit code, see `gradleak.watched`.
@@ -31,9 +30,6 @@ def listen() -> None:
 def finishing() -> Iterator[list[int]]:
     """Finish the block in spite of Ctrl-C, and give a list that gets one entry for each Ctrl-C."""
     pressed: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield pressed
-        return
     handler = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
     try:
         yield pressed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,11 +31,10 @@ COLOURS = ("#2f7fb5", "#d0654c", "#b98a2e", "#5f9166", "#8d6a9f", "#7d8890")
 
 def page(report: Report, folder: Path) -> str:
     """Return the HTML file for a folder, with links to the pages of the book if it is built."""
-    try:
+    links = {}
+    with contextlib.suppress(GradleakError):  # there may be no checkout
         pages = (paths.root() / "_build/html/book/executed").glob("*/*.html")
-    except GradleakError:
-        pages = iter(())
-    links = {file.stem: os.path.relpath(file, folder.resolve()) for file in pages}
+        links = {file.stem: os.path.relpath(file, folder.resolve()) for file in pages}
     return templates().get_template("page.html").render(_content(report, links))
 
 

@@ -160,7 +160,8 @@ def audit(
         1.0
     """
     started = time.monotonic()
-    _check_settings(batch_sizes, defenses, minutes, memory, steps)
+    prior = labels or ("onehot" if not targets.is_floating_point() else "smoothing")
+    _check_settings(batch_sizes, defenses, prior, minutes, memory, steps)
     loss = loss or CrossEntropy()
     memory = _memory() if memory is None else memory * GIB
     _check_model(model, memory, len(set(batch_sizes)) * len(set(defenses)) * len(set(precisions or ("",))))
@@ -168,8 +169,6 @@ def audit(
     _check_batch(inputs, targets)
     if short := [size for size in batch_sizes if size > len(inputs)]:
         raise InputError(f"a batch of {short[0]} cannot be drawn from {len(inputs)} samples")
-    prior = labels or ("onehot" if not targets.is_floating_point() else "smoothing")
-    _check_prior(prior)
     samples = private(inputs, targets, pixels)
     run = _Audit(model)
     subject: Subject | None = None
@@ -275,8 +274,7 @@ def audit_update(
     started = time.monotonic()
     if defense != "update" and not re.fullmatch(r"dp-sgd/\d+(\.\d*)?(e[+-]?\d+)?", defense):
         defenses.shown(defense)
-    _check_settings((seen.batch_size,), (), minutes, memory, steps)
-    _check_prior(labels)
+    _check_settings((seen.batch_size,), (), labels, minutes, memory, steps)
     used = _precisions(None if precision is None else (precision,), seen.model)
     memory = _memory() if memory is None else memory * GIB
     loss = loss or CrossEntropy()
@@ -465,7 +463,7 @@ def _alarm(seconds: float) -> Iterator[list[int]]:
 
 # --------------------------------------------------------------------------------------------------- what goes into it
 def _check_settings(
-    sizes: Sequence[int], names: Sequence[str], minutes: float, memory: float | None, steps: int
+    sizes: Sequence[int], names: Sequence[str], prior: str, minutes: float, memory: float | None, steps: int
 ) -> None:
     if steps < 1:
         raise InputError(f"a search takes at least 1 step; got {steps}")
@@ -475,9 +473,6 @@ def _check_settings(
         raise InputError(f"minutes and memory are above 0; got {minutes:g} and {memory}")
     for name in names:
         defenses.shown(name)
-
-
-def _check_prior(prior: str) -> None:
     if prior not in PRIORS:
         raise InputError(f"labels are {', '.join(PRIORS)}; got '{prior}'")
 
