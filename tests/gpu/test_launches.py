@@ -64,7 +64,7 @@ def test_a_step_of_matching_reads_once_in_ten(settings: Callable[[int], Adam | L
     assert many.reads - few.reads <= 20 / 10
 
 
-@pytest.mark.parametrize("distance", ["l2", "cosine", "layers"])
+@pytest.mark.parametrize("distance", ["l2", "cosine"])
 @pytest.mark.parametrize("settings", [Adam(steps=6), LBFGS(steps=3, inner=2)], ids=["adam", "lbfgs"])
 def test_matching_with_every_prior_is_recorded(
     monkeypatch: pytest.MonkeyPatch, settings: Adam | LBFGS, distance: str
