@@ -77,10 +77,9 @@ class Parameters(studies.Parameters):
         return f"{cells} audits, {data.title(self.data)}; {federated} clients' updates, digits"
 
 
-class AuditedBatch(Experiment):
+class AuditedBatch(Experiment, part="audit"):
     """Audit one batch behind one defence with all applicable attacks."""
 
-    part: ClassVar[str] = "audit"
     model: str
     defense: str
     batch_size: int
@@ -106,10 +105,9 @@ class AuditedBatch(Experiment):
             yield place | found | {"attack": one.attack, "certificate": one.certificate, "deceived": deceived}
 
 
-class AuditedFederation(Experiment):
+class AuditedFederation(Experiment, part="federation"):
     """Audit every client of a federation after some of its training rounds."""
 
-    part: ClassVar[str] = "federation"
     dataset: ClassVar[str] = DIGITS
     rounds: list[int]
     clients: int
@@ -128,10 +126,9 @@ class AuditedFederation(Experiment):
                 yield about | {"client": client} | leaked(*update, self.seed)
 
 
-class AuditedPrivateClients(Experiment):
+class AuditedPrivateClients(Experiment, part="dp-sgd"):
     """Audit the updates of clients that train by DP-SGD (Opacus) with one noise multiplier."""
 
-    part: ClassVar[str] = "dp-sgd"
     stays_on_cpu: ClassVar[str] = "Opacus draws its noise from a generator of the CPU"
     dataset: ClassVar[str] = DIGITS
     noise: float

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from time import perf_counter as clock
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pandas as pd
 import torch
@@ -243,10 +243,9 @@ class Batches(Experiment):
         return network(self._attacked, self.labels, private, self.seed, self.device)[0]
 
 
-class OneByOne(Batches):
+class OneByOne(Batches, part="labels"):
     """Find the samples of every batch one by one; `noise` is the standard deviation of noise on the gradient."""
 
-    part: ClassVar[str] = "labels"
     noise: float
 
     def run(self) -> Iterator[Columns]:
@@ -264,10 +263,9 @@ class OneByOne(Batches):
                 yield about | judge(found, features, labels)
 
 
-class Together(Batches):
+class Together(Batches, part="joint"):
     """Find all samples of every batch at once; `known` tells whether the attacker knows how often each class occurs."""
 
-    part: ClassVar[str] = "joint"
     known: bool
     starts: int
 
@@ -336,10 +334,9 @@ class OnImages(Experiment):
         return model.to(self.device, DTYPES[dtype])
 
 
-class Inverted(OnImages):
+class Inverted(OnImages, part="closed"):
     """Restore batches of one size and precision by the closed form and by the bias attack."""
 
-    part: ClassVar[str] = "closed"
     dtype: str
     repeats: int
     shown: bool

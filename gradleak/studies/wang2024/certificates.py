@@ -146,10 +146,9 @@ class OnCPU(Experiment):
     )
 
 
-class Hunt(OnCPU):
+class Hunt(OnCPU, part="hunt"):
     """Search for wrong certificates of one attack under one broken assumption, for `seeds` seeds from `first` on."""
 
-    part: ClassVar[str] = "hunt"
     dataset: ClassVar[str] = "photos"
     family: str
     broken: str
@@ -204,10 +203,8 @@ class RandomLayers(Experiment):
             yield spread, gradients.to(self.device), weight.to(self.device), targets.double()
 
 
-class Mapped(RandomLayers):
+class Mapped(RandomLayers, part="map"):
     """Recover labels from the gradients of random layers."""
-
-    part: ClassVar[str] = "map"
 
     def run(self) -> Iterator[Columns]:
         """Recover labels at every spread of the logits, with the gradient scale known and unknown."""
@@ -217,10 +214,8 @@ class Mapped(RandomLayers):
                 yield judged(found, targets) | {"spread": spread, "known": known}
 
 
-class Proved(RandomLayers):
+class Proved(RandomLayers, part="proof"):
     """Prove that no other label explains a gradient, and compare the time with that of the search."""
-
-    part: ClassVar[str] = "proof"
 
     def run(self) -> Iterator[Columns]:
         """Recover labels at every spread of the logits, without a proof and with one."""
@@ -316,10 +311,9 @@ class Case:
         return status, status == "unique" and not right
 
 
-class Trouble(OnCPU):
+class Trouble(OnCPU, part="trouble"):
     """Search difficult cases for a wrong label that is called unique; even cases have a known gradient scale."""
 
-    part: ClassVar[str] = "trouble"
     first: int
     count: int
 
@@ -340,10 +334,9 @@ class Trouble(OnCPU):
             yield {"gradient_of": size, "known": known, **counts}
 
 
-class Clipped(Experiment):
+class Clipped(Experiment, part="clipped"):
     """Attack the clipped gradients of a network; `row` names the network."""
 
-    part: ClassVar[str] = "clipped"
     row: NamedNetwork
     labels: str
     samples: int

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 import torch
@@ -111,10 +111,9 @@ class Smoothed(OnLeNet):
         return self.private("smoothing", last, draw).part(first, last)
 
 
-class ClosedForm(Smoothed):
+class ClosedForm(Smoothed, part="closed"):
     """Invert LeNet for single images, with gradients in one precision."""
 
-    part: ClassVar[str] = "closed"
     dtype: str
     samples: int
 
@@ -135,13 +134,12 @@ class ClosedForm(Smoothed):
                 yield {"image": n, "layer": report.name, "actual": actual, **counts}
 
 
-class Polish(Smoothed):
+class Polish(Smoothed, part="polish"):
     """Restore one image by the closed form and refine the result, with float32 gradients.
 
     Gradient matching is run as well if `matching`, its number of steps, is not 0.
     """
 
-    part: ClassVar[str] = "polish"
     image: int
     matching: int
 
@@ -180,7 +178,7 @@ class DefendedImages(BehindDefence, Smoothed):
                 yield _judged(found.inputs, image, image=n, **about)
 
 
-class Race(Smoothed):
+class Race(Smoothed, part="race"):
     """Measure the PSNR over time of one attack on one network.
 
     Attributes:
@@ -188,7 +186,6 @@ class Race(Smoothed):
         skip: The number of images that are left out at the beginning.
     """
 
-    part: ClassVar[str] = "race"
     attack: str
     samples: int
     effort: float
@@ -211,10 +208,9 @@ class Race(Smoothed):
         return timer.rows(found.images, [status[0] == "diverged" for status in found.status])
 
 
-class Batches(Smoothed):
+class Batches(Smoothed, part="batch"):
     """Match averaged gradients of an untrained LeNet by L2, with known labels."""
 
-    part: ClassVar[str] = "batch"
     size: int
     leaks: int
     steps: int
@@ -227,10 +223,9 @@ class Batches(Smoothed):
         return timer.rows(match(leaks, labels, optimizer=optimizer, seed=self.seed, watch=timer.watch).images)
 
 
-class Together(Smoothed):
+class Together(Smoothed, part="together"):
     """Time the same steps for increasing numbers of attacks at once on an untrained LeNet."""
 
-    part: ClassVar[str] = "together"
     numbers: list[int]
 
     def run(self) -> list[Columns]:

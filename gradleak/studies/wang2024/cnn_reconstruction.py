@@ -84,18 +84,16 @@ class Parameters(matched_runs.Parameters):
                 yield SecondOrder.of(self, samples=self.images, **about)
 
 
-class EveryLabel(WholeRow):
+class EveryLabel(WholeRow, part="row"):
     """Match the images of a row of Table 3 with the label from each source."""
 
-    part: ClassVar[str] = "row"
     runs: ClassVar[Mapping[str, Run]] = RUNS
     pairs: ClassVar[Sequence[tuple[str, str]]] = [("Ours", "GT"), ("GT", "iDLG"), ("DLG + Ours", "GT"), ("Ours", "DLG")]
 
 
-class WholeSteps(Matched):
+class WholeSteps(Matched, part="whole"):
     """Match the first images of a row without line search (L-BFGS steps of full length), with unknown labels."""
 
-    part: ClassVar[str] = "whole"
     effort_fields: ClassVar[frozenset[str]] = Matched.effort_fields | {"whole"}
     runs: ClassVar[Mapping[str, Run]] = {name: run for name, run in WHOLE.items() if run.labels}
     pairs: ClassVar[Sequence[tuple[str, str]]] = [("Ours" + FULL, "iDLG" + FULL), ("Ours" + FULL, "DLG" + FULL)]
@@ -106,23 +104,21 @@ class WholeSteps(Matched):
         return super().shown().part(0, self.whole)
 
 
-class KnownLabel(Matched):
+class KnownLabel(Matched, part="whole, known label"):
     """Match all images of a row without line search (L-BFGS steps of full length), with the known label.
 
     The starts are those of `EveryLabel`.
     """
 
-    part: ClassVar[str] = "whole, known label"
     runs: ClassVar[Mapping[str, Run]] = {name: run for name, run in WHOLE.items() if not run.labels}
 
 
-class SecondOrder(OnLeNet):
+class SecondOrder(OnLeNet, part="second order"):
     """Match one smoothed image by Levenberg-Marquardt with the recovered label.
 
     The start is random or the closed form's image.
     """
 
-    part: ClassVar[str] = "second order"
     place: int
     samples: int
     start: str

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import ClassVar
 
 import torch
 from matplotlib.figure import Figure
@@ -58,10 +57,9 @@ class Parameters(studies.Parameters):
         return f"{self.samples:,} random layers for each case and scale"
 
 
-class Case(Experiment):
+class Case(Experiment, part="case"):
     """Produce a failure case, and attack it with the published search and the exact solver."""
 
-    part: ClassVar[str] = "case"
     case: str
     searches: int
     features: int
@@ -94,10 +92,9 @@ class Case(Experiment):
         ]
 
 
-class Point(Experiment):
+class Point(Experiment, part="frontier"):
     """Recover labels from random gradients whose logits have the standard deviation `scale`."""
 
-    part: ClassVar[str] = "frontier"
     labels: str
     dtype: str
     scale: float

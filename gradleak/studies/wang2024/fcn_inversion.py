@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 import seaborn as sns
@@ -87,10 +87,9 @@ class Parameters(studies.Parameters):
         return f"{counted(self.samples, 'image')} for each kind of label, {data.title(self.dataset)}"
 
 
-class ClosedForm(Experiment):
+class ClosedForm(Experiment, part="closed"):
     """Restore single images by all variants of the recursion, for one kind of label and one gradient precision."""
 
-    part: ClassVar[str] = "closed"
     labels: str
     dtype: str
     samples: int
@@ -115,10 +114,9 @@ class ClosedForm(Experiment):
             yield {"variant": "picture", "picture": packed(torch.cat(restored), min(ACROSS, self.samples))}
 
 
-class Matching(Experiment):
+class Matching(Experiment, part="matching"):
     """Match the gradients of single smoothed images from the same start, with the label searched and recovered."""
 
-    part: ClassVar[str] = "matching"
     distance: Kind
     steps: int
     samples: int
@@ -168,10 +166,9 @@ class Matching(Experiment):
                 }
 
 
-class EngineCost(Experiment):
+class EngineCost(Experiment, part="cost"):
     """Time the L2 loss and its gradient, computed from all gradients or from their factors; both results must agree."""
 
-    part: ClassVar[str] = "cost"
     attacks: int
     dataset: str
 

@@ -54,25 +54,22 @@ class Parameters(matched_runs.Parameters):
                     yield row.model_copy(update={"samples": min(self.whole, row.samples)})
 
 
-class Stated(WholeRow):
+class Stated(WholeRow, part="as stated"):
     """Match with the paper's five pairs of weights."""
 
-    part: ClassVar[str] = "as stated"
     runs: ClassVar[Mapping[str, Run]] = RUNS
     pairs: ClassVar[Sequence[tuple[str, str]]] = PAIRS
 
 
-class Coded(Matched):
+class Coded(Matched, part="as coded"):
     """Match with the weights that the paper's code uses for the last pair."""
 
-    part: ClassVar[str] = "as coded"
     runs: ClassVar[Mapping[str, Run]] = CODED
 
 
-class WholeSteps(Matched):
+class WholeSteps(Matched, part="full steps"):
     """Match with three pairs of weights without line search (full L-BFGS steps), as in the paper's code."""
 
-    part: ClassVar[str] = "full steps"
     runs: ClassVar[Mapping[str, Run]] = WHOLE
     pairs: ClassVar[Sequence[tuple[str, str]]] = [(BEST + FULL, BASE + FULL)]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from itertools import product
-from typing import ClassVar
 
 import pandas as pd
 import torch
@@ -155,26 +154,21 @@ class OnNetwork(Experiment):
         ]
 
 
-class RandomNetwork(OnNetwork):
+class RandomNetwork(OnNetwork, part="random"):
     """Attack one network on each dataset."""
 
-    part: ClassVar[str] = "random"
 
-
-class VariedNetwork(OnNetwork):
+class VariedNetwork(OnNetwork, part="varied"):
     """Attack one of many random networks on a single dataset; each has other parameters and images."""
-
-    part: ClassVar[str] = "varied"
 
 
 def _is_zero(gradients: Tensor) -> Tensor:
     return gradients.flatten(1).abs().amax(dim=1) == 0
 
 
-class DrawnHeads(Experiment):
+class DrawnHeads(Experiment, part="heads"):
     """Attack random last layers on top of a trained network."""
 
-    part: ClassVar[str] = "heads"
     dataset: str
     head: str
     labels: str
@@ -267,10 +261,9 @@ def _by_search(
     return shares, misses, metrics.oracle_success(found.scalars, truth, coefficient)
 
 
-class NetworkAttacked(Experiment):
+class NetworkAttacked(Experiment, part="networks"):
     """Attack a network's private samples with every solver, for one kind of label."""
 
-    part: ClassVar[str] = "networks"
     row: NamedNetwork
     labels: str
     samples: int

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import product
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 import torch
@@ -178,10 +178,9 @@ class OnBatch(OnImages):
         return images, _observed(model, images, labels, self.device)
 
 
-class Peeling(OnBatch):
+class Peeling(OnBatch, part="peeled"):
     """Peel one batch."""
 
-    part: ClassVar[str] = "peeled"
     size: int
     batch: int
     steps: int
@@ -195,10 +194,9 @@ class Peeling(OnBatch):
         return rows
 
 
-class FromNoise(OnBatch):
+class FromNoise(OnBatch, part="noise"):
     """Peel one image from a gradient with noise, as an attacker who expects no noise and as one who knows its level."""
 
-    part: ClassVar[str] = "noise"
     level: float
     steps: int
 
@@ -210,10 +208,9 @@ class FromNoise(OnBatch):
         return [row for row in rows if row["what"] == "batch"]
 
 
-class Matching(OnBatch):
+class Matching(OnBatch, part="matched"):
     """Restore the first batch of a size by gradient matching."""
 
-    part: ClassVar[str] = "matched"
     size: int
     steps: int
 
@@ -223,10 +220,9 @@ class Matching(OnBatch):
         return [_restored(images, lambda: _matched(leak, self.steps, self.seed)) | {"what": "batch"}]
 
 
-class TrainedNetwork(Experiment):
+class TrainedNetwork(Experiment, part="trained"):
     """Peel a batch of test images in a trained network; `stage` is "image side/training epochs/batch size/batches"."""
 
-    part: ClassVar[str] = "trained"
     stage: str
     batch: int
     steps: int
@@ -253,10 +249,9 @@ class TrainedNetwork(Experiment):
         return rows
 
 
-class LargeBatch(OnImages):
+class LargeBatch(OnImages, part="large"):
     """Peel a batch of images at half their size, because at full size there are too few equations for the batch."""
 
-    part: ClassVar[str] = "large"
     size: int
     steps: int
 
@@ -266,10 +261,9 @@ class LargeBatch(OnImages):
         return _peeled(leak, images, steps=self.steps)[0]
 
 
-class SureSample(OnImages):
+class SureSample(OnImages, part="confident"):
     """Peel a pair of samples; the first has a label probability p with 1 − p = `level`."""
 
-    part: ClassVar[str] = "confident"
     level: float
     dtype: str
 
@@ -284,13 +278,12 @@ class SureSample(OnImages):
         return rows
 
 
-class Defended(OnImages):
+class Defended(OnImages, part="defended"):
     """Peel single images behind a defence, as an attacker who does not expect the defence and as one who does.
 
     The defence "local" takes two local steps with one sample each; its `level` is the learning rate.
     """
 
-    part: ClassVar[str] = "defended"
     defense: str
     level: float
     defended: int
@@ -312,10 +305,9 @@ class Defended(OnImages):
         return images, replace(sent, gradients=halved, batch_size=2, local_steps=1)
 
 
-class Reach(OnImages):
+class Reach(OnImages, part="reach"):
     """Peel a network as far as its equations suffice, without the search for images at the end."""
 
-    part: ClassVar[str] = "reach"
     network: str
     size: int
 
@@ -329,10 +321,9 @@ class Reach(OnImages):
         return _peeled(_observed(model, images, labels, self.device), images, steps=0)[0]
 
 
-class Rivals(OnImages):
+class Rivals(OnImages, part="rival"):
     """Restore a batch by peeling, and by GradInversion and gradient matching with `steps` steps."""
 
-    part: ClassVar[str] = "rival"
     size: int
     steps: int
 

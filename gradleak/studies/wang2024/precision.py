@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import pandas as pd
 import torch
@@ -147,10 +147,9 @@ class OfPrecision(Experiment):
     dataset: str
 
 
-class NetworkLabels(OfPrecision):
+class NetworkLabels(OfPrecision, part="labels"):
     """Recover labels of single samples in one network."""
 
-    part: ClassVar[str] = "labels"
     network: str
     epochs: int
     samples: int
@@ -170,10 +169,9 @@ class NetworkLabels(OfPrecision):
             yield from _attacked_labels(model, images.to(self.device), soft.to(self.device), labels, self.precision)
 
 
-class HeadLabels(OfPrecision):
+class HeadLabels(OfPrecision, part="heads"):
     """Recover labels of single samples in random last layers, whose logits vary more than in any dataset."""
 
-    part: ClassVar[str] = "heads"
     heads: int
 
     def run(self) -> Iterator[Columns]:
@@ -196,10 +194,9 @@ class HeadLabels(OfPrecision):
                 yield row | {"classes": classes, "features": features, "spread": spread}
 
 
-class BatchLabels(OfPrecision):
+class BatchLabels(OfPrecision, part="batches"):
     """Recover labels of batches, each from one averaged gradient."""
 
-    part: ClassVar[str] = "batches"
     batches: int
 
     def run(self) -> Iterator[Columns]:
@@ -217,10 +214,9 @@ class BatchLabels(OfPrecision):
                 yield summed(cases) | {"size": size, "labels": labels, "attacker": attacker}
 
 
-class Counts(OfPrecision):
+class Counts(OfPrecision, part="counts"):
     """Count the labels of batches."""
 
-    part: ClassVar[str] = "counts"
     batches: int
 
     def run(self) -> Iterator[Columns]:
@@ -249,10 +245,9 @@ class Counts(OfPrecision):
             yield {"method": method, "batches": len(own), "share": float(values.mean()), "share_spread": spread}
 
 
-class ReadSentences(OfPrecision):
+class ReadSentences(OfPrecision, part="sentences"):
     """Read batches of two sentences, as an attacker who does not know the precision."""
 
-    part: ClassVar[str] = "sentences"
     batches: int
 
     def reads(self) -> list[str]:
@@ -274,10 +269,9 @@ class ReadSentences(OfPrecision):
             yield summed(tried) | {"network": kind, "attacker": "not told"}
 
 
-class RestoredImages(OfPrecision):
+class RestoredImages(OfPrecision, part="images"):
     """Restore images with one-hot labels, which can be certified in any precision."""
 
-    part: ClassVar[str] = "images"
     attack: str
     steps: int
     batches: int

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -94,10 +94,9 @@ class Parameters(studies.Parameters):
         return f"{self.samples:,} random layers of each kind, {images}"
 
 
-class RandomLayers(Experiment):
+class RandomLayers(Experiment, part="layers"):
     """Measure the sums of pseudo labels of random layers with any feature, any label and any scalar."""
 
-    part: ClassVar[str] = "layers"
     classes: int
     dtype: str
     bias: bool
@@ -178,10 +177,8 @@ class OnNetwork(Experiment):
         return observe_private(model, inputs, targets, self.dtype, self.device)
 
 
-class NetworkSums(OnNetwork):
+class NetworkSums(OnNetwork, part="network"):
     """Measure the sums of pseudo labels of a network's images."""
-
-    part: ClassVar[str] = "network"
 
     def run(self) -> list[Columns]:
         """Draw sixteen scalars for each image, and measure the sums."""
@@ -193,20 +190,16 @@ class NetworkSums(OnNetwork):
         return [measured_sums(drawn, 1 / factor.abs(), DTYPES[self.dtype])]
 
 
-class Intervals(OnNetwork):
+class Intervals(OnNetwork, part="interval"):
     """Find the intervals of λ in which the labels of a network's images are valid."""
-
-    part: ClassVar[str] = "interval"
 
     def run(self) -> list[Columns]:
         """Find the interval of each image."""
         return [{"sample": n} | row for n, row in enumerate(interval_rows(*reduced(*self.observed())))]
 
 
-class OneInterval(OnNetwork):
+class OneInterval(OnNetwork, part="figure"):
     """Find the interval of one image, and keep its label path for the figure."""
-
-    part: ClassVar[str] = "figure"
 
     def run(self) -> list[Columns]:
         """Find the interval, and return it with the label path."""
@@ -214,10 +207,9 @@ class OneInterval(OnNetwork):
         return [interval_rows(path, truth)[0] | written(path)]
 
 
-class Landscape(Experiment):
+class Landscape(Experiment, part="landscape"):
     """Find the minima of the loss of single images in one network, untrained or trained by `recipe`."""
 
-    part: ClassVar[str] = "landscape"
     stage: str
     network: str
     recipe: StatedRecipe | None
