@@ -26,6 +26,7 @@ from gradleak.labels import BatchLabels, recover_batch, recover_jointly
 from gradleak.labels.priors import KNOWN
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.leak import Leak, observe, observe_heads
+from gradleak.show import figures
 from gradleak.show.aggregate import select
 from gradleak.show.drawn import drawn, level, lines
 from gradleak.show.summary import Leaks, Summary
@@ -33,7 +34,7 @@ from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import AttackedNetwork, Stage, built, network
 from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.defended import BehindDefence, Defence, outcomes_behind
-from gradleak.studies.shared.mosaics import packed
+from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import Outcome, collected, median_of, share_of
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
 from gradleak.wording import counted
@@ -458,6 +459,15 @@ def figure_limits(record: Record) -> Figure:
         xlim=(0, None),
         ylim=(-4, 104),
     )
+
+
+def figure_batch(record: Record) -> Figure:
+    """Show one batch: the private images, the bias attack's best units, and the closed form's images."""
+    rows = record.rows(Inverted)
+    row = rows[rows["picture"].notna()].iloc[0]
+    figure, axes = figures.panels(1, 1, height=min(3.6, max(1.2, 8.4 * 3 / row["size"])))
+    show(axes[0][0], row["picture"], ["private", BIAS_ATTACK, CLOSED_FORM])
+    return figure
 
 
 def figure_images(record: Record) -> Figure:

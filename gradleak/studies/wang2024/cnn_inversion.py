@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -31,7 +32,7 @@ from gradleak.studies.shared.attacked_networks import STAGES, Stage
 from gradleak.studies.shared.attempts import clock, timed
 from gradleak.studies.shared.defended import BehindDefence, Defence, outcomes_behind
 from gradleak.studies.shared.matched_runs import POINTS, TOP, Draw, OnLeNet, Private, lenets, prior
-from gradleak.studies.shared.mosaics import packed
+from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import PSNR, Outcome, collected
 from gradleak.studies.shared.samples import DTYPES, inputs_of, pooled_samples
 from gradleak.wording import counted
@@ -373,6 +374,22 @@ def summary(record: Record) -> Summary:
         leaks=leaks(record),
         outcomes=outcomes(record),
     )
+
+
+def figure_images(record: Record) -> Figure:
+    """Show the compared images, one panel for each network: private, matched, closed form, polished."""
+
+    def strips(axis: Axes, rows: pd.DataFrame) -> None:
+        show(axis, rows["picture"].tolist())
+        columns = ["private", MATCHED, CLOSED, "polished"]
+        side = axis.get_xlim()[1] / len(columns)
+        axis.set_xticks([(index + 0.5) * side for index in range(len(columns))], columns)
+
+    rows = record.rows(Polish)
+    rows = rows[rows["picture"].notna()] if "picture" in rows else rows[:0]
+    height = 1.06 * rows["image"].nunique() + 0.5
+    empty = "No image was matched in this run: compared = 0"
+    return drawn(rows, strips, panels="stage", title=LENET, height=height, sharey=False, empty=empty)
 
 
 def figure_psnr(record: Record) -> Figure:
