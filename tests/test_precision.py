@@ -130,7 +130,7 @@ def test_connected_layers_claim_what_is_true() -> None:
     claimed = found.layers[-1].claimed
     assert claimed is not None
     assert off <= claimed <= 1e-2
-    with pytest.raises(InputError, match="takes no noise, scale, precision"):
+    with pytest.raises(InputError, match="takes no precision"):
         trace_fully_connected(leak, rule="mean", precision="float16")
 
 

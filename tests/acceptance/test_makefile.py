@@ -10,7 +10,7 @@ import pytest
 
 # Stands in for the environment's Python: writes its arguments to a file, and fails with those that $FAILS names.
 PYTHON = '#!/bin/sh\necho "$*" >> ran\ncase "$FAILS" in *"<$*>"*) exit 1;; esac\n'
-FIRST, SECOND, CHOSEN = "-m pytest", "-m pytest tests/gpu", "-m pytest tests/claims"
+FIRST, SECOND, CHOSEN = "-m pytest", "-m pytest tests/gpu --dist worksteal", "-m pytest tests/claims"
 
 
 @pytest.mark.parametrize(
