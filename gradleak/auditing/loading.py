@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor, nn
 
 from gradleak import augment, data, models
@@ -124,7 +124,7 @@ def _folder(place: Path, size: int) -> Samples:
     for file in chosen:
         try:
             with Image.open(file) as image:
-                rows.append(np.asarray(ImageOps.fit(_coloured(image), (size, size))))
+                rows.append(_square(_coloured(image), size))
         except (OSError, ValueError, Image.DecompressionBombError) as error:
             raise InputError(f"'{file.name}' cannot be read as an image: {first_line(error)}") from error
     images = torch.from_numpy(np.stack(rows)).permute(0, 3, 1, 2).float() / 255
@@ -138,6 +138,12 @@ def _coloured(image: Image.Image) -> Image.Image:
         image = Image.fromarray((np.asarray(image) / 257).round().clip(0, 255).astype(np.uint8))
     # A palette may have transparent colours, and a direct conversion to RGB would warn about them.
     return image.convert("RGBA" if image.mode == "P" else "RGB").convert("RGB")
+
+
+def _square(image: Image.Image, size: int) -> np.ndarray[Any, Any]:
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    return np.asarray(image.crop((left, top, left + side, top + side)).resize((size, size)))
 
 
 def _archive(place: Path) -> Samples:
