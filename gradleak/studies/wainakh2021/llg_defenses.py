@@ -249,5 +249,5 @@ def figure_defenses(record: Record) -> Figure:
     rows = rows[~rows["defense"].str.endswith("-coded")]
     words = map(defense_in_words, written(rows["defense"], rows["level"], WORDS))
     parts = [(*text.partition(" "), cosine) for text, cosine in zip(words, rows["utility"], strict=True)]
-    titles = [f"{name} ({cosine:.2f})\n{level}" for name, _, level, cosine in parts]
-    return draw_success(rows.assign(title=titles), BEHIND, "title", across=4, height=1.5, legend=4)
+    titles = [f"{name} ({cosine:.2f})\n{level.replace('variance', 'σ²')}" for name, _, level, cosine in parts]
+    return draw_success(rows.assign(title=titles), BEHIND, "title", across=4, height=1.7, legend=4, ylabel="found (%)")
