@@ -188,8 +188,8 @@ def summary(record: Record) -> Summary:
         "labels": average_of("class_right", "classes right", "samples"),
     }
     return Summary(
-        f"The largest Gaussian noise of the paper's code leaves the published search {row.text} of the scalars if "
-        f"added to one row, as in that code, and {swarm.text} on the whole layer, where a solver that expects noise "
+        f"At the largest Gaussian noise of the paper's code the published search finds {row.text} of the scalars if "
+        f"the noise is on one row, as in that code, and {swarm.text} if on the whole layer, where a solver that expects noise "
         f"finds {exact.text}.",
         true=bool(exact.agrees and (row.value or 0) > (exact.value or 0) > (swarm.value or 100) + 30),
         claim="noise-layer-gaussian-0.1-within-1-of-the-truth",
