@@ -356,7 +356,7 @@ def summary(record: Record) -> Summary:
     )
     needed = ("theorem1-sum-float64", "theorem1-prior", "loss-landscape-untrained-first")
     return Summary(
-        f"A label's entries sum to one for every scalar, so {interval.text} of the smoothed labels allow a whole "
+        f"A label's entries sum to one for every scalar, and {interval.text} of the smoothed labels allow a whole "
         "interval of scalars. On a trained ResNet20 the first minimum of the prior's loss is wrong for "
         f"{first.text}, the lowest for {lowest.text}.",
         true=bool(interval.agrees and lowest.agrees and (first.value or 0) > 20)
