@@ -217,4 +217,4 @@ def _heat(frame: pd.DataFrame, panel: str, across: str, label: str) -> Figure:
 def threat_table() -> pd.DataFrame:
     """Return the threat model and the assumptions of each attack; one row for each attack."""
     lines = [(name, METHODS[name.lower()].threat, METHODS[name.lower()].assumes) for name in ATTACKS]
-    return pd.DataFrame(lines, columns=["attack", "needs beside the gradient", "assumes"])
+    return pd.DataFrame(lines, columns=["attack", "threat model", "assumes"])

@@ -198,9 +198,9 @@ def summary(record: Record) -> Summary:
     stops = rows["step"].isna() | rows["step"].isin([0, rows["step"].max()])
     rows = rows[stops & ~rows["attack"].str.startswith("guess")]
     return Summary(
-        f"Neither training nor noise hides the labels: LLG finds at least {llg.text} at every stop of training, LLG+ "
-        f"at least {noise.text} more than a guess behind strong noise. Clipping with noise leaves an informed attacker "
-        f"{knowing:.0f} %, but destroys the gradient (cosine {cosine:.2f}).",
+        f"Neither training nor noise hides the labels: LLG finds at least {llg.text} during training, LLG+ at least "
+        f"{noise.text} more than a guess behind strong noise. Clipping with noise leaves {knowing:.0f} % to an "
+        f"attacker who knows it, but destroys the gradient (cosine {cosine:.2f}).",
         true=bool(llg.agrees and noise.agrees and knowing < 50 and cosine < 0.1),
         claim="defenses-noise-1",
         what="labels that LLG+ finds beyond a guess, at the worst batch size (noise of variance 1, MNIST)",

@@ -407,7 +407,7 @@ def summary(record: Record) -> Summary:
     frame = record.frame()
     return Summary(
         f"On a ResNet-20, GradInversion beats inverting gradients in batches of {images['size'].iloc[0]:.0f} by at "
-        f"least {gain.value or 0:.1f} dB, mostly by smoothness, yet stays below the flat mean colour; another network "
+        f"least {gain.value or 0:.1f} dB (smoothness adds most), yet stays below the flat mean colour; another network "
         f"identifies {alone.sum():.0f} of {len(alone)} images restored alone, and {shared.sum():.0f} of {len(shared)} "
         f"in batches of {most}.",
         true=bool(gain.agrees and smooth.agrees and known["gs-alone"].agrees)
