@@ -20,7 +20,6 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import replace
-from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -28,7 +27,7 @@ from torch import Tensor
 from gradleak.errors import InputError
 from gradleak.labels.priors import KNOWN, LabelPrior, Score
 from gradleak.labels.soft.equations import Fit, explains, scored
-from gradleak.labels.soft.explanations import MISFIT, SCALARS, accepted, joined, judged, judged_with_scale
+from gradleak.labels.soft.explanations import Candidates, joined, judged, judged_with_scale
 from gradleak.labels.soft.intervals import excluded
 from gradleak.labels.soft.problem import ACCEPT, Problem, padded
 
@@ -71,21 +70,21 @@ STARTS_A_SAMPLE, STARTS_A_CLASS = 12, 3
 LONELY = 1e-3
 
 
-def solve(problem: Problem, prior: LabelPrior | Score) -> Tensor:
+def solve(problem: Problem, prior: LabelPrior | Score) -> Candidates:
     """Find the scalars that explain each sample, on finer and wider grids where the first one shows none."""
     # With few equations roots lie close together and need a finer grid.
     comb = FEW_STEP if isinstance(prior, LabelPrior) and prior.equations(problem.classes) < FEW else 1.0
     grids = tuple((start, stop, step * comb) for start, stop, step in GRIDS)
     found = _search(problem, prior, grids, KNOWN_SCALE)
     for grid in (FINER, FARTHER):
-        missing = (~accepted(found).any(dim=1)).nonzero()[:, 0]
+        missing = (~found.accepted.any(dim=1)).nonzero()[:, 0]
         if len(missing) == 0:
             break
         found = _replaced(found, missing, _search(problem[missing], prior, (grid,), (5 * STEPS,)))
     return _with_ties(problem, prior, found) if isinstance(prior, LabelPrior) else found
 
 
-def solve_with_scale(problem: Problem, prior: LabelPrior | Score, given: Tensor | None = None) -> Tensor:
+def solve_with_scale(problem: Problem, prior: LabelPrior | Score, given: Tensor | None = None) -> Candidates:
     """Find every pair of scalar and gradient scale that explains each sample's gradient.
 
     `given` (N, 1): the scalars, where they are known; only the scale is searched then.
@@ -94,11 +93,11 @@ def solve_with_scale(problem: Problem, prior: LabelPrior | Score, given: Tensor 
         raise InputError(
             "an unknown scale is found for one-hot, smoothed and mixed labels; say the scale, or one of these priors"
         )
-    one_hot_or_mixed = prior.rest == "zero"
-    parts = problem.parts(1 if one_hot_or_mixed or given is not None else _grid_size(problem))
-    found = []
-    for part, own in zip(parts, repeat(None) if given is None else given.split(len(parts[0])), strict=False):
-        scalars, weights, free = (_by_regression if one_hot_or_mixed else _on_grid)(part, prior, own)
+    found, begin = [], 0
+    for part in problem.parts(_points_of(problem, prior, given)):
+        own = None if given is None else given[begin : begin + len(part)]
+        begin += len(part)
+        scalars, weights, free = _starts(part, prior, own)
         scalars = scalars if own is None else own.expand_as(scalars)
         start = Fit.at(part, prior, scalars, weights, free, own is not None)
         # The equations are linear in w, so first find the best w for every t.
@@ -140,17 +139,17 @@ def refined(fit: Fit, ends: tuple[Tensor, Tensor] | None, rounds: tuple[int, ...
     return fit.replaced(row, column, refined(fit.picked(row, column), own, rounds[1:], enough))
 
 
-def _with_ties(problem: Problem, prior: LabelPrior, found: Tensor) -> Tensor:
+def _with_ties(problem: Problem, prior: LabelPrior, found: Candidates) -> Candidates:
     """Add candidates with another free class where the least free entry hardly exceeds the others.
 
     If few classes distinguish them, two such answers lie closer together than the grid's points.
     """
     # With few equations several candidates are often right; otherwise only the best one is.
     several = prior.equations(problem.classes) < FEW
-    columns = found[MISFIT].argsort(dim=1) if several else found[MISFIT].argmin(dim=1, keepdim=True)
-    at = found[SCALARS].gather(1, columns)
+    columns = found.misfit.argsort(dim=1) if several else found.misfit.argmin(dim=1, keepdim=True)
+    at = found.scalars.gather(1, columns)
     ranked = problem.labels(at).topk(prior.free + 1, dim=2)
-    near = accepted(found).gather(1, columns) & (ranked.values[:, :, -2] - ranked.values[:, :, -1] < TIED)
+    near = found.accepted.gather(1, columns) & (ranked.values[:, :, -2] - ranked.values[:, :, -1] < TIED)
     if not near.any():
         return found
     rows = near.any(dim=1).nonzero()[:, 0]
@@ -166,26 +165,26 @@ def _with_ties(problem: Problem, prior: LabelPrior, found: Tensor) -> Tensor:
         free = torch.cat([kept[some, None].expand(-1, problem.classes, -1), every.expand(len(some), -1, 1)], dim=2)
         fit = refined(Fit.at(part, prior, start, free=free), (start / 2, 2 * start), (6 * STEPS,))
         own = judged(part, fit.scalars, fit.lengths, prior)
-        misfit = own[MISFIT].masked_fill_(~explains(part, fit.scalars, prior), math.inf)
+        misfit = own.misfit.masked_fill_(~explains(part, fit.scalars, prior), math.inf)
         best = misfit.topk(min(MINIMA_KEPT, problem.classes), dim=1, largest=False).indices
         # The other samples repeat their first candidate.
-        wide = found[:, :, :1].repeat(1, 1, best.shape[1])
-        wide[:, row] = own.gather(2, best.expand(len(own), -1, -1))
-        both = joined([both, wide], dim=2)
+        wide = found.values[:, :, :1].repeat(1, 1, best.shape[1])
+        wide[:, row] = own.values.gather(2, best.expand(len(own.values), -1, -1))
+        both = joined([both, Candidates(wide)], dim=2)
     return both
 
 
-def _replaced(found: Tensor, where: Tensor, again: Tensor) -> Tensor:
+def _replaced(found: Candidates, where: Tensor, again: Candidates) -> Candidates:
     """Replace the candidates of the samples `where` by new ones that explain the gradient."""
-    columns = max(found.shape[2], again.shape[2])
-    values, better = padded(found, columns).clone(), accepted(again).any(dim=1)
-    values[:, where[better]] = padded(again, columns)[:, better]
-    return values
+    columns = max(found.values.shape[2], again.values.shape[2])
+    values, better = padded(found.values, columns).clone(), again.accepted.any(dim=1)
+    values[:, where[better]] = padded(again.values, columns)[:, better]
+    return Candidates(values)
 
 
 def _search(
     problem: Problem, prior: LabelPrior | Score, grids: tuple[tuple[float, float, float], ...], rounds: tuple[int, ...]
-) -> Tensor:
+) -> Candidates:
     """Narrow all brackets around minima of the loss on these grids, and judge the results."""
     ends = brackets(problem, prior, grids)
     parts = problem.parts(ends.shape[1])
@@ -302,6 +301,19 @@ def _grid_loss(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> Tensor
     return size.sub_(negative)[:, 0].mul_(grid)
 
 
+def _points_of(problem: Problem, prior: LabelPrior, given: Tensor | None) -> int:
+    """Return for how many scalars at a time the labels of a sample are examined."""
+    return 1 if prior.rest == "zero" or given is not None else _grid_size(problem)
+
+
+def _starts(part: Problem, prior: LabelPrior, given: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return K starting points: scalars and weights (N, K), and the free classes of their labels (N, K, F).
+
+    `given` (N, 1): the scalars, where they are known; only the weights are unknown then.
+    """
+    return _by_regression(part, prior, given) if prior.rest == "zero" else _on_grid(part, prior, given)
+
+
 def _grid_size(problem: Problem) -> int:
     begin, end = _grid_ends(problem)
     return min(400, max(2, math.ceil(float((end / begin).log().max()) / STEP)))
@@ -320,11 +332,7 @@ def _grid_ends(problem: Problem) -> tuple[Tensor, Tensor]:
 
 
 def _by_regression(part: Problem, prior: LabelPrior, given: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return starting points for one-hot and mixed labels, by regression over the classes that labels do not name.
-
-    These are scalars and weights (N, K), and the free classes of their labels (N, K, F). `given` (N, 1): the scalars,
-    where they are known; only the weights are unknown then.
-    """
+    """Return starting points for one-hot and mixed labels, by regression over the classes that labels do not name."""
     ratios, classes = part.ratios, part.classes
     share = part.unit[:, None] + (part.floor + part.noise)[:, None] / ratios.abs().clamp(min=1e-300)
     usable = (ratios > 0) & (share < 0.1)
@@ -411,7 +419,7 @@ def _saturated_start(part: Problem, far: Tensor, weight: Tensor) -> tuple[Tensor
 
 
 def _on_grid(part: Problem, prior: LabelPrior, given: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return starting points for smoothed labels, as `_by_regression` does.
+    """Return starting points for smoothed labels.
 
     They are the minima over a grid of scalars of the residual that a regression of c on p(t) has without a class.
     """

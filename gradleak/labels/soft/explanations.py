@@ -1,15 +1,5 @@
 """Judge the points that were found, and list the distinct labels that explain a gradient.
 
-Candidates are K points for each of N samples, in no particular order, and how well each explains its gradient. They are
-one tensor (5, N, K), or (8, N, K) if the scale is unknown, which is quick to join, sort and select. Its rows are:
-
-- t, and the least and the largest scalar around t that are still accepted;
-- the root mean square residual in rounding errors or minus log-likelihood, inf if the point does not explain the
-  gradient;
-- the uncertainty of the label by rounding (L1);
-- if the scale is unknown: w = 1 / (κ t), the relative uncertainty of t, and 1 where the label gives more equations than
-  there are unknowns, else 0.
-
 A point is judged by whether it explains the gradient, and by how far rounding leaves its label open. If there is not
 exactly one label, the reason is given.
 """
@@ -26,8 +16,6 @@ from gradleak.labels.priors import KNOWN, LabelPrior, Score
 from gradleak.labels.soft.equations import Fit, conditions, entries, explains, possible, shared, valid, weighted_mean
 from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, TRUE, Problem, padded
 
-# Rows of candidates.
-SCALARS, MISFIT = 0, 3
 # The accepted range of a scalar ends at this many times the scalar.
 FARTHEST = 1e8
 # Scalars that are tried on either side of one whose label has a negative entry, up to the ends of its range.
@@ -48,28 +36,57 @@ APART = 1.12
 STEEP = 1e-3
 
 
-def accepted(candidates: Tensor) -> Tensor:
-    """Return which candidates explain the gradient (N, K)."""
-    return candidates[MISFIT] < math.inf
+@dataclass(frozen=True)
+class Candidates:
+    """K points for each of N samples, in no particular order, and how well each explains its gradient.
+
+    Attributes:
+        values: (5, N, K), or (8, N, K) if the scale is unknown. One tensor is quick to join, sort and select. Its rows:
+            t; the least and the largest scalar around t that are still accepted; the root mean square residual in
+            rounding errors, inf if the point does not explain the gradient; the uncertainty of the label by rounding
+            (L1). If the scale is unknown: w = 1 / (κ t), the relative uncertainty of t, and 1 where the label gives
+            more equations than there are unknowns, else 0.
+    """
+
+    values: Tensor
+
+    @property
+    def scalars(self) -> Tensor:
+        """t (N, K)."""
+        return self.values[0]
+
+    @property
+    def misfit(self) -> Tensor:
+        """Root mean square residual or minus log-likelihood (N, K), inf if the point does not explain the gradient."""
+        return self.values[3]
+
+    @property
+    def accepted(self) -> Tensor:
+        """Whether the point explains the gradient (N, K)."""
+        return self.misfit < math.inf
 
 
-def joined(parts: list[Tensor], dim: int = 1) -> Tensor:
+def joined(parts: list[Candidates], dim: int = 1) -> Candidates:
     """Join the candidates of different samples (`dim` 1), or more candidates of the same ones (`dim` 2)."""
     if len(parts) == 1:
         return parts[0]
-    most = max(part.shape[2] for part in parts)
-    return torch.cat([padded(part, most) if dim == 1 else part for part in parts], dim=dim)
+    most = max(part.values.shape[2] for part in parts)
+    values = [padded(part.values, most) if dim == 1 else part.values for part in parts]
+    return Candidates(torch.cat(values, dim=dim))
 
 
-def merged(problem: Problem, sides: list[tuple[Tensor, int, Tensor]]) -> Tensor:
+def merged(problem: Problem, sides: list[tuple[Tensor, int, Candidates]]) -> Candidates:
     """Merge the candidates of both signs, accepted ones first and best first; other candidates have NaN scalars.
 
     `sides`: the samples' indices, the sign of their scalars, and what was found.
     """
     if not sides:
-        return problem.unit.new_tensor([math.nan, *[math.inf] * 7])[:, None, None].repeat(1, len(problem), 1)
+        return Candidates(
+            problem.unit.new_tensor([math.nan, *[math.inf] * 7])[:, None, None].repeat(1, len(problem), 1)
+        )
     columns = []
-    for rows, sign, side in sides:
+    for rows, sign, found in sides:
+        side = found.values
         if sign < 0:
             side = side.clone()
             side[:3] *= -1
@@ -78,14 +95,14 @@ def merged(problem: Problem, sides: list[tuple[Tensor, int, Tensor]]) -> Tensor:
             whole = side.new_full((len(side), len(problem), side.shape[2]), math.inf)
             whole[:, rows] = side
             side = whole
-        columns.append(side)
+        columns.append(Candidates(side))
     both = joined(columns, dim=2)
-    best_first = both.gather(2, both[MISFIT].argsort(dim=1, stable=True).expand_as(both))
-    best_first[SCALARS].masked_fill_(best_first[MISFIT] == math.inf, math.nan)
-    return best_first
+    values = both.values.gather(2, both.misfit.argsort(dim=1, stable=True).expand_as(both.values))
+    values[0].masked_fill_(values[3] == math.inf, math.nan)
+    return Candidates(values)
 
 
-def judged(problem: Problem, scalars: Tensor, lengths: Tensor, prior: LabelPrior | Score) -> Tensor:
+def judged(problem: Problem, scalars: Tensor, lengths: Tensor, prior: LabelPrior | Score) -> Candidates:
     """Return for scalars (N, K) their accepted range, how the label changes over it, and whether they are valid.
 
     `lengths` (2, N, K): the misfit and its slope.
@@ -117,7 +134,7 @@ def judged(problem: Problem, scalars: Tensor, lengths: Tensor, prior: LabelPrior
         row, column = beside.nonzero(as_tuple=True)
         found[0, row, column], some = _valid_inside(problem[row], found[:3, row, column, None], prior)
         found[3, row, column] = misfit[row, column].where(some, math.inf)
-    return found
+    return Candidates(found)
 
 
 def _valid_inside(problem: Problem, ranges: Tensor, prior: LabelPrior | Score) -> tuple[Tensor, Tensor]:
@@ -134,15 +151,15 @@ def _valid_inside(problem: Problem, ranges: Tensor, prior: LabelPrior | Score) -
     return torch.where(some, points.gather(1, near)[:, 0], at[:, 0]), some
 
 
-def judged_with_scale(fit: Fit) -> Tensor:
+def judged_with_scale(fit: Fit) -> Candidates:
     """Return points (t, w) with the uncertainty of the label and of t, and whether each is accepted."""
     found, label = _judged_once(fit)
     largest = label.amax(dim=2)
     # If the least free entry equals the rest, any class may be the free one.
     if fit.prior.rest == "equal":
-        tied = accepted(found) & (largest <= 1 / label.shape[2] + KNOWN)
+        tied = found.accepted & (largest <= 1 / label.shape[2] + KNOWN)
     else:
-        tied = accepted(found) & (largest >= 1 - KNOWN) & (fit.prior.free == 2)
+        tied = found.accepted & (largest >= 1 - KNOWN) & (fit.prior.free == 2)
     if not tied.any():
         return found
     # Judge such labels again with the likeliest class as the free one, which leaves the most undetermined.
@@ -150,11 +167,12 @@ def judged_with_scale(fit: Fit) -> Tensor:
     likely = fit.problem.probabilities(fit.scalars).scatter(2, kept, -1).argmax(dim=2, keepdim=True)
     free = torch.cat([kept, likely], dim=2)
     again, _ = _judged_once(Fit.at(fit.problem, fit.prior, fit.scalars, fit.weights, free, fit.fixed))
-    again[MISFIT].masked_fill_(~tied, math.inf)
-    return joined([found, again], dim=2)
+    values = again.values.clone()
+    values[3].masked_fill_(~tied, math.inf)
+    return joined([found, Candidates(values)], dim=2)
 
 
-def _judged_once(fit: Fit) -> tuple[Tensor, Tensor]:
+def _judged_once(fit: Fit) -> tuple[Candidates, Tensor]:
     """Return points as candidates, and their labels (N, K, C).
 
     The label's change over the accepted range follows from its derivatives.
@@ -212,7 +230,7 @@ def _judged_once(fit: Fit) -> tuple[Tensor, Tensor]:
     found = [scalars, scalars, scalars, misfit.where(good, math.inf), opened, weights, loose, checked.to(scalars)]
     label = label.clamp(min=0)
     missing = 1 - label.sum(dim=2, keepdim=True)
-    return torch.stack(found), torch.where(free, label + missing / prior.free, label).clamp(min=0)
+    return Candidates(torch.stack(found)), torch.where(free, label + missing / prior.free, label).clamp(min=0)
 
 
 def checked(problem: Problem, scalars: Tensor, prior: LabelPrior | Score | None) -> tuple[Tensor, Tensor]:
@@ -266,26 +284,26 @@ def shaped(labels: Tensor, prior: LabelPrior | Score) -> Tensor:
     return result.scatter_add_(-1, free, missing.expand_as(free)).clamp_(min=0)
 
 
-def explanations(problem: Problem, prior: LabelPrior | Score, candidates: Tensor) -> Explanation:
+def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates) -> Explanation:
     """List each sample's distinct labels, given its candidates with the best one first."""
-    at_all, low, high, misfit, opened, *with_scale = candidates.unbind()
-    best, fits, weights = at_all[:, 0], accepted(candidates), with_scale[0] if with_scale else None
-    widest = opened.where(fits, 0).amax(dim=1)
-    counts = fits.sum(dim=1).tolist()
+    at_all, low, high, misfit, opened, *with_scale = merged.values.unbind()
+    best, accepted, weights = at_all[:, 0], merged.accepted, with_scale[0] if with_scale else None
+    widest = opened.where(accepted, 0).amax(dim=1)
+    counts = accepted.sum(dim=1).tolist()
     most = max(1, *counts)
-    scalars, kept = at_all[:, :most], fits[:, :most]
+    scalars, kept = at_all[:, :most], accepted[:, :most]
     # The distances of the ends of the best scalar's range, as shares of the scalar.
-    reach = (candidates[1:3, :, 0] / best).sub_(1).abs_()
+    reach = (merged.values[1:3, :, 0] / best).sub_(1).abs_()
     wide = weights is None and bool((reach[1] > STEEP).any())
     if weights is None and (widest > KNOWN).any():
-        ends = fits & (opened > KNOWN)
+        ends = accepted & (opened > KNOWN)
         # If a label is uncertain, the ends of its accepted range are explanations as well.
         low, high = (_true_ends(problem, prior, at_all, end, ends) for end in (low, high))
         # These ends represent all candidates between them; keep only the best of these.
-        first = torch.arange(fits.shape[1], device=fits.device) == 0
-        fits = fits & (~ends | first)
+        first = torch.arange(accepted.shape[1], device=accepted.device) == 0
+        accepted = accepted & (~ends | first)
         scalars = torch.cat([value[:, :most] for value in (at_all, low, high)], dim=1)
-        kept = torch.cat([mask[:, :most] for mask in (fits, ends, ends)], dim=1)
+        kept = torch.cat([mask[:, :most] for mask in (accepted, ends, ends)], dim=1)
     loose = torch.zeros_like(best)
     if wide:
         # If another feature explains the gradient as well as the true one does, or if this one does not, it is unknown.
@@ -330,7 +348,7 @@ def explanations(problem: Problem, prior: LabelPrior | Score, candidates: Tensor
         share = BOUND / ACCEPT / math.sqrt(equations)
         length = reach.amax(dim=0).mul_(misfit[:, 0].clamp(min=1).mul_(share))
         return Explanation(best, best.reciprocal(), labels[:, 0], widest, loose, length, spread, checked, tuple(found))
-    loose, checked = with_scale[1].where(fits, 0).amax(dim=1), (with_scale[2][:, 0] > 0) & fits[:, 0]
+    loose, checked = with_scale[1].where(accepted, 0).amax(dim=1), (with_scale[2][:, 0] > 0) & accepted[:, 0]
     # No equation checks such a label, so its error is only bounded by the largest L1 distance of two labels, 2.
     opened = torch.where(checked, widest, 2)
     return Explanation(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gradleak.devices import entries_at_once
 from gradleak.labels.priors import LabelPrior
-from gradleak.labels.soft.explanations import KNOWN_LENGTH, SCALARS, accepted
+from gradleak.labels.soft.explanations import KNOWN_LENGTH
 from gradleak.labels.soft.problem import ACCEPT, COPIES, LARGEST, NEGATIVE, Problem
 
 # Classes that are examined in a range; those with the largest errors c exclude nearly all that can be excluded.
@@ -147,17 +147,16 @@ def _rise_above_ends(first: Tensor, last: Tensor, width: Tensor) -> Tensor:
     return width * rising * falling / (rising + falling).clamp(min=1e-300)
 
 
-def proved(problem: Problem, candidates: Tensor, prior: LabelPrior, largest: float = math.inf) -> Tensor:
+def proved(problem: Problem, scalars: Tensor, accepted: Tensor, prior: LabelPrior, largest: float = math.inf) -> Tensor:
     """Return for which samples (N,) every scalar that explains the gradient gives the label that was found.
 
-    `candidates`: those that were found with the problem's sign. Outside a range around the accepted ones, no scalar up
-    to 1e20 times the least one explains the gradient, or up to the `largest` one that is possible. Within this range
-    all labels agree to the prior's tolerance, and every scalar gives the feature that was found.
+    `scalars` (N, K): those that were found with the problem's sign, where `accepted`. Outside a range around them, no
+    scalar up to 1e20 times the least one explains the gradient, or up to the `largest` one that is possible. Within
+    this range all labels agree to the prior's tolerance, and every scalar gives the feature that was found.
     """
-    scalars, fits = candidates[SCALARS], accepted(candidates)
-    some = fits.any(dim=1)
-    first = scalars.where(fits, math.inf).amin(dim=1).where(some, 1)
-    last = scalars.where(fits, 0).amax(dim=1).where(some, 1)
+    some = accepted.any(dim=1)
+    first = scalars.where(accepted, math.inf).amin(dim=1).where(some, 1)
+    last = scalars.where(accepted, 0).amax(dim=1).where(some, 1)
     near = _allowed_change(problem, first, last, prior.tolerance).where(some, 0)
     lowest = torch.maximum(first * (1 - near), last / (1 + KNOWN_LENGTH))
     highest = torch.minimum(last * (1 + near), first / (1 - KNOWN_LENGTH))

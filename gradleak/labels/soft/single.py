@@ -298,7 +298,7 @@ def _exact(clients: Clients, nonnegative: bool, certify: Certify) -> SoftLabels:
         largest = torch.finfo(gradients.dtype).max * math.sqrt(width)
         proved = torch.ones_like(fitted)
         for rows, sign, side in parts:
-            proved[rows] &= intervals.proved(problem.side(rows, sign), side, prior, largest)
+            proved[rows] &= intervals.proved(problem.side(rows, sign), side.scalars, side.accepted, prior, largest)
         found = replace(found, proved=tuple(proved.tolist()))
     return _as_labels(clients, reduced, problem, fitted, found)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -14,7 +13,6 @@ from torch import Tensor
 from gradleak.labels import PRIORS, recover_soft_labels
 from gradleak.labels.soft import exact, intervals
 from gradleak.labels.soft.equations import explains
-from gradleak.labels.soft.explanations import SCALARS, accepted
 from gradleak.labels.soft.intervals import excluded, proved
 from gradleak.labels.soft.problem import Problem, reduce_gradients
 from gradleak.labels.soft.single import Clients
@@ -97,15 +95,14 @@ def test_a_proof_tells_three_classes_and_sees_an_answer_that_was_missed() -> Non
     # Where two answers were found, each of them alone is proved to be the only one by nobody.
     own, prior = problem(gradients, weight), PRIORS["smoothing"]
     all_found = exact.solve(own, prior)
-    scalars, fits = all_found[SCALARS], accepted(all_found)
     several = torch.tensor([len(one) > 1 for one in found.candidates])
     assert several.sum() > 10
     for ends in (torch.amin, torch.amax):
-        at = ends(scalars.where(fits, scalars[:, :1]), dim=1)[:, None]
-        alone = fits & ((scalars / at - 1).abs() < 1e-6)
-        assert not proved(own, all_found.where(alone, math.inf), prior)[several].any()
+        at = ends(all_found.scalars.where(all_found.accepted, all_found.scalars[:, :1]), dim=1)[:, None]
+        alone = all_found.accepted & ((all_found.scalars / at - 1).abs() < 1e-6)
+        assert not proved(own, all_found.scalars, alone, prior)[several].any()
     # Nor is it proved that there is none where there is one.
-    assert not proved(own, torch.full_like(all_found, math.inf), prior)[unique].any()
+    assert not proved(own, all_found.scalars, torch.zeros_like(all_found.accepted), prior)[unique].any()
 
 
 def test_what_cannot_be_proved_is_not_said_to_be() -> None:
@@ -113,9 +110,9 @@ def test_what_cannot_be_proved_is_not_said_to_be() -> None:
     # A single range is never split: with none left, nothing is proved.
     own, prior = problem(gradients, weight), PRIORS["smoothing"]
     found = exact.solve(own, prior)
-    assert proved(own, found, prior).all()
+    assert proved(own, found.scalars, found.accepted, prior).all()
     loud = replace(own, noise=torch.full_like(own.noise, 0.1))
-    assert not proved(loud, found, prior).any()
+    assert not proved(loud, found.scalars, found.accepted, prior).any()
 
 
 def test_many_classes_are_searched_in_few_places_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
