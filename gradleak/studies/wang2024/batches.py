@@ -37,6 +37,7 @@ from gradleak.studies.shared.defended import BehindDefence, Defence, outcomes_be
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import Outcome, collected, median_of, share_of
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
+from gradleak.studies.wang2024.columns import COLUMNS
 from gradleak.wording import counted
 
 PLACE = "Beyond sections 3 and 4.2"
@@ -483,7 +484,7 @@ def figure_images(record: Record) -> Figure:
         level((record.stated(Parameters).classes - 2) / 2, "B = (C − 2) / 2", upright=True, linewidth=1.2),
         legend=4,
         xlabel="batch size B (images)",
-        ylabel="mean PSNR (dB)",
+        ylabel=f"mean {COLUMNS['psnr'].head}",
         ylim=(0, None),
     )
 

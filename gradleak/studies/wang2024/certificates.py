@@ -27,7 +27,7 @@ from gradleak.hunting.running import block, pairs
 from gradleak.labels import PRIORS, SoftLabels, recover_batch, recover_soft_labels
 from gradleak.labels.priors import KNOWN
 from gradleak.leak import HeadLeaks
-from gradleak.show.aggregate import NOTHING, aggregate, select, total
+from gradleak.show.aggregate import NOTHING, aggregate, cells, select, total
 from gradleak.show.drawn import bars, crossed, drawn, lines, stacked
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
@@ -36,6 +36,7 @@ from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.outcomes import average_of, collected
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples, random_layer, soft_labels
 from gradleak.studies.shared.searched import percentage, statuses, truth_among
+from gradleak.studies.wang2024.columns import COLUMNS
 
 PLACE = "Beyond sections 3 and 4"
 # The parameter that gives the number of seeds for a family of attacks, if it does not have the family's name.
@@ -424,12 +425,8 @@ def attacks_table(record: Record) -> pd.DataFrame:
     return aggregate(
         rows.assign(recovers=[one.words for one in families], promise=[one.promise for one in families]),
         {"attack": "family", "recovers": "recovers", "its certificate promises": "promise"},
-        {
-            "attacks": total("cases"),
-            "certified and right": total("right_count"),
-            "wrong certificates": total("wrong"),
-            "certified answers within the claimed error": _covered,
-        },
+        cells(COLUMNS, "cases", "right_count", "wrong", by=total)
+        | {"certified answers within the claimed error": _covered},
     )
 
 
@@ -459,9 +456,9 @@ def broken_table(record: Record) -> pd.DataFrame:
         rows.assign(words=[BROKEN[name].words for name in rows["broken"]]),
         {"broken assumption": "broken", "what the client does": "words"},
         {
-            "attacks": total("cases"),
+            **cells(COLUMNS, "cases", by=total),
             "certified": total("certified"),
-            "wrong certificates": total("wrong"),
+            **cells(COLUMNS, "wrong", by=total),
             "attacks with wrong certificates": _wrong_attacks,
         },
     )

@@ -25,7 +25,7 @@ from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.leak import Leak, head_inputs, observe
 from gradleak.models import training
 from gradleak.show import figures
-from gradleak.show.aggregate import NOTHING, aggregate, count, decibels, least, median, select, total
+from gradleak.show.aggregate import NOTHING, aggregate, cells, count, least, median, select, total
 from gradleak.show.drawn import drawn, level, lines, powers_of_two, scattered
 from gradleak.show.summary import Leaks, Summary, line
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
@@ -34,6 +34,7 @@ from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, network_in_words
 from gradleak.studies.shared.peeled import FACTOR, batch_row, batches, image_psnr, in_order, layer_rows, similarity
 from gradleak.studies.shared.samples import DTYPES
+from gradleak.studies.wang2024.columns import COLUMNS
 
 PLACE = "Beyond section 4.2"
 # A ratio of times differs from run to run.
@@ -481,15 +482,10 @@ def table(record: Record) -> pd.DataFrame:
     return aggregate(
         rows.sort_values(["epochs", "side", "size"], kind="stable"),
         {"epochs": "epochs", "image side (pixels)": "side", "B": "size"},
-        {
-            "batches": count(),
-            "certified": total("certified"),
-            "fewest layers recovered": least("layers", ".0f"),
-            "lowest PSNR (dB)": least("lowest_psnr", decibels),
-            "test accuracy": least("test_accuracy", ".0%"),
-            "smallest 1 − p": least("surest", ".2g"),
-            "median CPU time (s)": median("cpu_seconds", ".0f"),
-        },
+        {"batches": count(), "certified": total("certified")}
+        | cells(COLUMNS, "layers", by=least, head="fewest {}")
+        | cells(COLUMNS, "lowest_psnr", "test_accuracy", "surest", by=least)
+        | cells(COLUMNS, "cpu_seconds", by=median, head="median {}"),
     ).replace(["nan", "nan%"], NOTHING)
 
 
@@ -530,7 +526,7 @@ def figure_counts(record: Record) -> Figure:
         powers_of_two("size"),
         legend=3,
         xlabel="batch size B",
-        ylabel="layers recovered",
+        ylabel=COLUMNS["layers"].head,
     )
 
 
@@ -545,6 +541,6 @@ def figure_confident(record: Record) -> Figure:
         lines("level", "sure", by="dtype"),
         legend=2,
         xscale="log",
-        xlabel="1 − p of the sure sample",
-        ylabel="PSNR (dB)",
+        xlabel=COLUMNS["unsure"].head,
+        ylabel=COLUMNS["psnr"].head,
     )

@@ -22,6 +22,7 @@ from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen, ShownImages
 from gradleak.studies.shared.outcomes import average_of, collected
+from gradleak.studies.yin2021.columns import COLUMNS
 
 PLACE = "Section 4.1.1, Table 1"
 RULES: dict[str, Rule] = {"row sums": "sum", "GradInversion": "minimum"}
@@ -180,8 +181,8 @@ def figure_accuracy(record: Record) -> Figure:
         lines("size", "accuracy", by=["rule", "kind"], looks=looks),
         panels="title",
         legend=3,
-        xlabel="batch size",
-        ylabel="labels restored (%)",
+        xlabel=COLUMNS["size"].head,
+        ylabel=COLUMNS["accuracy"].head,
         xticks=rows["size"].unique(),
         ylim=(min(50.0, 10 * math.floor(rows["accuracy"].min() / 10)), 102),
     )

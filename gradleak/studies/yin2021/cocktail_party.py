@@ -30,6 +30,7 @@ from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made
 from gradleak.studies.shared.last_layers import MEAN, STD, TRAINED, Seen, seen
 from gradleak.studies.shared.outcomes import average_of, collected
+from gradleak.studies.yin2021.columns import COLUMNS
 
 PLACE = "Beyond section 4"
 ATTACKS = CONSTANT, PARTY, EXACT = "one direction", "cocktail party", "exact recovery"
@@ -215,7 +216,7 @@ def figure_cosines(record: Record) -> Figure:
         across=2,
         height=2.5,
         legend=3,
-        xlabel="batch size",
-        ylabel="mean cosine",
+        xlabel=COLUMNS["size"].head,
+        ylabel=COLUMNS["cosine"].head,
         ylim=(0, 1.03),
     )
