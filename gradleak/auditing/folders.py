@@ -34,7 +34,7 @@ class Written(BaseModel):
 
 
 class _Listing(BaseModel):
-    """What an earlier report says of its files."""
+    """The list of files in an earlier report."""
 
     form: Literal["gradleak-audit/1"] = Field(alias="schema")
     files: list[Written]

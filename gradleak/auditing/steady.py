@@ -24,7 +24,7 @@ def unsteady(model: nn.Module, states: Sequence[Gradients], first: Gradients, se
 
     Args:
         model: The model, after a second pass on the first batch.
-        states: Its states before and after its first pass.
+        states: The model's states before and after the first pass.
         first: The gradients of the first pass.
         second: The gradients of the second pass, None if the model failed.
 

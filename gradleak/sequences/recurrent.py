@@ -30,7 +30,7 @@ class Layer:
 
     Attributes:
         kind: nn.LSTM or nn.GRU.
-        names: The names of its weights, and of its biases if it has any.
+        names: The names of the layer's weights, and of its biases if there are any.
         weights: The weights for inputs and states, and the biases of both, zero if it has none.
     """
 

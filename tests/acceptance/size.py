@@ -72,7 +72,7 @@ def counts(root: Path) -> dict[str, int]:
             "pages": len(pages),
             "words that are seen before anything is opened": sum(map(seen, pages)),
             "words, with folds": sum(len(re.sub(r"<[^>]+>", " ", page).split()) for page in pages),
-            # A filtered table has a hidden one, which holds its place while it is loaded.
+            # Beside each filtered table there is a hidden one, a placeholder until the rows are loaded.
             "tables": sum(len(re.findall(r"<table(?![^>]* hidden)", page)) for page in pages),
             "figures": sum(page.count("<img") - page.count("-dark.png") for page in pages),
         }

@@ -61,7 +61,7 @@ def numbers(text: str) -> set[str]:
 
 
 def page_text(name: str) -> str:
-    """Return what a page shows of its record beside its figures: its box, tables and captions."""
+    """Return the texts in which a page shows its record: box, tables and captions."""
     record = record_of(name)
     names: dict[str, object] = {**record.parameters, "record": record, "shown": provenance.shown(record)}
     texts = []

@@ -35,7 +35,7 @@ PLACE = "Sections 2.5.1 and 3, Tables 1 and 4"
 
 
 class Shown(ShownImages):
-    """A network, its images, and its features.
+    """A network, the images that it is shown, and the kind of its features.
 
     For centred features their mean is moved into the bias, so that they have both signs.
     """

@@ -1,4 +1,4 @@
-"""Run an attack: measure its time, and stand in for its result if it refuses its input."""
+"""Measure the time of an attack, and replace the result of an attack that refuses its input."""
 
 from __future__ import annotations
 
