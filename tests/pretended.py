@@ -173,6 +173,7 @@ class Graph:
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record an operation that is about to be computed, and remember what it overwrites."""
+        kwargs = _on_cpu(kwargs)
         self.operations.append((func, args, kwargs, []))
         given = dict(zip((about.name for about in func._schema.arguments), args, strict=False)) | kwargs
         for about in func._schema.arguments:
@@ -185,8 +186,11 @@ class Graph:
         return RefusedError(f"{what} while a graph is recorded")
 
     def after(self, result: Any) -> None:
-        """Record the results of the operation."""
-        _, args, kwargs, results = self.operations[-1]
+        """Record the results of the operation; a view is there already when the graph is replayed."""
+        func, args, kwargs, results = self.operations[-1]
+        if func.is_view:
+            self.operations.pop()
+            return
         known = {one.untyped_storage().data_ptr() for one in _tensors([*args, *kwargs.values()])}
         for one in _tensors([result]):
             results.append(None if one.untyped_storage().data_ptr() in known else one)
@@ -215,11 +219,13 @@ class Graph:
     def replay(self) -> None:
         """Compute all recorded operations."""
         _gpu.operations += 1
-        with _disable_current_modes():
+        with _disable_current_modes(), torch._C.DisableTorchFunction(), torch._C._AutoDispatchBelowAutograd():
             for func, args, kwargs, results in self.operations:
-                for into, new in zip(results, _tensors([_computed(func, args, kwargs)]), strict=bool(results)):
-                    if into is not None:
-                        into.copy_(new)
+                made = func(*args, **kwargs)
+                if any(into is not None for into in results):
+                    for into, new in zip(results, _tensors([made]), strict=True):
+                        if into is not None:
+                            into.copy_(new)
 
 
 _Generator = torch.Generator
@@ -323,8 +329,7 @@ def _check_recorded(graph: Graph, func: Any, args: tuple[Any, ...]) -> None:
 
 def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Compute an operation on the CPU; what is drawn are other numbers than a CPU's generator gives."""
-    if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == NAME:
-        kwargs = kwargs | {"device": torch.device("cpu")}
+    kwargs = _on_cpu(kwargs)
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return func(*args, **kwargs)
     if _gpu.spoiled:
@@ -335,6 +340,12 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs.get("generator") is not None:
             kwargs = kwargs | {"generator": _Generator().manual_seed(2**40 + _gpu.draws)}
         return func(*args, **kwargs)
+
+
+def _on_cpu(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an operation that shall not compute on the GPU which it names."""
+    there = kwargs.get("device") is not None and torch.device(kwargs["device"]).type == NAME
+    return kwargs | {"device": torch.device("cpu")} if there else kwargs
 
 
 def _held(value: torch.Tensor) -> torch.Tensor:
