@@ -275,7 +275,7 @@ def summary(record: Record) -> Summary:
     multiplier = noisy.claim.measure.where["multiplier"]
     epsilon = float(f"{defenses.release_epsilon(multiplier):.1g}")
     return Summary(
-        f"From one gradient of an LSTM a server reads every sentence of {read.text} of batches of {size}; "
+        f"From one gradient of an LSTM a server reads every sentence in {read.text} of batches of {size}; "
         f"clipping and noise of {multiplier:g} times the clipping norm leave "
         f"{100 * (noisy.value or 0):.0f} % readable (LSTMs, GRUs), at a privacy loss ε of {epsilon:,.0f}, "
         "which guarantees nothing.",
