@@ -90,7 +90,7 @@ def _table(outcomes: Sequence[Outcome], name: str, line_of: Callable[[Outcome], 
     frame = pd.DataFrame(
         [[line, *map(_cell, own)] for line, own in zip(lines, cells, strict=True)], columns=[name, *KINDS]
     )
-    caption += ": the most severe outcome. In brackets: 95 % interval; number of cases. Click a value for its page."
+    caption += ": the most severe outcome. In brackets: 95 % interval; number of cases."
     return Table(frame, caption, f"tab-leaks-by-{name}", kind="cells")
 
 
