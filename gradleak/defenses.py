@@ -255,7 +255,7 @@ KINDS: dict[str, Kind] = {
     ),
     "prune-tensors": Kind("share of the rows", "prune tensors {:.0%}", lambda level, _: prune_tensors(level)),
     "prune": Kind("share of all entries", "prune {:.0%} of all", lambda level, _: prune(level)),
-    "grad-drop": Kind("share of a tensor's entries", "grad-drop {:.0%} a tensor", lambda level, _: grad_drop(level)),
+    "grad-drop": Kind("share of a tensor's entries", "grad-drop {:.0%} per tensor", lambda level, _: grad_drop(level)),
     "sign": Kind("", "sign", lambda _level, _: sign()),
     "quantize": Kind("bits", "quantize {:.0f} bits", _whole_bits),
     "half": Kind("", "float16 numbers", lambda _level, _: half()),

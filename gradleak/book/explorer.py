@@ -24,7 +24,7 @@ MODELS = {
     "transformer": ("transformer",),
     "vision transformer": ("ViT",),
 }
-LAYER = "a random last layer"
+LAYER = "random last layer and features"
 # What readers look for in the tables of models and of clients, whether or not it was measured.
 SOUGHT = {
     "model": ("vision transformer",),
@@ -39,8 +39,8 @@ CLIPPED = {"below 1e-3": 1e-3, "1e-3 to 1e-1": 1e-1, "1e-1 and more": math.inf}
 
 def text(outcomes: Sequence[Outcome]) -> str:
     """Return what the words for severities mean, and the tables by model, defence and client, in Markdown."""
-    bounds = "; ".join(
-        f"*{level}* from {100 * share:g} % on, or {word} images ({decibels:g} dB)"
+    bounds = ", ".join(
+        f"*{level}* (at least {100 * share:g} %, or {word} images: {decibels:g} dB)"
         for level, share, (word, decibels) in zip(LEVELS[:0:-1], SHARES[::-1], reversed(SCALE.items()), strict=True)
     )
     undefended = [one for one in outcomes if one.family == "none"]
@@ -57,19 +57,21 @@ def text(outcomes: Sequence[Outcome]) -> str:
             sorted(precise, key=lambda one: (list(FAMILIES.values()).index(one.family), strength(one))),
             "defence",
             lambda one: strength(one)[1],
-            "By the defence and its strength, over all models and batch sizes",
+            "By the defence and its strength (the standard deviation of noise; after clipping, divided by the clipped "
+            "norm), over all models and batch sizes",
         ),
         _table(
             sorted(undefended, key=lambda one: (one.client != "float32", one.client)),
             "client",
             lambda one: one.client,
-            "By what the client does and what the server sees, over all models and batch sizes, without a defence",
+            "By the client’s precision or local steps, and by what the server sees, over all models and batch sizes, "
+            "without a defence",
         ),
     )
     return (
         f"{len(outcomes):,} outcomes of {len({one.attack for one in outcomes})} attacks, from "
-        f"{len({one.page for one in outcomes})} pages. Colours show severity, as a share of what a guess misses, or of "
-        f"images ({{doc}}`reading` explains the words): {bounds}; else *{LEVELS[0]}*.\n\n"
+        f"{len({one.page for one in outcomes})} pages. Colours show the severity: {bounds} or *{LEVELS[0]}*, as a "
+        "share of what a guess misses ({doc}`reading` explains the words for images). *Lost*: no image.\n\n"
         + "\n\n".join(table._repr_markdown_() for table in tables if len(table.frame))
     )
 
@@ -88,7 +90,7 @@ def _table(outcomes: Sequence[Outcome], name: str, line_of: Callable[[Outcome], 
     frame = pd.DataFrame(
         [[line, *map(_cell, own)] for line, own in zip(lines, cells, strict=True)], columns=[name, *KINDS]
     )
-    caption += ": the most severe outcome. In brackets: 95 % interval; number of cases. Click a value for its page."
+    caption += ": the most severe outcome. In brackets: 95 % interval; number of cases."
     return Table(frame, caption, f"tab-leaks-by-{name}", kind="cells")
 
 
@@ -97,7 +99,8 @@ def _cell(one: Outcome | None) -> Cell:
         return Cell(UNMEASURED, UNMEASURED)
     interval = "" if math.isnan(one.low) else f"{_number(one.low)}–{_number(one.high)}; "
     link = f"doc:executed/{paper_of(one.page)}/{one.page}"
-    return Cell(f"{_value(one)} ({interval}{one.count:,})", LEVELS[one.severity], link)
+    of = " identified" if (one.leak, one.unit) == ("images", "%") else ""
+    return Cell(f"{_value(one)}{of} ({interval}{one.count:,})", LEVELS[one.severity], link)
 
 
 def _kind(one: Outcome) -> str:
@@ -118,7 +121,7 @@ def strength(one: Outcome) -> tuple[float, str]:
         return size, f"pruning, {'up to' if size <= 0.5 else 'more than'} half of the entries"
     if one.family == "rounding":
         return -one.bits, f"{one.bits:g} significant bits"
-    return math.inf, "noise, as a share of a tensor's mean size" if name == "noise-share" else one.family
+    return math.inf, "noise, as a share of a tensor's root mean square" if name == "noise-share" else one.family
 
 
 def _range(size: float, ranges: Mapping[str, float]) -> str:

@@ -38,9 +38,9 @@ def scores(lines: Sequence[Line]) -> str:
 
 
 def bars(papers: Sequence[str], lines: Sequence[Line]) -> str:
-    """Return a bar for each paper's claims and one for ours on it, divided by verdict, as raw HTML in Markdown."""
+    """Return a bar for each paper's claims and one for our own, divided by verdict, as raw HTML in Markdown."""
     own = {paper: [line for line in lines if line.claim.paper == paper] for paper in papers}
-    drawn = (shown.bars(paper, "ours on it", about) for paper, about in own.items())
+    drawn = (shown.bars(paper, "our own", about) for paper, about in own.items())
     return f"```{{raw}} html\n{''.join(drawn)}\n```\n"
 
 

@@ -16,10 +16,10 @@ WORDS = {
     "gaussian-variance": "noise of variance {:g}",
     "prune": "dropping the smallest {:.0%} of all entries",
     "grad-drop": "dropping the smallest {:.0%} of each tensor",
-    "prune-tensors": "dropping whole tensors (share {:.0%})",
+    "prune-tensors": "dropping whole tensors (compression of {:.0%})",
     "sign": "sending signs only",
     "quantize": "rounding to {:.0f} bits",
-    "release": "clipping to {:.0%} of the norm, and noise of {:g} of that",
+    "release": "clipping to {:.0%} of the norm, and noise of {:g} times the clipped norm",
 }
 # The number of defences that are named for an attack.
 MOST = 2
@@ -27,11 +27,12 @@ MOST = 2
 LEAST = 10
 NOTE = (
     "*Stopped by*: the mildest recorded defence behind which this attack recovers little or nothing (less than a tenth "
-    "of what a guess misses, or images that are not recognisable), whether the attacker knows the defence or not; the "
-    "mildest of two kinds of defences, if there are several. The mildest defence changes the gradient’s direction "
-    f"least; defences that were measured on at least {LEAST} cases come first. In brackets: the number of "
-    "cases *n*, and the batch size, network and page, where these are not the row’s. Clipping only "
-    "rescales the gradient, so it is never named. An attack that was not tried may recover more."
+    "of what a guess misses, or images that are not recognisable), whether the attacker knows the defence or not; and "
+    "the mildest of a second kind, if there is one. What a defence leaves may be of another kind, such as the class of "
+    "a soft label. The mildest defence changes the gradient’s direction least; defences measured on at least "
+    f"{LEAST} cases come first. In brackets: the number of cases *n*, and the batch size, network and page, where "
+    "these are not the row’s. Clipping only rescales the gradient, so it is never named. An attack that was not tried "
+    "may recover more."
 )
 _value = attrgetter("value")
 

@@ -94,7 +94,7 @@ def test_the_tables_say_the_most_that_was_measured() -> None:
     [
         ("none", "none"), ("gaussian/1e-08", "noise below 1e-6"), ("gaussian/0.01", "noise 1e-2 and more"),
         ("gaussian-variance/0.0001", "noise 1e-2 and more"), ("laplace/0.005", "noise 1e-4 to 1e-2"),
-        ("noise-share/0.3", "noise, as a share of a tensor's mean size"), ("clip/1", "clipping"),
+        ("noise-share/0.3", "noise, as a share of a tensor's root mean square"), ("clip/1", "clipping"),
         ("release/0.5/0", "clipping"), ("release/0.5/1e-4", "clipping, noise below 1e-3"),
         ("dp/10", "clipping, noise 1e-3 to 1e-1"), ("dp-sgd/1", "clipping, noise 1e-1 and more"),
         ("prune/0.5", "pruning, up to half of the entries"), ("quantize/4", "4 significant bits"),

@@ -120,7 +120,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        return f"{counted(self.defended, 'utterance')} per defence, {text.TITLES[self.source]}, made-up speech"
+        return f"{counted(self.defended, 'utterance')} per defence, {text.TITLES[self.source]}, artificial speech"
 
 
 class ReadHarder(OnUtterances):

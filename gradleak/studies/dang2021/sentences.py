@@ -275,10 +275,10 @@ def summary(record: Record) -> Summary:
     multiplier = noisy.claim.measure.where["multiplier"]
     epsilon = float(f"{defenses.release_epsilon(multiplier):.1g}")
     return Summary(
-        f"From one gradient of an LSTM a server reads all sentences of a batch of {size} "
-        f"in {read.text} of batches; clipping and noise of {multiplier:g} times the clipping norm leave "
-        f"{100 * (noisy.value or 0):.0f} % readable (LSTMs, GRUs), at an ε of {epsilon:,.0f}, which guarantees "
-        "nothing.",
+        f"From one gradient of an LSTM a server reads every sentence in {read.text} of batches of {size}; "
+        f"clipping and noise of {multiplier:g} times the clipping norm leave "
+        f"{100 * (noisy.value or 0):.0f} % readable (LSTMs, GRUs), at a privacy loss ε of {epsilon:,.0f}, "
+        "which guarantees nothing.",
         true=bool(read.agrees and noisy.agrees) and epsilon > 1000,
         claim="sentences-lstm",
         what="batches of 32 sentences read exactly (untrained LSTM of width 256, LibriSpeech texts)",

@@ -216,7 +216,7 @@ def summary(record: Record) -> Summary:
 def figure_defenses(record: Record) -> Figure:
     """Draw the share of exact bags behind each defence, a bar for each attack and a panel for each stage."""
     frame = record.rows(BehindDefense)
-    names = frame["defense"].map(defenses.shown).str.replace("grad-drop ", "dropped\n")
+    names = frame["defense"].map(defenses.shown).str.replace("grad-drop ", "dropped\n").str.replace(" per", "\nper")
     return drawn(
         frame.assign(defence=names),
         bars("defence", "exact", by="attack"),

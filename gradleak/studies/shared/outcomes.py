@@ -68,7 +68,7 @@ FAMILIES = {
 RESCALING = "clipping"
 # Defences that are not in `gradleak.defenses`, as tables show them.
 SHOWN = {
-    "noise-share": "noise, {} of a tensor's mean size",
+    "noise-share": "noise, {} of a tensor's root mean square",
     "release": "clip {} of the norm, noise {} of that",
     "dp-sgd": "per-sample clipping, noise multiplier {}",
     "bfloat16": "bfloat16 numbers",

@@ -403,16 +403,16 @@ def summary(record: Record) -> Summary:
             client=clipped["dtype"], detail=clipped["labels"] + " labels",
         )  # fmt: skip
     return Summary(
-        f"If random clients keep every assumption, none of {kept['certified']:,.0f} certified answers is wrong, and "
-        f"{broken['wrong']:.0f} of {broken['certified']:,.0f} if they break one; from clipped gradients of an "
-        "untrained ResNet18, an attacker who does not know the gradient scale recovers "
-        f"{unscaled.text} of the smoothed labels.",
+        f"Of {kept['certified']:,.0f} certified answers on clients that keep every assumption, none is wrong; of "
+        f"{broken['certified']:,.0f} on clients that break one, {broken['wrong']:.0f} are. From clipped gradients of "
+        f"an untrained ResNet18, an attacker recovers {unscaled.text} of smoothed labels without knowing the gradient "
+        "scale.",
         true=all(value == 0 for value in (kept["wrong"], *wrong))
         and bool(broken["wrong"] > 0)
         and (unscaled.value or 0) >= 99,
         claim="certificates-wrong",
         what="wrong certificates in attacks on clients that keep every assumption (all attacks)",
-        of=f"groups of up to {AT_ONCE} seeds",
+        of=f"groups of attacks (up to {AT_ONCE} random seeds each)",
         figure=figure_outcomes,
         outcomes=outcomes,
     )

@@ -99,7 +99,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        return f"{counted(self.samples, 'smoothed image')} per network, {data.title(self.dataset)}"
+        return f"{counted(self.samples, 'image')} per network, smoothed labels, {data.title(self.dataset)}"
 
 
 class Smoothed(OnLeNet):

@@ -58,7 +58,7 @@ Case = tuple[str, bool, float, float]
 ATTACKERS = {
     "told": "precision known",
     "not told": "precision unknown",
-    "noise": "precision taken for noise",
+    "noise": "rounding taken for noise",
 }
 # The attacks on images: the network, and the attack's name.
 RESTORING = {
@@ -121,7 +121,7 @@ class Parameters(studies.Parameters):
         """Return a short text on the size of a run."""
         return (
             f"{len(self.precisions)} precisions, {self.samples} single samples per setting, "
-            f"{self.batches} batches per setting, {data.title(self.dataset)}"
+            f"{self.batches} batch{'es' * (self.batches != 1)} per setting, {data.title(self.dataset)}"
         )
 
 
@@ -404,8 +404,8 @@ def summary(record: Record) -> Summary:
     cases, wrong = known["precision-cases"], known["precision-wrong"]
     return Summary(
         f"From clients that compute in bfloat16, an attacker who knows this precision reads {single.text} of the "
-        f"classes of single samples but {batch.text} of the labels in batches; in {cases.value or 0:,.0f} attacks, of "
-        "all precisions and certified or not, no certified answer is wrong.",
+        f"classes of single samples but {batch.text} of the labels in batches; in {cases.value or 0:,.0f} attacks at "
+        "all precisions, no certified answer is wrong.",
         true=bool(single.agrees and batch.agrees and wrong.value == 0),
         claim="precision-bf16-class",
         what="classes of single samples read right in bfloat16, precision known (four networks, CIFAR-10)",

@@ -199,7 +199,7 @@ def certified(record: Record) -> str:
     rows = select(attacked(record), attack=EXACT)
     unique = rows["status"].eq("unique").groupby(rows["title"], sort=False).agg(["sum", "count"])
     counts = "; ".join(f"{own['sum']} of {own['count']} on {title}" for title, own in unique.iterrows())
-    return f"Exact recovery certifies the features of these batches, of at most {rows['size'].max()} samples: {counts}."
+    return f"Batches of at most {rows['size'].max()} samples whose features exact recovery certifies: {counts}."
 
 
 def figure_cosines(record: Record) -> Figure:
