@@ -425,8 +425,8 @@ def slider(record: Record) -> InteractiveFigure:
         {name: case[name] for name in ("logits", "ratios", "truth", "low")}
         | {"high": end, "first": first, "last": last, "free": prior_of("smoothing").free},
         title="The label and its loss as functions of the scalar λ",
-        says="Move the slider: the entries of the label always sum to one. In the shaded interval none of them is "
-        "negative, so every λ there gives a valid label. The variance loss is zero at the true scalar alone.",
+        says="Move the slider: the entries of the label always sum to one. In the shaded interval none is negative. "
+        "The variance loss is zero at the true scalar alone.",
     )
 
 
