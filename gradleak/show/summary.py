@@ -26,7 +26,7 @@ NAMES = {
     "cifar10-resnet56+head": "ResNet56, new head", "fcn4": "fully connected, 4 layers",
     "torchvision.models:resnet18": "ResNet18", "llg-cnn": "CNN of LLG", "llg-lenet": "LeNet of LLG",
     "llg-lenet-3x3": "LeNet of LLG, 3 × 3 kernels", "llg-resnet20": "ResNet20 of LLG",
-    "llg-resnet20-batch": "ResNet20 of LLG, batch norm", "lstm": "LSTM", "gru": "GRU",
+    "llg-resnet20-batch": "ResNet20 of LLG, train mode", "lstm": "LSTM", "gru": "GRU",
 }  # fmt: skip
 
 

@@ -258,9 +258,10 @@ def summary(record: Record) -> Summary:
     first, last = errors.iloc[0], errors.iloc[-1]
     focal, theorem, system = (known[name] for name in ("losses-focal", "losses-theorem-two", "losses-system"))
     return Summary(
-        "The paper’s gradient of the focal loss is right for one-hot labels, but its formula for counting finds as "
-        f"few as {theorem.text} of the samples, and the spread of predictions adds an error of {first:.2f} samples "
-        f"before training and {last:.1f} after {errors.index[-1]} steps.",
+        "The paper’s focal-loss gradient is right for one-hot labels, but its counting finds as few as "
+        f"{theorem.text} of samples (γ = {theorem.claim.measure.where['gamma']:g}); in batches of {ERRORS_AT} on a "
+        f"LeNet5, spread predictions add an error of {first:.2f} samples before training, {last:.1f} after "
+        f"{errors.index[-1]} steps.",
         true=bool(focal.agrees and theorem.agrees and system.agrees and gathered.agrees is False)
         and bool(first < 0.5 < last),
         claim="losses-theorem-two",

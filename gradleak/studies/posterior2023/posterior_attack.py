@@ -354,10 +354,10 @@ def summary(record: Record) -> Summary:
     smallest = select(even, size=even["size"].min()).set_index(["optimizer", "attack"])["instances"]
     guess = smallest["adam", "guess"]
     return Summary(
-        "The posterior attack counts nearly all labels on untrained networks (accuracy "
+        "The posterior attack counts nearly all labels on untrained networks with default weights (accuracy "
         f"{lenet.text} on LeNet5 and VGG16, {resnet.text} on ResNet50), but after one epoch of training, on small "
-        f"balanced batches, only {adam.text} (Adam) or {sgd.text} (gradient descent): no more than a guess of equal "
-        f"counts ({guess:.3f}).",
+        f"balanced batches, only {adam.text} (Adam) or {sgd.text} (gradient descent), where guessing equal counts "
+        f"reaches {guess:.3f}.",
         true=bool(lenet.agrees and known[KEY].agrees and rows["instances"].min() > 0.97)
         and adam.agrees is False
         and sgd.agrees is False

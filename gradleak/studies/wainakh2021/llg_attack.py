@@ -290,9 +290,9 @@ def summary(record: Record) -> Summary:
     rows = rows[rows["attack"].notna() & ~rows["attack"].isin([tally.GUESS, GRADIENTS])]
     others = rows["part"].map({AttackedArchitecture.part: ", auxiliary batches of the same size"}).fillna("")
     return Summary(
-        f"From the gradient of an unbalanced batch of up to {largest} MNIST images, a server finds on average at least "
-        f"{alone.text} of the labels, {knowing.text} with {auxiliary} labelled samples per class (untrained CNN), but "
-        f"only {lenet.text} with more samples on a LeNet.",
+        f"From the gradient of an unbalanced batch of up to {largest} MNIST images (untrained CNN), a server finds on "
+        f"average at least {alone.text} of the labels, with {auxiliary} labelled samples per class {knowing.text}; on "
+        f"a LeNet even more samples give only {lenet.text}.",
         true=bool(alone.agrees and knowing.agrees and lenet.agrees is False),
         claim="llg-mnist-llg+",
         what="labels that LLG+ finds at its worst batch size (untrained CNN, unbalanced batches of MNIST)",

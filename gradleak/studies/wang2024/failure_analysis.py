@@ -25,12 +25,12 @@ from gradleak.wording import label_kind
 PLACE = "Appendices B and C"
 # Failures: the kind of label, and the name in figures with the section of the paper.
 CASES = {
-    "disturbed": ("smoothing", "flat prediction, 500 classes (B.1)"),
-    "out of bound": ("smoothing", "prediction close to the label (B.2)"),
-    "one-hot probability": ("onehot", "certain and wrong (B.3)"),
-    "certain and right": ("onehot", "certain and right (B.3)"),
-    "certain and mixed": ("mixup", "certain of one of the two mixed classes (B.3)"),
-    "certain and smoothed": ("smoothing", "certain and right (not in the paper)"),
+    "disturbed": ("smoothing", "smoothed, flat prediction, 500 classes (B.1)"),
+    "out of bound": ("smoothing", "smoothed, prediction close to the label (B.2)"),
+    "one-hot probability": ("onehot", "one-hot, certain and wrong (B.3)"),
+    "certain and right": ("onehot", "one-hot, certain and right (B.3)"),
+    "certain and mixed": ("mixup", "mixup, certain of one of the classes (B.3)"),
+    "certain and smoothed": ("smoothing", "smoothed, certain and right (not in the paper)"),
 }
 
 

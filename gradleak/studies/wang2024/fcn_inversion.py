@@ -273,8 +273,8 @@ def summary(record: Record) -> Summary:
     stored = select(closed, dtype="float32", labels="smoothing").groupby("variant")["eight_bit"].mean()
     return Summary(
         f"From one gradient of a fully connected network the server restores every image, to at least {least.text}; "
-        f"the PSNR of {published.claim.published} dB that the paper reports for smoothed images (here "
-        f"{published.text}) measures the truncation of pixels to eight bits, not the attack.",
+        f"the paper's PSNR of {published.claim.published} dB for images with smoothed labels (here {published.text}) "
+        "measures the truncation of pixels to eight bits, not the attack.",
         true=bool(least.agrees and published.agrees and stored.max() - stored.min() < 3),
         claim="fcn-mean-smoothing",
         what="mean PSNR of eight-bit pixels, the paper's attack on FCN-4, Flowers-17 images, smoothed labels",

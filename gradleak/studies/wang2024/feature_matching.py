@@ -85,8 +85,8 @@ def summary(record: Record) -> Summary:
     ).to_dict("records")
     return Summary(
         f"With the cosine distance, matching the last layer's input instead of its gradient gains at least "
-        f"{mixed.text} PSNR for mixed images and at least {smoothed.text} for smoothed labels (lower confidence "
-        "bounds); with the L2 distance the gain for smoothed labels is uncertain.",
+        f"{mixed.text} PSNR for mixed images and {smoothed.text} for smoothed labels (lower confidence bounds); with "
+        "L2 and a line search the gain for smoothed labels is uncertain.",
         true=bool(mixed.agrees and smoothed.agrees and undecided["lower"] < 0 < undecided["upper"]),
         claim="t4-mixup-cosine-α-0-β-2-psnr",
         what="mean PSNR of mixed CIFAR-10 images, untrained LeNet, cosine, input matched instead of gradient",

@@ -28,6 +28,7 @@ from gradleak.studies.shared.last_layers import TRAINED
 from gradleak.studies.shared.outcomes import average_of, collected
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples
 from gradleak.studies.shared.searched import KNOWN, Search, judged, percentage, search, search_both
+from gradleak.wording import label_kind
 
 PLACE = "Section 4.1, Tables 1 and 2"
 # Limit on gradient entries in memory; a ResNet50's last layer for 1000 classes has two million entries per sample.
@@ -328,9 +329,9 @@ def summary(record: Record) -> Summary:
     attacks = solvers.map({EXACT: SOLVERS[EXACT], SEARCH: "published search"})
     layers = measured["head"].map(", trained trunk, new {} head".format, na_action="ignore").fillna("")
     return Summary(
-        f"The exact solver recovers {imagenet.text} of the smoothed labels of ImageNet in a random ResNet50 and all "
-        f"{rows['count'][~certain].sum():,} soft labels on smaller networks, except the untrained AlexNet "
-        f"(at least {least.text}); the other gradients do not determine the label.",
+        f"An exact solver, which never sees the truth, recovers {imagenet.text} of the smoothed ImageNet labels in a "
+        f"random ResNet50 and all {rows['count'][~certain].sum():,} soft labels on smaller networks, except the "
+        f"untrained AlexNet (at least {least.text}); every label that it misses it reports as undetermined.",
         true=bool(
             missed < 0.05
             and known["label-accuracy-silent"].agrees
@@ -368,6 +369,7 @@ def figure_recovered(record: Record) -> Figure:
         scattered("accuracy", "place", by="name"),
         lambda axis, _: named_lines(axis, list(names)),
         panels="labels",
+        title=label_kind,
         height=0.36 * len(names) + 1.3,
         legend=2,
         xlabel="labels recovered, %",

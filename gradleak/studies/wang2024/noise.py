@@ -188,9 +188,9 @@ def summary(record: Record) -> Summary:
         "labels": average_of("class_right", "classes right", "samples"),
     }
     return Summary(
-        f"With the largest Gaussian noise of the paper's code on one row, as in that code, the published search finds "
-        f"{row.text} of the scalars; on the whole layer it finds {swarm.text}, and a solver that expects noise "
-        f"{exact.text}.",
+        f"If the paper's largest Gaussian noise is on one gradient row, as in the paper's code, the published "
+        f"search finds {row.text} of the scalars that give the labels; on the whole layer it finds {swarm.text}, and a "
+        f"solver that expects noise {exact.text}.",
         true=bool(exact.agrees and (row.value or 0) > (exact.value or 0) > (swarm.value or 100) + 30),
         claim="noise-layer-gaussian-0.1-within-1-of-the-truth",
         what="scalars that the paper's search finds, noise on the whole layer, ResNet18, CIFAR-10 images",

@@ -356,13 +356,13 @@ def summary(record: Record) -> Summary:
     )
     needed = ("theorem1-sum-float64", "theorem1-prior", "loss-landscape-untrained-first")
     return Summary(
-        f"A label's entries sum to one for every scalar, and {interval.text} of the smoothed labels allow a whole "
-        "interval of scalars. On a trained ResNet20 the first minimum of the prior's loss is wrong for "
+        f"Every scalar gives a label that sums to one, and for {interval.text} of smoothed labels an interval of "
+        f"scalars gives valid labels. On a trained ResNet20 the first minimum of the loss from ±{START:g} is wrong for "
         f"{first.text}, the lowest for {lowest.text}.",
         true=bool(interval.agrees and lowest.agrees and (first.value or 0) > 20)
         and all(known[name].agrees for name in needed),
         claim="theorem1-prior",
-        what="mean L1 distance between the two extreme labels that explain one gradient (at most 2)",
+        what="mean L1 distance between the labels at the ends of this interval (at most 2), three untrained networks",
         figure=figure_two,
     )
 
@@ -425,8 +425,8 @@ def slider(record: Record) -> InteractiveFigure:
         {name: case[name] for name in ("logits", "ratios", "truth", "low")}
         | {"high": end, "first": first, "last": last, "free": prior_of("smoothing").free},
         title="The label and its loss as functions of the scalar λ",
-        says="Move the slider: the entries of the label always sum to one. In the shaded interval none of them is "
-        "negative, so every λ there gives a valid label. The variance loss is zero at the true scalar alone.",
+        says="Move the slider: the entries of the label always sum to one. In the shaded interval none is negative. "
+        "The variance loss is zero at the true scalar alone.",
     )
 
 
@@ -448,6 +448,6 @@ def figure_landscape(record: Record) -> Figure:
         lowest = side.losses.clamp(min=1e-18)
         axis.plot(side.scalars, lowest, "o", color=figures.COLOURS[1], markersize=5, label="minimum")
         figures.mark_truth(axis, truth)
-        axis.set(title=case["stage"], xlabel="λ", ylabel="variance loss", yscale="log")
+        axis.set(title=f"{case['stage']} {case['network']}", xlabel="λ", ylabel="variance loss", yscale="log")
     figures.legend_below(figure, 2)
     return figure

@@ -406,10 +406,10 @@ def summary(record: Record) -> Summary:
     alone, shared = (seen.get_group(named("random", size)) for size in (1, most))
     frame = record.frame()
     return Summary(
-        f"On a ResNet-20, GradInversion beats inverting gradients in batches of {images['size'].iloc[0]:.0f} by at "
-        f"least {gain.value or 0:.1f} dB (smoothness adds most), yet stays below the flat mean colour; another network "
-        f"identifies {alone.sum():.0f} of {len(alone)} images restored alone, and {shared.sum():.0f} of {len(shared)} "
-        f"in batches of {most}.",
+        f"On a ResNet-20, GradInversion's PSNR in batches of {images['size'].iloc[0]:.0f} is at least "
+        f"{gain.value or 0:.1f} dB above Inverting Gradients (smoothness adds most), yet below flat images in the mean "
+        f"colour; another network identifies {alone.sum():.0f} of {len(alone)} images restored alone, and "
+        f"{shared.sum():.0f} of {len(shared)} in batches of {most}.",
         true=bool(gain.agrees and smooth.agrees and known["gs-alone"].agrees)
         and (smooth.value or 0) > max(others)
         and bool(psnr[EXACT] < psnr["mean colour"]),

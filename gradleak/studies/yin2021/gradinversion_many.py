@@ -250,9 +250,10 @@ def summary(record: Record) -> Summary:
     rows = record.frame().fillna({"dataset": PICTURES})
     built = rows["part"].map({SmallImages.part: SMALL, ImageNetPictures.part: TRAINED})
     return Summary(
-        f"Batches of {size} do not protect: with the features of the last layer's gradient, {identified.sum():.0f} of "
-        f"{len(identified)} random images are identified, without them {plain.cases}; from a trained ResNet, linear "
-        f"equations restore single images with {peeled_first.text}, many steps of matching with {matched.text}.",
+        f"In batches of {size}, another network identifies {identified.sum():.0f} of {len(identified)} random images "
+        f"restored with the last layer's features, {plain.cases} without; from a trained ResNet, peeling by linear "
+        f"equations, else matching, restores single images with {peeled_first.text}, matching alone with "
+        f"{matched.text}.",
         true=bool(found.agrees and peeled_first.agrees)
         and 100 * identified.mean() > (plain.value or 0)
         and (peeled_first.value or 0) > (matched.value or 0) + 10,
