@@ -12,9 +12,7 @@ import pytest
 
 from gradleak import claims, studies
 from gradleak.claims import Judgement
-from gradleak.runs import records
-from gradleak.runs.records import Record
-from gradleak.show.summary import Summary
+from tests.recorded import record_of, summary_of
 
 # A sentence is read at once.
 MOST_WORDS = 45
@@ -25,21 +23,9 @@ NAMES = re.compile(r"\b[A-Za-z]+-?\d[\w.-]*|\b[23]D\b|\b(Tables?|Figures?|Theore
 PAGES = [name for name in studies.names() if hasattr(studies.load(name).module, "summary")]
 
 
-def record_of(name: str) -> Record:
-    record = records.recorded(name)
-    assert record is not None
-    return record
-
-
-def summary(name: str) -> Summary:
-    found = studies.load(name).summary(record_of(name))
-    assert found is not None
-    return found
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_the_record_supports_the_sentence(name: str) -> None:
-    found = summary(name)
+    found = summary_of(name)
     assert found.true is True
     assert claims.judgements(record_of(name))[found.claim].value is not None, "the key number is measured"
     assert found.sentence.endswith(".")
@@ -80,7 +66,7 @@ def test_a_share_of_few_cases_is_quoted_as_their_numbers(name: str, monkeypatch:
         return judgement.claim.formatted(judgement.value)
 
     monkeypatch.setattr(Judgement, "text", property(text))
-    summary(name)
+    studies.load(name).summary(record_of(name))
     shares = [one for one in quoted if one.claim.measure.reduce == "share"]
     assert [one.claim.id for one in shares if one.count < FEW] == []
 
@@ -92,7 +78,7 @@ def test_the_page_opens_with_the_box_and_the_best_figure(name: str) -> None:
     assert "run_study(" in codes[1]
     assert codes[1].rstrip().endswith("claims.opening(shown)")
     module = studies.load(name).module
-    assert f"{module.__name__.rpartition('.')[2]}.{summary(name).figure.__name__}(shown" in codes[2]
+    assert f"{module.__name__.rpartition('.')[2]}.{summary_of(name).figure.__name__}(shown" in codes[2]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gradleak import data, studies
-from gradleak.errors import InputError
+from gradleak import data
 from gradleak.models import build
 from gradleak.runs.records import Record
 from gradleak.studies.shared.restored_batches import (
@@ -126,16 +125,3 @@ def test_definitions_agree_by_parsevals_theorem() -> None:
     found = study.definitions(images, torch.randn(images.shape, generator=generator))
     relative = 10 ** (-found["PSNR", "clipped pixels, range 1"] / 20) / images.double().square().mean((1, 2, 3)).sqrt()
     torch.testing.assert_close(found["FFT2D", "relative L2, clipped pixels"].double(), relative, rtol=1e-5, atol=0)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"judge": "resnet"}, "unknown network 'resnet'"),
-        ({"networks": ["cifar10-resnet56"]}, "the dataset is 'photos'"),
-        ({"sizes": [2, 3]}, "every batch size must divide the 3 images"),
-    ],
-)
-def test_settings_that_do_not_fit_together_are_refused(values: dict[str, object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        studies.parameters(STUDY, "quick", values)
