@@ -101,5 +101,3 @@ def test_panels_of_different_kinds_have_common_labels_once() -> None:
     titles = [("left", "above"), ("right", "above"), ("left", "below"), ("right", "below")]
     figure = arranged([panel(ROWS, mark, title=side, ylabel=row, xlabel="B") for side, row in titles], across=2)
     assert labels(figure.axes) == [("left", "", "above"), ("right", "", ""), ("", "B", "below"), ("", "B", "")]
-    uneven = arranged([panel(ROWS, mark, xlabel="B", ylabel=name) for name in "abc"], across=2, sharey=False)
-    assert labels(uneven.axes) == [("", "", "a"), ("", "B", "b"), ("", "B", "c")]

@@ -35,11 +35,8 @@ def form(quick: Record) -> yourself.Form:
 
 def test_a_form_has_every_parameter_and_writes_what_the_command_line_reads(form: yourself.Form) -> None:
     assert re.findall(r'<input name="(\w+)"', form.html) == list(FIELDS)
-    for name, field in FIELDS.items():
-        assert f'name="{name}"' in form.html
-        assert html.escape(field.description or "") in form.html
-    for text in (form.html, repr(form)):
-        assert "gradleak run theorem1" in text
+    assert all(html.escape(field.description or "") in form.html for field in FIELDS.values())
+    assert "gradleak run theorem1" in form.html
     assert form._repr_markdown_().startswith("```{raw} html\n<div")
     texts = {name: yourself.written(value) for name, value in form.recorded.items()}
     assert studies.parameters(PAGE, "quick", texts).model_dump() == form.recorded
@@ -54,8 +51,6 @@ def test_the_form_knows_the_sizes_and_the_times_that_were_measured(form: yoursel
     assert form.seconds == 1.0
     assert "A run with these values took 1" in form.html
     assert yourself.form(quick.model_copy(update={"profile": "custom"})).seconds is None
-    contributions = {str(value): yourself.size(value) for value in (8, [1, 2, 3], True, "lenet", 0.5, 0)}
-    assert contributions == {"8": 8.0, "[1, 2, 3]": 3.0, "True": 0.0, "lenet": 0.0, "0.5": 0.0, "0": 0.0}
 
 
 @pytest.mark.browser
