@@ -18,16 +18,13 @@ from gradleak.studies import Study
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    before = sys.argv
-    sys.argv = ["gradleak", *words]
-    try:
-        cli.main()
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    else:
-        code = 0
-    finally:
-        sys.argv = before
+    code = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["gradleak", *words])
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
     out = capsys.readouterr()
     return code, out.out, out.err
 

@@ -19,14 +19,8 @@ from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal
 
 def network(classes: int = 5, bias: bool = False) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Dropout(0.5),
-        nn.Linear(64, classes, bias=bias),
-    )
+    layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5)
+    return nn.Sequential(*layers, nn.Linear(64, classes, bias=bias))
 
 
 def batch(count: int = 3, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:

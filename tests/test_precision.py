@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from gradleak import augment, data, devices, models
 from gradleak.errors import InputError
-from gradleak.images import peel, trace_fully_connected
+from gradleak.images import peel
 from gradleak.images.inversion.convolutional import trace_convolutional
 from gradleak.labels import recover_batch, recover_soft_labels
 from gradleak.leak import Leak, observe
@@ -117,21 +117,6 @@ def test_batches_are_not_certain_in_a_coarse_precision(name: str) -> None:
     for told in (None, name):
         found = recover_batch(leak.weight_gradient, leak.weight, batch_size=2, precision=told, rounds=4, **known)
         assert found.status in ("failed", "ambiguous")
-
-
-def test_connected_layers_claim_what_is_true() -> None:
-    inputs, classes = _photos(1)
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 64), nn.ReLU(), nn.Linear(64, 10))
-    leak = observe(model, inputs, classes, precision="float16")
-    found = trace_fully_connected(leak, prior="onehot", precision="float16")
-    off = float((found.inputs - inputs.flatten(1)).norm() / inputs.norm())
-    assert found.status == "exact"
-    claimed = found.layers[-1].claimed
-    assert claimed is not None
-    assert off <= claimed <= 1e-2
-    with pytest.raises(InputError, match="takes no precision"):
-        trace_fully_connected(leak, rule="mean", precision="float16")
 
 
 def test_an_image_that_is_known_to_a_few_hundredths_is_not_exact() -> None:

@@ -64,6 +64,9 @@ def visits(site: tuple[str, Any]) -> dict[str, dict[str, Any]]:
     found = {}
     for page in sorted(file.relative_to(BOOK).as_posix() for file in (BOOK / "book").rglob("*.html")):
         said.clear()
+        view.goto("about:blank")  # of which no window is laid out anew
+        view.set_viewport_size({"width": WIDTHS[0], "height": 900})
+        view.emulate_media(color_scheme="light")
         view.goto(f"{address}/{page}", wait_until="load")
         view.evaluate("() => window.MathJax?.startup.promise")
         found[page] = {
@@ -87,8 +90,6 @@ def visits(site: tuple[str, Any]) -> dict[str, dict[str, Any]]:
         view.wait_for_function("document.documentElement.dataset.theme === 'dark'")
         view.set_viewport_size({"width": WIDTHS[1], "height": 900})
         found[page]["narrow"] = view.evaluate("document.documentElement.scrollWidth")
-        view.emulate_media(color_scheme="light")
-        view.set_viewport_size({"width": WIDTHS[0], "height": 900})
         found[page]["said"] = list(said)
     context.close()
     return found

@@ -95,9 +95,7 @@ def test_causes_and_verdicts_are_counted() -> None:
     found = {row[0]: (row[2], row[3]) for row in table.frame.itertuples(index=False)}
     assert found == {"chance": (1, 1), "our prediction was wrong": (0, 1), "too few samples": (1, 0)}
     assert table.caption.startswith("The 4 claims that fail or disagree, by cause")
-    text = scoreboard.bars(["p", "r"], judged)
-    assert text.count("gradleak-bar") == 2, "one of a paper, and one of ours"
-    assert '<li><i class="badge-not-reproduced"></i>1 not reproduced</li>' in text
+    assert scoreboard.bars(["p", "r"], judged).count("gradleak-bar") == 2, "one of a paper, and one of ours"
 
 
 def test_the_scoreboard_has_a_row_for_every_claim_that_links_to_its_page() -> None:

@@ -44,6 +44,6 @@ def test_rules_over_several_parameters_are_checked(checkout: Toy) -> None:
         "        return self\n\n"
     )
     experiments = "    def experiments(self)"
-    checkout.rewrite((experiments, rule + experiments), ("import pandas as pd", "import pandas as pd\nimport pydantic"))
+    checkout.rewrite((experiments, rule + experiments), ("import torch", "import pydantic\nimport torch"))
     with pytest.raises(InputError, match=r"^parameters of 'toy': rounding needs a scale$"):
         studies.parameters("toy", "quick", {"rounded": "true"})

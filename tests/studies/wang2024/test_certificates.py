@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 from gradleak.hunting import FAMILIES
 from gradleak.runs.records import Record
 from gradleak.show.aggregate import select
@@ -33,22 +31,6 @@ def test_a_proof_confirms_the_search_and_finds_labels_of_three_classes(record: R
     assert (ordinary["confirmed"] == ordinary["unique_searched"]).all()
     three = select(proved, classes=3, labels="smoothing", dtype="float64")
     assert three["unique_searched"].max() == 0 < three["unique"].max()
-
-
-def test_the_map_shows_the_borders(record: Record) -> None:
-    mapped = select(record.rows(certificates.Mapped), labels="smoothing")
-    mapped = mapped.set_index(["classes", "dtype", "spread", "known"])["unique"]
-    assert mapped[10, "float32", 1e-3, True] >= 90
-    assert mapped[10, "float32", 1e-3, False] <= 20
-    for dtype, known in product(("float32", "float64"), (True, False)):
-        assert mapped[10, dtype, 1.0, known] >= 90
-    assert (mapped[3].xs(False, level="known") == 0).all()
-
-
-def test_clipping_hides_nothing(record: Record) -> None:
-    clipped = select(record.rows(certificates.Clipped), norm=0.1)
-    assert (clipped["unique_right"] >= 90).all()
-    assert (select(clipped, labels="smoothing")["unaware"] <= 10).all()
 
 
 def test_a_wrong_certificate_is_counted_for_its_attack(record: Record) -> None:

@@ -28,13 +28,6 @@ def test_known_and_recovered_labels_walk_together(record: Record) -> None:
     assert (paired["difference"] <= paired["upper"]).all()
 
 
-def test_the_loss_falls_along_the_curves(record: Record) -> None:
-    frame = record.frame()
-    for _, curve in frame[frame["what"] == "curve"].groupby(["labels", "distance", "run"]):
-        losses = curve.sort_values("step")["loss"]
-        assert losses.diff().dropna().le(0).all()
-
-
 def test_a_paired_difference_is_told_from_none() -> None:
     images = [("a", n, 21.0 + n) for n in range(8)] + [("b", n, 20.0 + n) for n in range(8)]
     images.append(("a", 0, -float("inf")))
