@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from gradleak import cli, studies
+from gradleak import cli
 from gradleak.book import pages
 from gradleak.errors import GradleakError
 from gradleak.runs import records
@@ -36,16 +36,6 @@ def test_help_and_list_import_nothing_heavy(word: str) -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert "verify" in result.stdout or "theorem1" in result.stdout
-
-
-def test_version_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(capsys, "--version")[1].startswith("gradleak 0.")
-    code, out, _ = call(capsys, "list")
-    assert code == 0
-    for name in studies.names():
-        assert name in out
-    assert "photos" in call(capsys, "data")[1]
-    assert "theorem1" not in call(capsys, "claims", "noise")[1]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ def make_model():
 """
 AUDITS = {
     "an MLP of one's own": ("mine:make_model", "--batch-size", "4"),
-    "LeNet": ("lenet", "--batch-size", "1"),
     "torchvision's resnet18": ("torchvision.models:resnet18", "--minutes", "5"),
 }
 

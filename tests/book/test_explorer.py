@@ -17,15 +17,7 @@ from gradleak.book.stopping import LEAST, stopped, stopping, tried
 from gradleak.errors import InputError, UnknownName
 from gradleak.metrics import EXACT, INDISTINGUISHABLE, RECOGNISABLE
 from gradleak.show.summary import Leaks
-from gradleak.studies.shared.outcomes import (
-    Measure,
-    Outcome,
-    average_of,
-    collected,
-    guessed,
-    median_of,
-    share_of,
-)
+from gradleak.studies.shared.outcomes import Measure, Outcome, average_of, collected, guessed, median_of, share_of
 from tests.recorded import record_of
 
 LOST = math.nan
@@ -256,13 +248,6 @@ def test_the_row_s_network_and_on_each_page_the_nearest_batch_size_count() -> No
             ],
             "dropping the smallest 80% of all entries, which leaves 3 % (labels found) and 99.6 % (classes right) "
             "(n = 50, batches of 4, another, {page}`noise`)",
-        ),
-        (
-            [
-                behind("sign/0", value=41.0, chance=40.0, page=PAGE),
-                behind("sign/0", value=20.0, chance=40.0, network="LSTM"),
-            ],
-            "sending signs only, which leaves 41 % (labels found; a guess: 40 %) (n = 100, LeNet)",
         ),
     ],
 )

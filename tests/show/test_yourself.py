@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -42,15 +41,6 @@ def test_a_form_has_every_parameter_and_writes_what_the_command_line_reads(form:
     assert studies.parameters(PAGE, "quick", texts).model_dump() == form.recorded
     long = dataclasses.replace(form, recorded={**form.recorded, "classes": list(range(40))})
     assert "(recorded: 40 values)" in long.html
-
-
-def test_the_form_knows_the_sizes_and_the_times_that_were_measured(form: yourself.Form, quick: Record) -> None:
-    sizes = json.loads(html.unescape(re.findall('data-facts="([^"]*)"', form.html)[0]))["sizes"]
-    assert sizes["samples"] == FIELDS["samples"].default
-    assert not {"seed", "device"} & set(sizes)
-    assert form.seconds == 1.0
-    assert "A run with these values took 1" in form.html
-    assert yourself.form(quick.model_copy(update={"profile": "custom"})).seconds is None
 
 
 @pytest.mark.browser

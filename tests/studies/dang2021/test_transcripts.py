@@ -53,11 +53,6 @@ def test_nothing_wrong_is_called_unique(record: Record) -> None:
     assert together[together["shared"] == False]["exact"].all()  # noqa: E712
 
 
-def test_one_run_with_labels_by_softmax_finds_short_transcripts(record: Record) -> None:
-    rows = record.part("matching")
-    assert rows.loc[(rows["search"] == "softmax") & (rows["best_of"] == 1), "exact"].all()
-
-
 @pytest.mark.parametrize(
     ("found", "truth", "count"), [("a b c", "a b c", 0), ("a c", "a b c", 1), ("", "a b", 2), ("x b y z", "a b c", 3)]
 )

@@ -36,11 +36,3 @@ def test_the_attack_ends_where_equations_do(record: Record) -> None:
     rows = batches(record.rows(peeling.Reach)).set_index("network")
     assert rows.loc["lenet", "reason"] == "layer 'body.2': 48 equations for 64 unknowns in each channel"
     assert "rank" in rows.loc["resnet20", "reason"]
-
-
-def test_local_steps_of_a_small_rate_are_one_step() -> None:
-    local = peeling.Defended(defense="local", level=1e-9, defended=1, seed=3, device="cpu", dataset="photos")
-    batch = next(local.run())
-    assert batch["attacker"] == "as one step"
-    assert isinstance(batch["layers"], int)
-    assert batch["layers"] > 10

@@ -117,11 +117,3 @@ def test_a_bootstrap_draws_batches_and_images() -> None:
     across = np.repeat(generator.normal(size=100), 4)
     low, high = interval_of(across, 4, 0)
     assert high - low == pytest.approx(4 * across.std() / 10, rel=0.25)
-
-
-def test_definitions_agree_by_parsevals_theorem() -> None:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.rand(3, 3, 64, 64, generator=generator)
-    found = study.definitions(images, torch.randn(images.shape, generator=generator))
-    relative = 10 ** (-found["PSNR", "clipped pixels, range 1"] / 20) / images.double().square().mean((1, 2, 3)).sqrt()
-    torch.testing.assert_close(found["FFT2D", "relative L2, clipped pixels"].double(), relative, rtol=1e-5, atol=0)
