@@ -92,7 +92,5 @@ def test_pages_run_side_by_side_and_one_that_fails_stops_no_other(checkout: Toy)
 def test_every_page_stands_in_the_contents_in_order_and_every_paper_shows_its_pages() -> None:
     order = [study.name for study in build.in_order()]
     assert sorted(order) == sorted(studies.names())
-    wanted = ("theorem1", "label-accuracy", "noise", "llg-attack", "reveal-labels")
-    assert [name for name in order if name in wanted] == list(wanted)
     for paper in build.papers():
         assert f"generated/pages-{paper}.md" in (BOOK / f"{paper}.md").read_text()

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import distributed
 import pytest
 
-from gradleak.book import PATIENCE
 from gradleak.runs import records, runner
 from tests.checkout import PAUSE, WAITING, Toy
 from tests.patience import wait_until
@@ -57,32 +57,8 @@ def alone(checkout: Toy) -> str:
         return runner.run_study("toy", checkout.parameters(), jobs=1).digest()
 
 
-# A client that waits long for a scheduler to answer, and not at all for one that went away to come back.
-CLIENT = """
-import distributed
-from gradleak.__main__ import main
-
-reconnect = distributed.Client._reconnect
-
-async def give_up(client):
-    client._timeout = 0
-    await reconnect(client)
-
-distributed.Client._reconnect = give_up
-main()
-"""
-
-
-def gradleak(checkout: Toy, *words: str) -> subprocess.Popen[str]:
-    connect = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": f"{PATIENCE}s"}
-    return subprocess.Popen(
-        [sys.executable, "-c", CLIENT, *words], env=os.environ | connect | {"PYTHONPATH": str(checkout.root)},
-        cwd=checkout.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
 def test_a_worker_may_be_killed_and_a_scheduler_that_goes_away_is_one_line(
-    checkout: Toy, capsys: pytest.CaptureFixture[str]
+    checkout: Toy, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkout.edit(PAUSE, WAITING)
     command, kept = ("record", "toy", "--profile", "quick"), records.file_of("toy")
@@ -92,6 +68,16 @@ def test_a_worker_may_be_killed_and_a_scheduler_that_goes_away_is_one_line(
         processes[1].kill()
         checkout.go.touch()
 
+    def kill_the_scheduler() -> None:
+        wait_until(lambda: len(checkout.kept()) >= 2)
+        processes[0].kill()
+
+    async def give_up(client: distributed.Client) -> None:
+        client._timeout = 0  # for a scheduler that went away to come back
+        await reconnect(client)
+
+    reconnect = distributed.Client._reconnect
+    monkeypatch.setattr(distributed.Client, "_reconnect", give_up)
     with started(checkout) as (address, processes):
         killing = threading.Thread(target=kill_a_worker, daemon=True)
         killing.start()
@@ -100,13 +86,13 @@ def test_a_worker_may_be_killed_and_a_scheduler_that_goes_away_is_one_line(
         assert records.read(kept).digest() == alone(checkout)
         for file in (*checkout.kept(), kept, checkout.go):
             file.unlink()
-        running = gradleak(checkout, *command, "--cluster", address)
-        wait_until(lambda: running.poll() is not None or len(checkout.kept()) >= 2)
-        processes[0].kill()
-        _, said = running.communicate(timeout=PATIENCE)
+        killing = threading.Thread(target=kill_the_scheduler, daemon=True)
+        killing.start()
+        code, _, said = call(capsys, *command, "--cluster", address)
+        killing.join()
     told = "finished trials are kept, and the same command goes on from there"
     line = f"gradleak: the Dask scheduler at '{address}' went away; {told}\n"
-    assert (running.returncode, said) == (2, line)
+    assert (code, said) == (2, line)
     assert records.read(kept).size == "2 of 4 trials"
     checkout.go.touch()
     checkout.trace.unlink()

@@ -16,6 +16,7 @@ TABLE = """
 - id: t
   method: own
   setting: {dataset: cifar10}
+  table: Images restored
   place: Table 3
   statement: "{column}, {group}, label from {row}"
   columns:

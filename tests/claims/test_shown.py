@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from dataclasses import replace
@@ -13,7 +11,6 @@ from typing import Any
 from gradleak import claims, paths
 from gradleak.book import scoreboard
 from gradleak.claims import Line, listed, rounding, shown
-from gradleak.claims.model import Measure, Rule
 from gradleak.runs import records, runner
 from gradleak.show import provenance
 from gradleak.studies import Study
@@ -136,17 +133,6 @@ def test_lists_records_and_a_page_of_each_claim_lie_beside_the_book(toy: Study) 
     assert [page.count("Run again") for page in pages] == [0, 1]
     assert sentence in pages[1]
     assert sentence in claims.verdicts(kept).tables[0].remarks
-
-
-def test_the_lists_can_be_read_back() -> None:
-    awkward = line(statement='a "b", c', published="over 98", rule=Rule(at_least=1), note="ü\nx")
-    missing = line(id="nan", measure=Measure(where={"net": "c"}, column="value", reduce="mean"))
-    entries = [entry(awkward), entry(missing)]
-    assert json.loads(listed.as_json(entries)) == entries
-    rows = list(csv.DictReader(io.StringIO(listed.as_csv(entries))))
-    assert [list(row) for row in rows] == [list(listed.ABOUT)] * 2
-    assert (rows[0]["statement"], rows[0]["published"], rows[0]["note"]) == ('a "b", c', "over 98", "ü\nx")
-    assert (rows[1]["value"], rows[1]["cause"], rows[0]["cause"]) == ("nan", "", "")
 
 
 def test_the_rows_behind_a_claim_are_few_and_tell_themselves_apart() -> None:

@@ -60,20 +60,3 @@ def test_a_combination_is_refused_at_once_or_runs(study: str) -> None:
                 continue
             for sees in set(accepted.sees()):
                 assert takes(sees), (kind, name, sees)
-
-
-@pytest.mark.parametrize(
-    ("study", "chosen", "message"),
-    [
-        (
-            "feature-matching",
-            {"dataset": "digits"},
-            r"at least 31 pixels a side; 'digits' has 8; datasets that fit: photos",
-        ),
-        ("audit", {"data": "cifar100"}, r"knows 10 classes; 'cifar100' has 100; datasets that fit: photos"),
-        ("gradinversion", {"dataset": "digits"}, "takes 3 channels; 'digits' has 1"),
-    ],
-)
-def test_what_would_fit_is_named(study: str, chosen: dict[str, str], message: str) -> None:
-    with pytest.raises(GradleakError, match=message):
-        studies.parameters(study, "quick", chosen)

@@ -38,15 +38,6 @@ def test_closed_forms_are_exact(part: str, count: int, true: list[str], record: 
     assert rows[true].all(axis=None)
 
 
-def test_words_that_were_said_lie_in_the_span(record: Record) -> None:
-    alone, heard, last = (record.part(part) for part in ("alone", "synthesised", "last layer"))
-    assert (alone["word_errors"] == 0).all()
-    assert (alone["worst"] < 1e-5).all()
-    assert (alone["other"] > 1e-3).all()
-    assert (heard["length_error"] == 0).all()
-    assert list(last["length"]) == [3, 9]
-
-
 def test_nothing_wrong_is_called_unique(record: Record) -> None:
     assert not record.frame()["wrongly_sure"].dropna().any()
     together = record.part("together")
