@@ -72,16 +72,15 @@ def test_run_writes_page_and_record_and_says_where(
     code, out, err = call(capsys, "run", "toy", "-p", "samples=3", "-p", "words=x,y", "--jobs", "1", "--open")
     assert code == 0, err
     assert opened == [(tmp_path / "runs" / "toy" / "toy.html").as_uri()]
-    for ending in ("ipynb", "json", "html"):
-        assert str(tmp_path / "runs" / "toy" / f"toy.{ending}") in out
-        assert (tmp_path / "runs" / "toy" / f"toy.{ending}").is_file()
+    for file in (tmp_path / "runs" / "toy" / f"toy.{ending}" for ending in ("ipynb", "json", "html")):
+        assert str(file) in out
+        assert file.is_file()
     assert "1 claim of the paper: 1 'not measured'." in out
     assert (
         "Changed parameters: samples = 3 (the page's own value: 4); words = x, y (the page's own value: a, b)." in out
     )
     record = records.read(tmp_path / "runs" / "toy" / "toy.json")
-    assert record.parameters["samples"] == 3
-    assert record.parameters["words"] == ["x", "y"]
+    assert (record.parameters["samples"], record.parameters["words"]) == (3, ["x", "y"])
     assert cli.latest_records()["toy"].digest() == record.digest()
 
 

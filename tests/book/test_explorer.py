@@ -99,11 +99,8 @@ def test_strength_is_an_axis(defense: str, line: str) -> None:
 )  # fmt: skip
 def test_severity_counts_what_is_beyond_guessing(severity: int, value: float, chance: float) -> None:
     assert outcome(value=value, chance=chance).severity == severity
-
-
-def test_severity_of_images_is_that_of_the_scale() -> None:
     levels = (-math.inf, RECOGNISABLE, INDISTINGUISHABLE, EXACT, math.inf)
-    assert [outcome(value=value, unit="dB").severity for value in levels] == [0, 1, 2, 3, 3]
+    assert [outcome(value=decibels, unit="dB").severity for decibels in levels] == [0, 1, 2, 3, 3]
 
 
 @pytest.mark.parametrize(

@@ -164,14 +164,6 @@ def test_one_draw_of_the_papers_must_be_among_the_central_ones_of_ours(
     assert claims.judge(claim(rule=rule, published=published), record(rows)).verdict == verdict
 
 
-def test_what_was_changed_about_a_method_is_said_in_the_verdict() -> None:
-    judged = claims.judge(claim(protocol="line search", published=9.0), record(ROWS))
-    assert Line(judged, judged).verdict_text == "not reproduced (line search)"
-    assert Line(judged, judged).verdict == "not reproduced"
-    none = claims.judge(claim(protocol="line search"), None)
-    assert (Line(none, none).verdict_text, none.with_spread) == ("not run", "–")
-
-
 def test_the_recorded_result_decides_where_it_has_the_scale(toy: Study) -> None:
     fresh = runner.run_study(toy, toy.Parameters(samples=2), jobs=1)
 

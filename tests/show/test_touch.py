@@ -59,9 +59,7 @@ def test_the_replay_holds_the_recorded_sentence() -> None:
     assert [step["piece"] for step in data["steps"]] == list(rows["word"])
     assert data["sentence"] == "".join(rows["word"]).replace("▁", " ").strip()
     assert all(step["miss"] is None or step["miss"] < data["fits"] for step in data["steps"])
-    last = data["steps"][-1]
-    assert (last["piece"], last["miss"]) == ("", None)
-    assert min(last["others"]) > data["fits"], "no word lies in the span at the end"
+    assert min(data["steps"][-1]["others"]) > data["fits"], "no word lies in the span at the end"
     others = [trial for trial in record.trials if trial.inputs["part"] != "figure"]
     assert sentences.replay(record.model_copy(update={"trials": others})) is None
 
