@@ -38,6 +38,14 @@ def test_help_and_list_import_nothing_heavy(word: str) -> None:
     assert "verify" in result.stdout or "theorem1" in result.stdout
 
 
+def test_version_lists_and_what_a_run_would_be(toy: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (("--version", "gradleak 0."), ("list", "toy"), ("data", "photos"), ("claims", "toy-sum")):
+        assert said in call(capsys, words)[1]
+    code, out, err = call(capsys, "run", "toy", "--show", "--profile", "paper", "-p", "words=x,y")
+    assert (code, "how many draws" in out, "['x', 'y']" in out) == (0, True, True)
+    assert "8 trials: 0 are finished already, 8 have to run. Expected time and memory: unknown" in err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -143,6 +143,8 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: sees(targets=torch.arange(2)), "3 inputs but 2 targets"),
     (lambda: sees(targets=torch.arange(3) + 5), "must lie in 0 … 4"),
     (lambda: sees(targets=torch.ones(3, 5)), "sum"),
+    (lambda: sees(targets=torch.tensor([[2.0, -1, 0, 0, 0]] * 3)), "negative"),
+    (lambda: sees(inputs=drawn(3, 6) * 1e30, precision="float16"), "its forward pass overflows"),
     (lambda: sees(defense=lambda sent: [1]), "a defence must return a dictionary"),
     (lambda: sees(local_steps=2), "3 samples cannot be cut into 2"),
     (lambda: update(rate=0.0), "rate must be above 0"),
@@ -150,7 +152,12 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: update(after={}), "the state after is not of Sequential: it differs in 0.bias"),
     (lambda: seen(with_norm(parametrizations.weight_norm)), "'2' is computed from other parameters"),
     (lambda: augment.mixup(drawn(2, 1), torch.eye(3)[[0, 0]], generator=0), "needs 2 classes"),
+    (lambda: augment.smooth(CLASSES, 3, 1.5), "epsilon must lie in 0 … 1"),
+    (lambda: defenses.named("quantize/4.5"), "bits must be a whole number; got 4.5"),
     (lambda: defenses.named("gaussian/1"), "draws noise: pass a generator"),
+    (lambda: metrics.identified(drawn(2, 8), drawn(50, 8), torch.tensor([0, 50])), "an index in the gallery of 50"),
+    (lambda: metrics.identified(drawn(2, 3), drawn(50, 8), torch.tensor([0, 1])), r"\(N, I\) and \(M, I\)"),
+    (lambda: metrics.lpips(drawn(1, 3, 64, 64), drawn(1, 3, 64, 64), trunk="alexnet"), "did you mean 'alex'"),
     (lambda: metrics.psnr(drawn(1, 3, 8, 8), 255 * drawn(1, 3, 8, 8)), r"must lie in \[0, 1\]"),
     # Labels.
     (lambda: soft(solver="exakt"), r"unknown solver 'exakt'.*exact"),
@@ -175,6 +182,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: labels.count_labels(leak_of("mlp"), "lgl"), "unknown method 'lgl'"),
     # Images.
     (lambda: images.trace_fully_connected(seen(frozen(net("mlp"), "0.weight"))), "'0.weight' is frozen"),
+    (lambda: images.trace_fully_connected(leak_of("mlp"), rule="mean", precision="float16"), "takes no precision"),
     (lambda: images.trace_convolutional(seen(frozen(net("conv"), "0.weight"), 1, 4, 4)), "'0.weight' is frozen"),
     (lambda: images.bias_attack(seen(net("conv"), 1, 4, 4)), "the first layer is Conv2d '0'"),
     (lambda: images.trace_fully_connected(seen(shared(nn.Linear(6, 6), nn.Linear(6, 5)))), "is tied to '2.weight'"),
@@ -204,6 +212,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: audit(batch_sizes=(13,)), "a batch of 13 cannot be drawn from 12"),
     (lambda: audit(defenses=("clip",)), "clip/level"),
     (lambda: audit(memory=1e-6), "gradients alone need about"),
+    (lambda: audit(precisions=("bf17",)), "unknown precision 'bf17': did you mean .* Known: bfloat16"),
     (lambda: audit(precisions=("float64",)), "parameters are float32: its client cannot compute in float64"),
     (lambda: gradleak.audit_update(replace(leak_of("mlp"), input_shape=None)), "what shape one input has"),
 ]  # fmt: skip

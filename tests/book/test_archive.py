@@ -58,6 +58,9 @@ def test_the_archive_is_whole_and_made_alike_twice(checkout: Toy, tmp_path: Path
         "title": "A toy", "authors": [{"name": "The makers"}, {"name": "Maker, Ada"}],
         "reference": "https://doi.org/10.1/toy",
     }  # fmt: skip
+    (root / "new").write_text("new")
+    with pytest.raises(InputError, match="there are changes: commit or undo them"):
+        archive.write()
     records.write(runner.run_study("toy", checkout.parameters(samples=5)), records.file_of("toy"))
     with pytest.raises(InputError, match=r"run `gradleak archive --codecheck` and commit the file"):
         archive.write()

@@ -183,5 +183,7 @@ def test_spread_and_count_are_shown() -> None:
     assert claims.judge(claim(unit="dB"), record(ROWS)).with_spread == "2 dB ± 1.41 (n = 2)"
     assert claim(unit="%").formatted("over 98") == "over 98 %"
     assert Rule(within=Within(absolute=1, relative=0.1)).text() == "± 1 ± 10 %"
+    assert Rule(within=Within(absolute=1, below=0)).text() == "0 below to 1 above"
+    assert Rule(between=(1, 2)).text() == "1 … 2"
     assert claim(better="higher").rule_text == "± 0.5 or higher"
     assert claim(better="higher", rule=Rule(at_least=1)).rule_text == "≥ 1"

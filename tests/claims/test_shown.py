@@ -11,6 +11,7 @@ from typing import Any
 from gradleak import claims, paths
 from gradleak.book import scoreboard
 from gradleak.claims import Line, listed, rounding, shown
+from gradleak.claims.opening import NOTHING, Opening
 from gradleak.runs import records, runner
 from gradleak.show import provenance
 from gradleak.studies import Study
@@ -157,6 +158,8 @@ def test_a_page_s_box_says_the_finding_with_its_numbers_and_what_depends_on_roun
     assert count == f"{key.count:,}"
     assert ours in box._repr_html_()
     assert ours in box._repr_markdown_()
+    assert ours in repr(box)
+    assert NOTHING in Opening(provenance.shown(recorded), box.judged, None)._repr_html_()
     assert box.sentence in box._repr_markdown_()
     mine = recorded.model_copy(update={"profile": "custom"})
     assert "in this run" in claims.opening(provenance.shown(mine)).numbers[-1][1]

@@ -70,6 +70,7 @@ def test_numbers_are_formatted_and_whole_ones_stay_whole() -> None:
     empty = Table(pd.DataFrame({"a": []}), "nothing", "tab-e")
     assert cells_of(empty._repr_html_()) == ["a"]
     assert "| --- |" in body(empty)
+    assert repr(empty).startswith("nothing\n")
 
 
 def test_badges_keep_their_text_and_links_are_in_the_book_alone() -> None:

@@ -36,6 +36,7 @@ def test_a_form_has_every_parameter_and_writes_what_the_command_line_reads(form:
     assert re.findall(r'<input name="(\w+)"', form.html) == list(FIELDS)
     assert all(html.escape(field.description or "") in form.html for field in FIELDS.values())
     assert "gradleak run theorem1" in form.html
+    assert "gradleak run theorem1" in repr(form)
     assert form._repr_markdown_().startswith("```{raw} html\n<div")
     texts = {name: yourself.written(value) for name, value in form.recorded.items()}
     assert studies.parameters(PAGE, "quick", texts).model_dump() == form.recorded
