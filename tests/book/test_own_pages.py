@@ -27,7 +27,7 @@ def test_photographs_come_back_in_the_first_picture() -> None:
     plt.close(figure)
 
 
-def test_images_are_graded_on_one_scale_which_is_stated_once() -> None:
+def test_images_are_graded_on_one_scale() -> None:
     text = constants.scale()
     for word, least in metrics.SCALE.items():
         assert f"| {word} | {least:.0f} dB | " in text
