@@ -16,7 +16,6 @@ import pytest
 
 import gradleak
 from gradleak import claims, studies
-from gradleak.book import PATIENCE
 
 STUDY = '''"""A toy: draws and their sum
 
@@ -30,7 +29,6 @@ import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-import pandas as pd
 import torch
 
 from gradleak import studies
@@ -40,7 +38,7 @@ from gradleak.studies import Experiment, setting
 PLACE = "Table 1"
 
 
-NAMES = ("word", "value", "sum", "product", "careless", "positive", "nothing", "threads", "precision")
+NAMES = ("word", "value", "sum", "product", "careless", "nothing", "threads", "precision")
 COLUMNS = Columns({name: Column(name) for name in NAMES})
 
 
@@ -73,7 +71,6 @@ class Draws(Experiment):
                 sum=values.sum(),
                 product=(values[:90_000].reshape(300, 300) @ values[:90_000].reshape(300, 300)).sum(),
                 careless=float(careless),
-                positive=bool(values[0] > 0),
                 nothing=float("nan"),
             )
 
@@ -91,10 +88,6 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         return f"{self.samples} draws"
-
-
-def table(record) -> pd.DataFrame:
-    return record.frame()[["number", "word", "sum"]]
 '''
 
 PARAMETERS = """samples: int = 4  # how many draws
@@ -215,21 +208,14 @@ class Toy:
         kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
         nbformat.write(nbformat.v4.new_notebook(cells=made, metadata=kernel), self.notebook)
 
-    def start(self, script: str) -> subprocess.Popen[str]:
-        """Start a Python process in this checkout, one that listens to Ctrl-C."""
-        # Whatever a shell starts in the background ignores it, and so does all that it starts.
-        listens = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        return subprocess.Popen(
-            [sys.executable, "-c", listens + script], env=os.environ | {"PYTHONPATH": str(self.root)}, cwd=self.root,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
-
     def python(self, script: str) -> str:
         """Run a Python process in this checkout to its end and return what it printed."""
-        process = self.start(script)
-        out, err = process.communicate(timeout=PATIENCE)
-        assert process.returncode == 0, err
-        return out.strip()
+        process = subprocess.run(
+            [sys.executable, "-c", script], env=os.environ | {"PYTHONPATH": str(self.root)}, cwd=self.root,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert process.returncode == 0, process.stderr
+        return process.stdout.strip()
 
 
 @pytest.fixture

@@ -23,11 +23,6 @@ def test_both_smoothings_are_probabilities_and_each_the_others_rescaling(
     assert float(ours[0, labels[0]]) == pytest.approx(1 - epsilon + epsilon / classes, abs=1e-6)
 
 
-def test_smoothing_by_sample() -> None:
-    labels = smooth(torch.tensor([0, 1]), 4, torch.tensor([0.0, 0.4]))
-    torch.testing.assert_close(labels, torch.tensor([[1, 0, 0, 0], [0.1, 0.7, 0.1, 0.1]]))
-
-
 @settings(max_examples=20)
 @given(seed=st.integers(0, 99))
 def test_mixtures_hold_two_different_classes(seed: int) -> None:

@@ -6,10 +6,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from gradleak import cli, studies
+from gradleak import cli
 from gradleak.book import pages
 from gradleak.errors import GradleakError
 from gradleak.runs import records
@@ -17,16 +18,13 @@ from gradleak.studies import Study
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    before = sys.argv
-    sys.argv = ["gradleak", *words]
-    try:
-        cli.main()
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    else:
-        code = 0
-    finally:
-        sys.argv = before
+    code = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["gradleak", *words])
+        try:
+            cli.main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
     out = capsys.readouterr()
     return code, out.out, out.err
 
@@ -40,15 +38,12 @@ def test_help_and_list_import_nothing_heavy(word: str) -> None:
     assert "verify" in result.stdout or "theorem1" in result.stdout
 
 
-def test_version_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(capsys, "--version")[1].startswith("gradleak 0.")
-    code, out, _ = call(capsys, "list")
-    assert code == 0
-    for name in studies.names():
-        assert name in out
-    assert "photos" in call(capsys, "data")[1]
-    assert "theorem1-sum-bound" in call(capsys, "claims")[1]
-    assert "theorem1" not in call(capsys, "claims", "noise")[1]
+def test_version_lists_and_what_a_run_would_be(toy: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, said in (("--version", "gradleak 0."), ("list", "toy"), ("data", "photos"), ("claims", "toy-sum")):
+        assert said in call(capsys, words)[1]
+    code, out, err = call(capsys, "run", "toy", "--show", "--profile", "paper", "-p", "words=x,y")
+    assert (code, "how many draws" in out, "['x', 'y']" in out) == (0, True, True)
+    assert "8 trials: 0 are finished already, 8 have to run. Expected time and memory: unknown" in err
 
 
 @pytest.mark.parametrize(
@@ -57,19 +52,14 @@ def test_version_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "theorm1"], "unknown study 'theorm1': did you mean 'theorem1'?"),
         (["run", "theorem1", "-p", "samles=5"], "unknown parameter of 'theorem1' 'samles': did you mean 'samples'?"),
         (["run", "theorem1", "-p", "samples=abc"], "parameter 'samples' of 'theorem1': 'abc' is not right"),
-        (["run", "theorem1", "-p", "samples=True"], "parameter 'samples' of 'theorem1': 'True' is not right"),
         (["run", "theorem1", "-p", "samples=0"], "greater than or equal to 1"),
-        (["run", "theorem1", "-p", "samples=1.5"], "'1.5' is not right"),
         (["run", "theorem1", "-p", "seed=4294967296"], "less than 4294967296"),
         (["run", "noise", "-p", "levels=inf"], "finite number"),
         (["run", "theorem1", "-p", "samples"], "-p takes NAME=VALUE; got 'samples'"),
         (["run", "theorem1", "--profile", "fast"], "unknown profile 'fast'"),
         (["run", "theorem1", "-p", "device=tpu"], "'auto', 'cpu' or 'cuda'"),
         (["claims", "theorem2"], "did you mean 'theorem1'?"),
-        (["verify", "nothing"], "unknown study 'nothing'"),
-        (["record", "nothing"], "unknown study 'nothing'"),
         (["verify", "theo\r\x1b[2Jrem1"], "unknown study 'theo  [2Jrem1'"),
-        (["claims", "\udcff"], "unknown study ' '"),
         (["run", "theorem1", "-p", "sam\nples=5"], "unknown parameter of 'theorem1' 'sam ples'"),
     ],
 )
@@ -90,56 +80,30 @@ def test_run_writes_page_and_record_and_says_where(
     code, out, err = call(capsys, "run", "toy", "-p", "samples=3", "-p", "words=x,y", "--jobs", "1", "--open")
     assert code == 0, err
     assert opened == [(tmp_path / "runs" / "toy" / "toy.html").as_uri()]
-    for ending in ("ipynb", "json", "html"):
-        assert str(tmp_path / "runs" / "toy" / f"toy.{ending}") in out
-        assert (tmp_path / "runs" / "toy" / f"toy.{ending}").is_file()
+    for file in (tmp_path / "runs" / "toy" / f"toy.{ending}" for ending in ("ipynb", "json", "html")):
+        assert str(file) in out
+        assert file.is_file()
     assert "1 claim of the paper: 1 'not measured'." in out
     assert (
         "Changed parameters: samples = 3 (the page's own value: 4); words = x, y (the page's own value: a, b)." in out
     )
     record = records.read(tmp_path / "runs" / "toy" / "toy.json")
-    assert record.parameters["samples"] == 3
-    assert record.parameters["words"] == ["x", "y"]
+    assert (record.parameters["samples"], record.parameters["words"]) == (3, ["x", "y"])
     assert cli.latest_records()["toy"].digest() == record.digest()
-
-
-def test_a_long_run_is_announced(toy: Study, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = call(capsys, "run", "toy", "--show", "--profile", "paper", "-p", "words=x,y")
-    assert code == 0
-    assert "how many draws" in out
-    assert "['x', 'y']" in out
-    assert "8 trials: 0 are finished already, 8 have to run. Expected time and memory: unknown" in err
-    assert "trials" not in call(capsys, "run", "toy", "--show")[2]
-    code, _, err = call(capsys, "record", "toy", "--jobs", "1")
-    assert code == 0
-    assert "8 trials: 0 are finished already" in err
 
 
 def test_a_failing_page_and_an_unforeseen_error(
     toy: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = "page 'toy' failed in cell 2: ValueError: the toy broke (the cells up to there are in toy.ipynb)"
-
-    def fails(*_: object, **__: object) -> None:
-        raise GradleakError(broken)
-
-    monkeypatch.setattr(pages, "run_page", fails)
-    assert call(capsys, "run", "toy", "--out", str(tmp_path)) == (2, "", f"gradleak: {broken}\n")
-
-    def burst(*_: object, **__: object) -> None:
-        raise ZeroDivisionError("oh")
-
-    monkeypatch.setattr(pages, "run_page", burst)
-    code, _, err = call(capsys, "run", "toy")
-    assert (code, err.strip()) == (3, "gradleak: ZeroDivisionError: oh (--debug shows where)")
-
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(pages, "run_page", stop)
-    code, _, err = call(capsys, "run", "toy")
-    assert code == 130
-    assert "finished trials are kept" in err
+    for raised, code, said in (
+        (GradleakError("page 'toy' failed"), 2, "gradleak: page 'toy' failed\n"),
+        (ZeroDivisionError("oh"), 3, "gradleak: ZeroDivisionError: oh (--debug shows where)\n"),
+        (KeyboardInterrupt(), 130, "finished trials are kept"),
+    ):
+        monkeypatch.setattr(pages, "run_page", Mock(side_effect=raised))
+        found, _, err = call(capsys, "run", "toy", "--out", str(tmp_path))
+        assert found == code
+        assert said in err
     with pytest.raises(LookupError):
         call(capsys, "run", "toi", "--debug")
 

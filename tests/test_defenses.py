@@ -84,8 +84,6 @@ def test_an_average_over_clients_is_a_larger_batch() -> None:
     whole = observe(model, inputs, labels).gradients
     for name, value in defenses.average(clients).items():
         torch.testing.assert_close(value, whole[name], rtol=1e-3, atol=1e-5)
-    with pytest.raises(InputError, match="at least one client"):
-        defenses.average([])
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,8 @@ from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal
 
 def network(classes: int = 5, bias: bool = False) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 3),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Dropout(0.5),
-        nn.Linear(64, classes, bias=bias),
-    )
+    layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5)
+    return nn.Sequential(*layers, nn.Linear(64, classes, bias=bias))
 
 
 def batch(count: int = 3, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,16 +38,10 @@ def test_gradients_are_those_of_mean_cross_entropy(bias: bool, dtype: torch.dtyp
     F.cross_entropy(model(inputs), targets).backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(leak.gradients[name], parameter.grad)
-    assert leak.head == "5"
-    assert leak.batch_size == 3
+    assert (leak.head, leak.batch_size, leak.weight.dtype, leak.weight.requires_grad) == ("5", 3, dtype, False)
     assert leak.weight_gradient is leak.gradients["5.weight"]
-    assert leak.weight.dtype == dtype
-    assert not leak.weight.requires_grad
-    assert (leak.bias is None) == (leak.bias_gradient is None) == (not bias)
-    if bias:
-        assert leak.bias_gradient is leak.gradients["5.bias"]
-        assert leak.bias is not None
-        torch.testing.assert_close(leak.bias, model[5].bias.detach())
+    assert leak.bias_gradient is leak.gradients.get("5.bias")
+    assert (leak.bias is None) == (not bias)
 
 
 def test_eval_mode_is_used_and_the_mode_given_back() -> None:
@@ -136,15 +124,6 @@ def test_unused_and_frozen_parameters() -> None:
     gradients = observe(model, inputs, targets).gradients
     assert torch.equal(gradients["spare"], torch.zeros(2))
     assert "0.weight" not in gradients
-
-
-def test_package_offers_its_names_lazily() -> None:
-    assert gradleak.Leak is Leak
-    assert gradleak.observe is observe
-    assert "observe" in dir(gradleak)
-    assert gradleak.labels.PRIORS["mixup"].free == 2
-    with pytest.raises(AttributeError, match="no attribute 'observed'"):
-        gradleak.observed  # noqa: B018
 
 
 def test_sequences_have_a_target_a_place() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from PIL import Image
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from gradleak import metrics
-from gradleak.errors import InputError, UnknownName
 
 
 def pair(seed: int, count: int = 3, side: int = 9, noise: float = 0.1) -> tuple[torch.Tensor, torch.Tensor]:
@@ -71,8 +69,6 @@ def test_lpips_without_a_trunk_says_why(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert metrics.lpips(recovered, truth).values is None
     monkeypatch.setenv("GRADLEAK_WEIGHTS", str(tmp_path))
     assert "alexnet_features.pt in $GRADLEAK_WEIGHTS" in metrics.lpips(recovered, truth).reason
-    with pytest.raises(UnknownName, match="did you mean 'alex'"):
-        metrics.lpips(recovered, truth, trunk="alexnet")
 
 
 @pytest.mark.skipif(
@@ -111,14 +107,6 @@ def test_label_errors() -> None:
     assert metrics.label_accuracy(recovered, truth) == pytest.approx(1 / 3)
 
 
-@pytest.mark.parametrize("measure", [metrics.fft2d, metrics.relative_l2])
-def test_a_distance_is_nothing_for_the_image_itself_and_infinite_for_a_lost_one(measure: Any) -> None:
-    recovered, truth = pair(4)
-    assert measure(truth, truth).abs().max() < 1e-12
-    assert (measure(recovered, truth) > 1e-3).all()
-    assert measure(truth * math.nan, truth).isinf().all()
-
-
 def test_fft2d_is_blind_to_place_and_contrast_where_the_relative_distance_is_that_of_the_spectra() -> None:
     recovered, truth = pair(4)
     moved = truth.roll((3, 5), dims=(2, 3))
@@ -127,6 +115,8 @@ def test_fft2d_is_blind_to_place_and_contrast_where_the_relative_distance_is_tha
     ours, theirs = (torch.fft.fft2(side.double()).flatten(1) for side in (recovered.clamp(0, 1), truth))
     expected = (ours - theirs).norm(dim=1) / theirs.norm(dim=1)
     torch.testing.assert_close(metrics.relative_l2(recovered, truth), expected, rtol=1e-5, atol=0)
+    for measure in (metrics.fft2d, metrics.relative_l2):
+        assert measure(truth * math.nan, truth).isinf().all()
 
 
 def test_registration_finds_a_shift_and_never_loses_by_it() -> None:
@@ -147,10 +137,6 @@ def test_identification_by_chance_is_one_in_the_gallery() -> None:
     assert metrics.identified(3 * gallery[places], gallery, places).all()
     assert not metrics.identified(gallery[places] * math.nan, gallery, places).any()
     assert not metrics.identified(gallery[places], gallery, (places + 1) % 50).any()
-    with pytest.raises(InputError, match="an index in the gallery of 50"):
-        metrics.identified(gallery[:2], gallery, torch.tensor([0, 50]))
-    with pytest.raises(InputError, match=r"\(N, I\) and \(M, I\)"):
-        metrics.identified(gallery[:2, :3], gallery, torch.tensor([0, 1]))
 
 
 def test_overlap_and_jaccard_of_counts() -> None:

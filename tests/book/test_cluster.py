@@ -1,20 +1,20 @@
-"""A real cluster of two worker processes, and the recipe for Slurm: the same record as without, whoever is killed."""
+"""A real cluster of three worker processes, and the recipe for Slurm: the same record as without, whoever is killed."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import signal
+import runpy
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import distributed
 import pytest
 
-from gradleak.book import PATIENCE
 from gradleak.runs import records, runner
 from tests.checkout import PAUSE, WAITING, Toy
 from tests.patience import wait_until
@@ -30,7 +30,6 @@ Process = subprocess.Popen[bytes]
 def started(checkout: Toy) -> Iterator[tuple[str, list[Process]]]:
     """Start a scheduler and workers that import this checkout's code; yield its address and all processes; end them."""
     file = checkout.root / "scheduler.json"
-    file.unlink(missing_ok=True)
     environment = os.environ | {"PYTHONPATH": str(checkout.root)}
 
     def start(what: str, *words: str) -> Process:
@@ -43,7 +42,7 @@ def started(checkout: Toy) -> Iterator[tuple[str, list[Process]]]:
     try:
         wait_until(lambda: processes[0].poll() is not None or (file.is_file() and file.read_text().strip()))
         assert processes[0].poll() is None, (checkout.root / "scheduler.log").read_text()
-        processes += [start("worker", "--no-nanny", "--nthreads", "1") for _ in range(2)]
+        processes += [start("worker", "--no-nanny", "--nthreads", "1") for _ in range(3)]
         yield json.loads(file.read_text())["address"], processes
     finally:
         for process in processes:
@@ -58,60 +57,42 @@ def alone(checkout: Toy) -> str:
         return runner.run_study("toy", checkout.parameters(), jobs=1).digest()
 
 
-# A client that waits long for a scheduler to answer, and not at all for one that went away to come back.
-CLIENT = """
-import distributed
-from gradleak.__main__ import main
-
-reconnect = distributed.Client._reconnect
-
-async def give_up(client):
-    client._timeout = 0
-    await reconnect(client)
-
-distributed.Client._reconnect = give_up
-main()
-"""
-
-
-def gradleak(checkout: Toy, *words: str) -> subprocess.Popen[str]:
-    connect = {"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": f"{PATIENCE}s"}
-    return subprocess.Popen(
-        [sys.executable, "-c", CLIENT, *words], env=os.environ | connect | {"PYTHONPATH": str(checkout.root)},
-        cwd=checkout.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-
-
-def test_a_worker_may_be_killed(checkout: Toy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_worker_may_be_killed_and_a_scheduler_that_goes_away_is_one_line(
+    checkout: Toy, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkout.edit(PAUSE, WAITING)
+    command, kept = ("record", "toy", "--profile", "quick"), records.file_of("toy")
 
     def kill_a_worker() -> None:
         wait_until(checkout.kept)
         processes[1].kill()
         checkout.go.touch()
 
+    def kill_the_scheduler() -> None:
+        wait_until(lambda: len(checkout.kept()) >= 2)
+        processes[0].kill()
+
+    async def give_up(client: distributed.Client) -> None:
+        client._timeout = 0  # for a scheduler that went away to come back
+        await reconnect(client)
+
+    reconnect = distributed.Client._reconnect
+    monkeypatch.setattr(distributed.Client, "_reconnect", give_up)
     with started(checkout) as (address, processes):
         killing = threading.Thread(target=kill_a_worker, daemon=True)
         killing.start()
-        assert call(capsys, "record", "toy", "--profile", "quick", "--cluster", address)[0] == 0
+        assert call(capsys, *command, "--cluster", address)[0] == 0
         killing.join()
-    assert records.read(records.file_of("toy")).digest() == alone(checkout)
-
-
-def test_a_scheduler_that_goes_away_is_one_line_and_the_next_run_goes_on(
-    checkout: Toy, capsys: pytest.CaptureFixture[str]
-) -> None:
-    checkout.edit(PAUSE, WAITING)
-    command = ("record", "toy", "--profile", "quick")
-    with started(checkout) as (address, processes):
-        running = gradleak(checkout, *command, "--cluster", address)
-        wait_until(lambda: running.poll() is not None or len(checkout.kept()) >= 2)
-        processes[0].send_signal(signal.SIGKILL)
-        _, said = running.communicate(timeout=PATIENCE)
+        assert records.read(kept).digest() == alone(checkout)
+        for file in (*checkout.kept(), kept, checkout.go):
+            file.unlink()
+        killing = threading.Thread(target=kill_the_scheduler, daemon=True)
+        killing.start()
+        code, _, said = call(capsys, *command, "--cluster", address)
+        killing.join()
     told = "finished trials are kept, and the same command goes on from there"
     line = f"gradleak: the Dask scheduler at '{address}' went away; {told}\n"
-    assert (running.returncode, said) == (2, line)
-    kept = records.file_of("toy")
+    assert (code, said) == (2, line)
     assert records.read(kept).size == "2 of 4 trials"
     checkout.go.touch()
     checkout.trace.unlink()
@@ -120,22 +101,21 @@ def test_a_scheduler_that_goes_away_is_one_line_and_the_next_run_goes_on(
     assert records.read(kept).digest() == alone(checkout)
 
 
-def test_the_job_for_slurm_is_a_worker_of_one_core_and_may_have_a_gpu(tmp_path: Path) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRADLEAK")}
-    environment["GRADLEAK_DATA"] = "/shared/data sets"
-    recipe = Path(__file__).parents[2] / "book" / "slurm.py"
-    # Without a number nothing is submitted, and this needs no Slurm.
-    job, with_gpu = (
-        subprocess.run(
-            [sys.executable, str(recipe), *words], env=environment, cwd=tmp_path, capture_output=True, text=True,
-            check=True,
-        ).stdout
-        for words in ([], ["gpu"])
-    )  # fmt: skip
+def test_the_job_for_slurm_is_a_worker_of_one_core_and_may_have_a_gpu(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GRADLEAK_CACHE")
+    monkeypatch.setenv("GRADLEAK_DATA", "/shared/data sets")
+    jobs = []
+    for words in ([], ["gpu"]):
+        # Without a number nothing is submitted, and this needs no Slurm.
+        monkeypatch.setattr(sys, "argv", ["slurm.py", *words])
+        runpy.run_path(str(Path(__file__).parents[2] / "book" / "slurm.py"), run_name="__main__")
+        jobs.append(capsys.readouterr().out)
     assert {
         "#SBATCH -n 1", "#SBATCH --cpus-per-task=1", "export OMP_NUM_THREADS=1",
         "export GRADLEAK_DATA='/shared/data sets'",
-    } <= set(job.splitlines())  # fmt: skip
-    assert "--nthreads 1 " in job
-    assert not [word for word in ("--gres", "GRADLEAK_CACHE", "--cluster") if word in job]
-    assert "#SBATCH --gres=gpu:1" in with_gpu.splitlines()
+    } <= set(jobs[0].splitlines())  # fmt: skip
+    assert "--nthreads 1 " in jobs[0]
+    assert not [word for word in ("--gres", "GRADLEAK_CACHE", "--cluster") if word in jobs[0]]
+    assert "#SBATCH --gres=gpu:1" in jobs[1].splitlines()

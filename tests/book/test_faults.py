@@ -1,6 +1,6 @@
 """Killed, out of space, or twice at once: what is resumed comes to the same, and every file is whole.
 
-`make faults` kills each command twenty times; the tests' own share is small.
+`make faults` kills a recording twenty times; the tests' own share is small.
 """
 
 from __future__ import annotations
@@ -18,30 +18,23 @@ from multiprocessing.sharedctypes import RawValue
 import pytest
 import torch
 
-from gradleak import claims, data, paths
-from gradleak.book import build
+from gradleak import claims, data
 from gradleak.errors import GradleakError
 from gradleak.runs import recording, records
 from tests.checkout import Toy
 
 KILLS = int(os.environ.get("GRADLEAK_FAULTS", "2"))
-# A page's kernel takes seconds to start: only `make faults` kills the book.
-COMMANDS = ("record", "book") if KILLS >= 20 else ("record",)
 
 
-def works(toy: Toy) -> dict[str, tuple[Callable[[], object], Callable[[], object]]]:
-    """Return what is killed by its command, and how the result is read without what the clock decides."""
+def recorded(toy: Toy) -> Callable[[], object]:
+    """Return what is killed: it records, and everything that it needs is loaded."""
     study, parameters = toy.load(), toy.parameters(samples=12)
-    return {
-        "record": (
-            lambda: recording.record(study, parameters, rules=claims.rules("toy"), jobs=1),
-            lambda: records.read(records.file_of("toy")).digest(),
-        ),
-        "book": (
-            lambda: build.run_pages([study], "quick", 1),
-            lambda: records.read(paths.executed() / "toy2020" / "toy.json").digest(),
-        ),
-    }
+    return lambda: recording.record(study, parameters, rules=claims.rules("toy"), jobs=1)
+
+
+def result() -> str:
+    """Return the record without what the clock decides."""
+    return records.read(records.file_of("toy")).digest()
 
 
 class Child:
@@ -95,19 +88,18 @@ def counting(last: int | None = None) -> Callable[[], None]:
 
 def whole_files(toy: Toy) -> int:
     """Return how many files of results there are; each of them is whole."""
-    files = [*toy.kept(), *toy.root.glob("results/**/*.json"), *toy.root.glob("book/executed/**/*.json")]
+    files = [*toy.kept(), *toy.root.glob("results/**/*.json")]
     assert all(isinstance(json.loads(file.read_text()), dict) for file in files)
     return len(files)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_what_is_killed_at_any_moment_goes_on_and_comes_to_the_same(toy: Toy, command: str) -> None:
-    work, result = works(toy)[command]
+def test_what_is_killed_at_any_moment_goes_on_and_comes_to_the_same(toy: Toy) -> None:
+    work = recorded(toy)
     assert Child(work, counting()).code() == 0
-    draws, last, wanted, killed = random.Random(command), operations.value, result(), 0
+    draws, last, wanted, killed = random.Random("record"), operations.value, result(), 0
     while killed < KILLS:
         # From the beginning, or there would be nothing left to kill.
-        for file in (*toy.kept(), *toy.root.glob("results/**/*.json"), *paths.executed().rglob("toy.*")):
+        for file in (*toy.kept(), *toy.root.glob("results/**/*.json")):
             file.unlink()
         # A run may need fewer operations than the first, and then ends by itself.
         killed += Child(work, counting(draws.randint(1, last))).code() == -signal.SIGKILL
@@ -117,7 +109,7 @@ def test_what_is_killed_at_any_moment_goes_on_and_comes_to_the_same(toy: Toy, co
 
 
 def test_a_full_disk_is_one_line_and_two_runs_at_once_come_to_the_same(toy: Toy) -> None:
-    work, result = works(toy)["record"]
+    work = recorded(toy)
     both = [Child(work) for _ in range(2)]
     assert [one.code() for one in both] == [0, 0]
     assert whole_files(toy)

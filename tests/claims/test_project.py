@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -71,8 +70,8 @@ def met(asked: list[Claim], value: float) -> list[str]:
 
 def test_ids_are_unique_over_all_pages_and_fit_into_an_address() -> None:
     # "claims/<id>.html" is the file of a claim's page, also where file names ignore case.
-    names = Counter(line.claim.id.lower() for line in lines())
-    assert [name for name, number in names.items() if number > 1] == []
+    names = [line.claim.id.lower() for line in lines()]
+    assert len(names) == len(set(names))
     assert not [name for name in names if set(name) & set(" \t\n\"'<>#%?&`/\\")]
 
 
@@ -225,8 +224,6 @@ def test_every_part_of_a_paper_has_verdicts_or_says_why_not(paper: str) -> None:
 
 def test_places_are_read_from_a_claims_place_and_table_and_what_a_report_lacks_is_named() -> None:
     places = {line.claim.id: reports.places_of(line) for line in lines()}
-    assert places["theorem1-sum-float64"] == ["Theorem 1"]
-    assert places["failure-analysis-bound"] == ["Appendix B"]
     assert places["gs-psnr-two"] == ["Figure 5", "Figure 6"]
     assert places["noise-drop"] == []
     about = filled("wang2024")
@@ -235,6 +232,5 @@ def test_places_are_read_from_a_claims_place_and_table_and_what_a_report_lacks_i
     fewer = about.report.model_copy(update={"places": {k: v for k, v in about.report.places.items() if k != "Table 2"}})
     with pytest.raises(InputError, match="about Table 2"):
         _ = replace(about, report=fewer).about
-    assert reports.text("no-such-paper", []) == reports.NOTHING
     some = [line for line in lines() if line.claim.study == "theorem1"]
     assert reports.text("wang2024", some) == reports.NOTHING, "this book lacks pages on which the report rests"

@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-from gradleak import reporting
-from gradleak.errors import GradleakWarning
 from gradleak.runs import progress as module
 from gradleak.runs.progress import progress
 
@@ -35,10 +33,3 @@ def test_bars_nest_in_a_terminal_and_are_silent_elsewhere(
     assert nested() == found
     assert "outer:   0%|" in terminal.getvalue()
     assert "inner:   0%|" in terminal.getvalue()
-
-
-def test_attacks_report_to_these_bars_and_warn() -> None:
-    assert reporting._steps is progress
-    with pytest.warns(GradleakWarning, match="look out") as warned:
-        reporting.warn("look out")
-    assert warned[0].filename == __file__

@@ -82,6 +82,8 @@ def test_other_marks_show_the_rows_of_their_panel() -> None:
     interval, mean = drawn(ROWS, mark).axes[0].lines[2:4]
     assert (list(interval.get_xdata()), list(interval.get_ydata())) == ([0.5, 1.0], [0.1, 0.1])
     assert (mean.get_xdata()[0], mean.get_label(), mean.get_color()) == (pytest.approx(2 / 3), "ours", "0.6")
+    both = arranged([panel(ROWS, points("size", "right"), xlabel="B", ylabel="right") for _ in range(2)], across=2)
+    assert labels(both.axes) == [("", "B", "right"), ("", "B", "")], "a common label stands once"
 
 
 def test_stacked_bars_are_shares_of_their_sum() -> None:
@@ -94,12 +96,3 @@ def test_stacked_bars_are_shares_of_their_sum() -> None:
     assert [(bar.get_x(), bar.get_width()) for bar in flat.patches] == expected
     assert [(bar.get_y(), bar.get_height()) for bar in upright.patches] == expected
     assert upright.get_ylim() == (0, 100)
-
-
-def test_panels_of_different_kinds_have_common_labels_once() -> None:
-    mark = points("size", "right")
-    titles = [("left", "above"), ("right", "above"), ("left", "below"), ("right", "below")]
-    figure = arranged([panel(ROWS, mark, title=side, ylabel=row, xlabel="B") for side, row in titles], across=2)
-    assert labels(figure.axes) == [("left", "", "above"), ("right", "", ""), ("", "B", "below"), ("", "B", "")]
-    uneven = arranged([panel(ROWS, mark, xlabel="B", ylabel=name) for name in "abc"], across=2, sharey=False)
-    assert labels(uneven.axes) == [("", "", "a"), ("", "B", "b"), ("", "B", "c")]

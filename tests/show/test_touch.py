@@ -58,13 +58,8 @@ def test_the_replay_holds_the_recorded_sentence() -> None:
     rows = record.rows(sentences.OneSentence)
     assert [step["piece"] for step in data["steps"]] == list(rows["word"])
     assert data["sentence"] == "".join(rows["word"]).replace("▁", " ").strip()
-    for step, nearest in zip(data["steps"], rows["nearest"], strict=True):
-        assert len(step["others"]) == len(nearest) - (step["miss"] is not None), "the word that is read is drawn once"
-        assert step["miss"] is None or step["miss"] < data["fits"]
-        assert len(step["names"]) == 4
-    last = data["steps"][-1]
-    assert (last["piece"], last["miss"]) == ("", None)
-    assert min(last["others"]) > data["fits"], "no word lies in the span at the end"
+    assert all(step["miss"] is None or step["miss"] < data["fits"] for step in data["steps"])
+    assert min(data["steps"][-1]["others"]) > data["fits"], "no word lies in the span at the end"
     others = [trial for trial in record.trials if trial.inputs["part"] != "figure"]
     assert sentences.replay(record.model_copy(update={"trials": others})) is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import pytest
@@ -54,28 +55,8 @@ def test_a_combination_is_refused_at_once_or_runs(study: str) -> None:
                 text = str(error)
                 assert "\n" not in text
                 # What would be right is named: datasets, networks, recipes or the texts that are taken.
-                right = (
-                    "that fit: ",
-                    "Known: ",
-                    "there is one for ",
-                    "choose one of ",
-                    "there is a choice for ",
-                    "such as",
-                )
-                assert any(word in text for word in (*right, "need")), (kind, text)
+                right = "that fit: |Known: |there is one for |choose one of |there is a choice for |such as|need"
+                assert re.search(right, text), (kind, text)
                 continue
             for sees in set(accepted.sees()):
                 assert takes(sees), (kind, name, sees)
-
-
-def test_what_would_fit_is_named() -> None:
-    with pytest.raises(GradleakError, match=r"at least 31 pixels a side; 'digits' has 8; datasets that fit: photos"):
-        studies.parameters("feature-matching", "quick", {"dataset": "digits"})
-    with pytest.raises(GradleakError, match="'mnist' has 1; datasets that fit: photos, cifar10"):
-        studies.parameters("audit", "quick", {"data": "mnist"})
-    with pytest.raises(GradleakError, match=r"knows 10 classes; 'cifar100' has 100; datasets that fit: photos"):
-        studies.parameters("audit", "quick", {"data": "cifar100"})
-    with pytest.raises(GradleakError, match="takes 3 channels; 'digits' has 1"):
-        studies.parameters("gradinversion", "quick", {"dataset": "digits"})
-    with pytest.raises(GradleakError, match="at least 12 pixels; got 8; datasets that fit: photos"):
-        studies.parameters("precision", "quick", {"dataset": "digits"})

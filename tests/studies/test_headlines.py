@@ -7,14 +7,14 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
 from gradleak import claims, studies
 from gradleak.claims import Judgement
-from gradleak.runs import records
-from gradleak.runs.records import Record
 from gradleak.show.summary import Summary
+from tests.recorded import record_of
 
 # A sentence is read at once.
 MOST_WORDS = 45
@@ -25,21 +25,21 @@ NAMES = re.compile(r"\b[A-Za-z]+-?\d[\w.-]*|\b[23]D\b|\b(Tables?|Figures?|Theore
 PAGES = [name for name in studies.names() if hasattr(studies.load(name).module, "summary")]
 
 
-def record_of(name: str) -> Record:
-    record = records.recorded(name)
-    assert record is not None
-    return record
-
-
-def summary(name: str) -> Summary:
-    found = studies.load(name).summary(record_of(name))
-    assert found is not None
-    return found
+@cache
+def told(name: str) -> tuple[Summary, list[Judgement]]:
+    """Return a page's summary, and the claims whose values its sentence quotes as they are."""
+    quoted: list[Judgement] = []
+    text = Judgement.text.fget  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Judgement, "text", property(lambda own: (quoted.append(own), text(own))[1]))
+        summary = studies.load(name).summary(record_of(name))
+    assert summary is not None
+    return summary, quoted
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_record_supports_the_sentence(name: str) -> None:
-    found = summary(name)
+    found = told(name)[0]
     assert found.true is True
     assert claims.judgements(record_of(name))[found.claim].value is not None, "the key number is measured"
     assert found.sentence.endswith(".")
@@ -72,16 +72,8 @@ def test_no_number_of_a_sentence_is_typed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_share_of_few_cases_is_quoted_as_their_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    quoted: list[Judgement] = []
-
-    def text(judgement: Judgement) -> str:
-        quoted.append(judgement)
-        return judgement.claim.formatted(judgement.value)
-
-    monkeypatch.setattr(Judgement, "text", property(text))
-    summary(name)
-    shares = [one for one in quoted if one.claim.measure.reduce == "share"]
+def test_a_share_of_few_cases_is_quoted_as_their_numbers(name: str) -> None:
+    shares = [one for one in told(name)[1] if one.claim.measure.reduce == "share"]
     assert [one.claim.id for one in shares if one.count < FEW] == []
 
 
@@ -92,14 +84,4 @@ def test_the_page_opens_with_the_box_and_the_best_figure(name: str) -> None:
     assert "run_study(" in codes[1]
     assert codes[1].rstrip().endswith("claims.opening(shown)")
     module = studies.load(name).module
-    assert f"{module.__name__.rpartition('.')[2]}.{summary(name).figure.__name__}(shown" in codes[2]
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_code_that_does_not_teach_is_folded(name: str) -> None:
-    for cell in json.loads(studies.load(name).notebook.read_text("utf-8"))["cells"]:
-        text = "".join(cell["source"])
-        tags = cell["metadata"].get("tags", [])
-        plumbing = re.search(r"^Table\(|figures\.titled\(|run_study\(|claims\.verdicts|provenance\.table", text, re.M)
-        if cell["cell_type"] == "code" and (plumbing or "parameters" in tags):
-            assert "hide-input" in tags or "remove-input" in tags, text
+    assert f"{module.__name__.rpartition('.')[2]}.{told(name)[0].figure.__name__}(shown" in codes[2]

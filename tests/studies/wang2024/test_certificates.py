@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
-
-import pytest
-import torch
-
-from gradleak import studies
-from gradleak.errors import InputError
-from gradleak.hunting import FAMILIES, hunt
+from gradleak.hunting import FAMILIES
 from gradleak.runs.records import Record
 from gradleak.show.aggregate import select
 from gradleak.studies.wang2024 import certificates
@@ -31,14 +24,6 @@ def test_nothing_certified_is_wrong_where_every_assumption_holds(record: Record)
     assert trouble["unique_count"].sum() > 0 == trouble["wrong"].sum() == trouble["proved_wrong"].sum()
 
 
-def test_trials_count_what_the_hunt_counts(record: Record) -> None:
-    own = record.rows(certificates.Hunt).set_index(["family", "broken"]).loc[("connected", "signs of lower layers")]
-    first = certificates.APART * record.parameters["seed"]
-    tally = hunt(rounds=3, seed=first, families=("connected",))
-    (counted,) = (one for one in tally if one.broken == "signs of lower layers")
-    assert all(own[column] == counted.outcomes[name] for name, column in certificates.COUNTS.items())
-
-
 def test_a_proof_confirms_the_search_and_finds_labels_of_three_classes(record: Record) -> None:
     proved = record.rows(certificates.Proved)
     ordinary = select(proved, classes=10, spread=1.0)
@@ -46,36 +31,6 @@ def test_a_proof_confirms_the_search_and_finds_labels_of_three_classes(record: R
     assert (ordinary["confirmed"] == ordinary["unique_searched"]).all()
     three = select(proved, classes=3, labels="smoothing", dtype="float64")
     assert three["unique_searched"].max() == 0 < three["unique"].max()
-
-
-def test_the_map_shows_the_borders(record: Record) -> None:
-    mapped = select(record.rows(certificates.Mapped), labels="smoothing")
-    mapped = mapped.set_index(["classes", "dtype", "spread", "known"])["unique"]
-    assert mapped[10, "float32", 1e-3, True] >= 90
-    assert mapped[10, "float32", 1e-3, False] <= 20
-    for dtype, known in product(("float32", "float64"), (True, False)):
-        assert mapped[10, dtype, 1.0, known] >= 90
-    assert (mapped[3].xs(False, level="known") == 0).all()
-
-
-def test_clipping_hides_nothing(record: Record) -> None:
-    clipped = select(record.rows(certificates.Clipped), norm=0.1)
-    assert (clipped["unique_right"] >= 90).all()
-    assert (select(clipped, labels="smoothing")["unaware"] <= 10).all()
-
-
-def test_a_case_is_the_same_each_time_and_cases_are_difficult() -> None:
-    drawn, again = ([certificates.Case(number, 7) for number in range(300)] for _ in range(2))
-    assert all(torch.equal(one.weight, two.weight) for one, two in zip(drawn, again, strict=True))
-    assert {one.weight.dtype for one in drawn} == set(certificates.DTYPES.values())
-
-
-@pytest.mark.parametrize(
-    ("values", "reason"), [({"broken": ["nothing"]}, "must be one of none, clipped"), ({"classes": [2, 10]}, "3")]
-)
-def test_unknown_assumptions_and_two_classes_are_refused(values: dict[str, list[str | int]], reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
-        studies.parameters(STUDY, "quick", values)
 
 
 def test_a_wrong_certificate_is_counted_for_its_attack(record: Record) -> None:

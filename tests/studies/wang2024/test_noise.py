@@ -18,8 +18,3 @@ def test_little_noise_leaves_the_label_and_much_takes_it(record: Record) -> None
     assert much["label_error"].min() > 10 * little["label_error"].max()
     variances = select(frame, reading="variance")
     assert (variances["std"] == variances["level"] ** 0.5).all()
-
-
-def test_an_attack_that_expects_no_noise_says_that_there_is_some(record: Record) -> None:
-    unaware = select(record.frame(), attack=noise.EXACT)
-    assert (unaware["failed"][unaware["defense"].isin(noise.NOISES)] == 100).all()
