@@ -79,6 +79,7 @@ NINE: dict[str, Any] = {"published": 9.0}
         ({"rule": Rule(at_least=1.0), "better": "higher", "published": 1.5}, "better", None),
         ({"better": "higher", "published": 0.5}, "better", None),
         ({"better": "higher", "published": 0.5, "needs": {"count": 2}}, "trend: agrees", None),
+        ({"rule": Rule(between=(1.0, 2.0))}, "reproduced", None),
         ({"rule": Rule(within=Within(relative=0.5)), "published": 3.0}, "reproduced", None),
         ({"rule": Rule(within=Within(absolute=0.5, below=0)), "published": 1.8}, "reproduced", None),
         ({"rule": Rule(within=Within(absolute=0.5, below=0)), "published": 2.2}, "not reproduced", None),
@@ -86,6 +87,7 @@ NINE: dict[str, Any] = {"published": 9.0}
         (NINE | {"needs": {"count": 2}}, "trend: disagrees", "too few samples"),
         ({"setting": {"net": "b"}}, "stand-in: agrees", None),
         (NINE | {"setting": {"net": "b"}, "needs": {"count": 2}}, "stand-in: disagrees", "a stand-in was measured"),
+        ({"setting": {"net": ["b", "a"]}}, "reproduced", None),
         ({"setting": {"steps": 500}, "used": {"steps": 500}}, "reproduced", None),
         ({"setting": {"steps": 20000}, "used": {"steps": 500}}, "stand-in: agrees", None),
         ({"setting": {"net": "b"}, "immaterial": {"net": {"value": "a", "why": "it is alike"}}}, "reproduced", None),
@@ -98,6 +100,7 @@ NINE: dict[str, Any] = {"published": 9.0}
         ({"measure": EVERYTHING, "better": "higher"}, "not reproduced", None),
         ({"measure": Measure(where={"net": "z"}, column="value", reduce="mean")}, "not run", None),
         ({"measure": Measure(where={"good": 1}, column="value", reduce="mean")}, "not run", None),  # true is not 1
+        ({"measure": Measure(where={"nets": "a"}, column="value", reduce="mean")}, "not run", None),
         ({"measure": Measure(column="values", reduce="mean")}, "not run", None),
     ],
 )
@@ -114,6 +117,7 @@ def test_verdicts_and_causes(changes: dict[str, Any], verdict: str, cause: str |
         ({"better": "higher", "method": "published"}, "'better' is for a method of our own"),
         ({"setting": {}}, "must state its setting"),
         ({"ours": "finding", "setting": {"net": "a"}}, "a claim of ours has no setting"),
+        ({"ours": "prediction", "stand_in": "Less."}, "a claim of ours has no stand_in"),
         ({"cause": "chance", "stand_in": "another network"}, "cannot fail"),
         ({"cause": "bad luck"}, "its cause is one of"),
     ],
@@ -164,6 +168,14 @@ def test_one_draw_of_the_papers_must_be_among_the_central_ones_of_ours(
     assert claims.judge(claim(rule=rule, published=published), record(rows)).verdict == verdict
 
 
+def test_what_was_changed_about_a_method_is_said_in_the_verdict() -> None:
+    judged = claims.judge(claim(protocol="line search", published=9.0), record(ROWS))
+    assert Line(judged, judged).verdict_text == "not reproduced (line search)"
+    assert Line(judged, judged).verdict == "not reproduced"
+    none = claims.judge(claim(protocol="line search"), None)
+    assert (Line(none, none).verdict_text, none.with_spread) == ("not run", "–")
+
+
 def test_the_recorded_result_decides_where_it_has_the_scale(toy: Study) -> None:
     fresh = runner.run_study(toy, toy.Parameters(samples=2), jobs=1)
 
@@ -181,9 +193,10 @@ def test_the_recorded_result_decides_where_it_has_the_scale(toy: Study) -> None:
 
 def test_spread_and_count_are_shown() -> None:
     assert claims.judge(claim(unit="dB"), record(ROWS)).with_spread == "2 dB ± 1.41 (n = 2)"
+    assert claim(unit="%").formatted("a word") == "a word"
     assert claim(unit="%").formatted("over 98") == "over 98 %"
+    texts = [Rule(at_most=1).text(), Rule(at_least=2).text(), Rule(between=(1, 2)).text()]
+    assert texts == ["≤ 1", "≥ 2", "1 … 2"]
     assert Rule(within=Within(absolute=1, relative=0.1)).text() == "± 1 ± 10 %"
-    assert Rule(within=Within(absolute=1, below=0)).text() == "0 below to 1 above"
-    assert Rule(between=(1, 2)).text() == "1 … 2"
     assert claim(better="higher").rule_text == "± 0.5 or higher"
     assert claim(better="higher", rule=Rule(at_least=1)).rule_text == "≥ 1"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
 import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from gradleak import claims, paths
 from gradleak.book import scoreboard
 from gradleak.claims import Line, listed, rounding, shown
+from gradleak.claims.model import Measure, Rule
 from gradleak.claims.opening import NOTHING, Opening
 from gradleak.runs import records, runner
 from gradleak.show import provenance
@@ -89,7 +95,9 @@ def test_causes_and_verdicts_are_counted() -> None:
     found = {row[0]: (row[2], row[3]) for row in table.frame.itertuples(index=False)}
     assert found == {"chance": (1, 1), "our prediction was wrong": (0, 1), "too few samples": (1, 0)}
     assert table.caption.startswith("The 4 claims that fail or disagree, by cause")
-    assert scoreboard.bars(["p", "r"], judged).count("gradleak-bar") == 2, "one of a paper, and one of ours"
+    text = scoreboard.bars(["p", "r"], judged)
+    assert text.count("gradleak-bar") == 2, "one of a paper, and one of ours"
+    assert '<li><i class="badge-not-reproduced"></i>1 not reproduced</li>' in text
 
 
 def test_the_scoreboard_has_a_row_for_every_claim_that_links_to_its_page() -> None:
@@ -136,6 +144,36 @@ def test_lists_records_and_a_page_of_each_claim_lie_beside_the_book(toy: Study) 
     assert sentence in claims.verdicts(kept).tables[0].remarks
 
 
+def test_an_entry_says_what_was_measured_and_how() -> None:
+    changes: dict[str, Any] = {
+        "published": 9.0, "unit": "dB", "note": "why", "cause": "chance", "protocol": "line search",
+        "needs": {"count": 1, "nets": ["a", "b"]}, "setting": {"net": ["a", "b"], "size": 8}, "used": {"size": 8},
+        "immaterial": {"nets": {"value": "a", "why": "one is enough"}},
+        "changed": [{"kind": "scale", "why": "w"}, {"kind": "wording", "why": "v"}],
+    }  # fmt: skip
+    judged = claims.judge(claim(**changes), record(ROWS).model_copy(update={"parameters": {"count": 1, "nets": "a"}}))
+    found = entry(Line(judged, claims.judge(claim(**changes), None)))
+    expected = {
+        "whose": "the paper's", "published": 9.0, "value": 2.0, "n": 2, "verdict": "not reproduced", "cause": "chance",
+        "spread": pytest.approx(math.sqrt(2)), "measure": "the mean of value where net = a", "record": "current",
+        "setting": "net = a or b, size = 8", "needs": "count ≥ 1, nets = a and b", "this_run": None,
+        "immaterial": "nets = a: one is enough",
+    }  # fmt: skip
+    assert {name: found[name] for name in expected} == expected
+    assert [change["kind"] for change in found["changed"]] == ["scale", "wording"]
+
+
+def test_the_lists_can_be_read_back() -> None:
+    awkward = line(statement='a "b", c', published="over 98", rule=Rule(at_least=1), note="ü\nx")
+    missing = line(id="nan", measure=Measure(where={"net": "c"}, column="value", reduce="mean"))
+    entries = [entry(awkward), entry(missing)]
+    assert json.loads(listed.as_json(entries)) == entries
+    rows = list(csv.DictReader(io.StringIO(listed.as_csv(entries))))
+    assert [list(row) for row in rows] == [list(listed.ABOUT)] * 2
+    assert (rows[0]["statement"], rows[0]["published"], rows[0]["note"]) == ('a "b", c', "over 98", "ü\nx")
+    assert (rows[1]["value"], rows[1]["cause"], rows[0]["cause"]) == ("nan", "", "")
+
+
 def test_the_rows_behind_a_claim_are_few_and_tell_themselves_apart() -> None:
     made: list[dict[str, object]] = [
         {"net": "a", "image": number, "value": number / 7, "text": "x" * 50, "good": True} for number in range(30)
@@ -156,13 +194,16 @@ def test_a_page_s_box_says_the_finding_with_its_numbers_and_what_depends_on_roun
     assert box.summary.what in what
     assert key.claim.place in of_paper
     assert count == f"{key.count:,}"
-    assert ours in box._repr_html_()
-    assert ours in box._repr_markdown_()
-    assert ours in repr(box)
-    assert NOTHING in Opening(provenance.shown(recorded), box.judged, None)._repr_html_()
+    for text in (box._repr_markdown_(), box._repr_html_(), repr(box)):
+        assert ours in text
+        assert "reproduced" in text
     assert box.sentence in box._repr_markdown_()
     mine = recorded.model_copy(update={"profile": "custom"})
     assert "in this run" in claims.opening(provenance.shown(mine)).numbers[-1][1]
+    empty = Opening(provenance.shown(recorded), box.judged, None)
+    assert NOTHING in empty._repr_html_()
+    assert not empty.numbers
+
     colours = set(re.findall(r'class="(badge-[\w-]+)"', box._repr_html_()))
     assert len(colours) == len({line.verdict for line in box.judged})
     sheet = (paths.book() / "_static" / "gradleak.css").read_text("utf-8")

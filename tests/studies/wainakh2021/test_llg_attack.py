@@ -45,3 +45,13 @@ def test_private_and_auxiliary_images_of_flowers_are_different(monkeypatch: pyte
     assert private.labels.bincount().tolist() == [64] * 5
     assert public.labels.bincount().tolist() == [16] * 5
     assert not set(private.images[:, 0, 0, 0].tolist()) & set(public.images[:, 0, 0, 0].tolist())
+
+
+def test_batches_are_drawn_as_the_paper_says() -> None:
+    labels = torch.arange(10).repeat(30)
+    generator = torch.Generator().manual_seed(0)
+    counts = labels[tally.batch_of(labels, 32, "unbalanced", generator)].bincount().sort(descending=True).values
+    assert counts[0] >= 16
+    assert counts[1] >= 8
+    chosen = tally.batch_of(labels, 64, "balanced", generator)
+    assert len(chosen.unique()) == 64

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradleak import metrics
+from gradleak import claims, metrics
+from gradleak.runs import records
 from gradleak.runs.records import Record
 from gradleak.studies.shared.searched import judged
 from gradleak.studies.wang2024 import label_accuracy as study
@@ -22,6 +23,22 @@ def test_what_is_not_recovered_is_ambiguous_or_has_a_zero_gradient(record: Recor
     assert frame.loc["onehot", "failed"] == frame.loc["onehot", "zero"] > 0
     assert frame.loc["onehot", "counted_zero"] == 100
     assert frame.loc["onehot", "idlg"] == frame.loc["onehot", "accuracy"]
+
+
+def test_the_search_stops_early_where_classes_are_many() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(4, 1280, generator=generator).relu() * 0.6
+    found = {}
+    for classes in (20, 1000):
+        targets = torch.full((4, classes), 0.3 / classes, dtype=torch.float64)
+        targets[:, 0] += 0.7
+        layer = study.random_head(1280, classes, "torch", 0)
+        exact, search = study.under_random_head(layer, features, targets, "smoothing", 4, "cpu")
+        assert exact["accuracy"] == search["ended"] == search["counted"] == 100
+        assert exact["largest_error"] < 1e-5
+        found[classes] = search["median_error"]
+    assert found[20] < 1e-4
+    assert found[1000] > 5e-4
 
 
 def test_a_zero_gradient_counts_as_in_the_code() -> None:
@@ -43,3 +60,8 @@ def test_a_wrong_label_counts_as_one() -> None:
     assert row["largest_error"] == pytest.approx(0.6)
     success = metrics.oracle_success(torch.tensor([1.0, 1.1, torch.nan]), torch.tensor([1.002, 1.0, 1.0]), 4.0)
     assert success.tolist() == [True, False, False]
+
+
+def test_claims_on_data_that_is_not_at_hand_are_stand_ins() -> None:
+    judged_claims = claims.judgements(records.recorded(STUDY)).values()
+    assert [judged.differs for judged in judged_claims if judged.claim.stand_in] == [("dataset",)] * 4

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from gradleak import data
+from gradleak import data, studies
+from gradleak.errors import InputError
 from gradleak.models import build
 from gradleak.runs.records import Record
 from gradleak.studies.shared.restored_batches import (
     LATENT,
     OF_ANOTHER,
+    OnBatches,
     chosen,
     gradient_norms,
     interval_of,
@@ -58,6 +62,27 @@ def _places(record: Record) -> torch.Tensor:
     return chosen(data.load("photos", "test"), 2, 2, record.parameters["seed"]).flatten()
 
 
+def test_gains_are_differences_image_by_image(record: Record) -> None:
+    images = rows_of(record, "image", "baselines").pivot(index="image", columns="run", values="psnr")
+    gains = rows_of(record, "gain", "baselines")
+    gains = gains[gains["measure"] == "psnr"].set_index("run")
+    for first, second in study.PAIRS["baselines"]:
+        row = gains.loc[f"{first} against {second}"]
+        assert row["gain"] == pytest.approx((images[first] - images[second]).mean())
+        assert row["low"] <= row["gain"] <= row["high"]
+
+
+def test_train_mode_is_another_gradient_of_the_same_images() -> None:
+    network, run = {"network": "small-cnn", "judge": "small-cnn", "dataset": "photos"}, {"seed": 2023, "device": "cpu"}
+    case = OnBatches(**network, first=0, batches=1, **run).drawn(2)
+    own, other = (one.leaks[0].weight_gradient for one in (case, study.in_train_mode(case)))
+    model = copy.deepcopy(case.model).train()
+    F.cross_entropy(model(data.normalise(case.truth)), data.load("photos", "test").labels[case.places]).backward()
+    expected = model.get_submodule(case.leaks[0].head).weight.grad
+    torch.testing.assert_close(other, expected, rtol=1e-4, atol=1e-7)
+    assert (own - other).norm() > 0.05 * own.norm(), "the attacked network itself stays in eval mode"
+
+
 def test_batches_have_no_class_twice_and_more_batches_leave_the_first_as_they_are() -> None:
     private = data.load("photos", "test")
     many = chosen(private, 4, 40, 5)
@@ -93,3 +118,24 @@ def test_a_bootstrap_draws_batches_and_images() -> None:
     across = np.repeat(generator.normal(size=100), 4)
     low, high = interval_of(across, 4, 0)
     assert high - low == pytest.approx(4 * across.std() / 10, rel=0.25)
+
+
+def test_definitions_agree_by_parsevals_theorem() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(3, 3, 64, 64, generator=generator)
+    found = study.definitions(images, torch.randn(images.shape, generator=generator))
+    relative = 10 ** (-found["PSNR", "clipped pixels, range 1"] / 20) / images.double().square().mean((1, 2, 3)).sqrt()
+    torch.testing.assert_close(found["FFT2D", "relative L2, clipped pixels"].double(), relative, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"judge": "resnet"}, "unknown network 'resnet'"),
+        ({"networks": ["cifar10-resnet56"]}, "the dataset is 'photos'"),
+        ({"sizes": [2, 3]}, "every batch size must divide the 3 images"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        studies.parameters(STUDY, "quick", values)
