@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gradleak.errors import GradleakError, InputError
+from gradleak.errors import InputError
 from gradleak.runs import cells
 from gradleak.runs.fitting import Sees, check
 from gradleak.runs.forms import written_types
@@ -148,11 +148,8 @@ class Parameters(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        try:
-            for sees in dict.fromkeys(self.sees()):
-                check(sees)
-        except GradleakError as error:
-            raise ValueError(str(error)) from error
+        for sees in dict.fromkeys(self.sees()):
+            check(sees)
         return self
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError, model_
 from pydantic import model_validator as validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
-from gradleak.errors import GradleakError, InputError
+from gradleak.errors import InputError
 
 
 class Group(BaseModel):
@@ -30,10 +30,7 @@ class Group(BaseModel):
 
     @validator(mode="after")
     def _fits(self) -> Self:
-        try:
-            self.check()
-        except GradleakError as error:
-            raise ValueError(str(error)) from error
+        self.check()
         return self
 
 
