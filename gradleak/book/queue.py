@@ -7,11 +7,9 @@ offers, so no run of the page decides them.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import itertools
-import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -233,21 +231,3 @@ def _with_room(file: Path) -> Path:
     further = (file.with_stem(f"{file.stem}-{number}") for number in itertools.count(2))
     files = itertools.chain([file], further)
     return next(one for one in files if not one.is_file() or one.stat().st_size <= MOST_BYTES)
-
-
-def main() -> None:
-    """Run the trials that a file lists, on a machine that has neither the records nor the claims' parameters."""
-    parser = argparse.ArgumentParser(description="Run listed trials, and append each to a file when it ends.")
-    parser.add_argument("queue", type=Path, help="the list of trials, which `make gpu-queue` packs")
-    parser.add_argument("--minutes", type=float, help="the time")
-    parser.add_argument("--jobs", type=int, help="the number of processes")
-    parser.add_argument("--out", type=Path, required=True, help="the file for finished trials")
-    asked_for = parser.parse_args()
-    listed = json.loads(asked_for.queue.read_text("utf-8"))
-    entries = [Entry(one["study"], one["inputs"], None, ()) for one in listed]
-    for line in run(entries, minutes=asked_for.minutes, jobs=asked_for.jobs, out=asked_for.out, say=print):
-        print(line)
-
-
-if __name__ == "__main__":
-    main()

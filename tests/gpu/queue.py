@@ -44,7 +44,18 @@ export PYTHONPATH="$here:$here/site" PYTHONUNBUFFERED=1 GRADLEAK_ROOT="$here" GR
 export GRADLEAK_DATA="$here/data" GRADLEAK_WEIGHTS="$here/weights" GRADLEAK_COMMIT={commit}
 # With MPS the kernels of several processes run side by side on one GPU.
 if command -v nvidia-cuda-mps-control >/dev/null; then nvidia-cuda-mps-control -d; fi
-python3 -m gradleak.book.queue queue.json --minutes {minutes:g} --jobs {jobs} --out "${{OUT:-.}}/trials.jsonl"
+python3 run_queue.py {minutes:g} {jobs} "${{OUT:-.}}/trials.jsonl"
+"""
+# Runs the trials that queue.json lists, on a machine that has neither the records nor the claims' parameters.
+PROGRAM = """import json, pathlib, sys
+from gradleak.book import queue
+
+if __name__ == "__main__":
+    minutes, jobs, out = sys.argv[1:]
+    listed = json.loads(pathlib.Path("queue.json").read_text("utf-8"))
+    entries = [queue.Entry(one["study"], one["inputs"], None, ()) for one in listed]
+    for line in queue.run(entries, minutes=float(minutes), jobs=int(jobs), out=pathlib.Path(out), say=print):
+        print(line)
 """
 
 
@@ -71,7 +82,7 @@ def pack(
     fixed = dict(_code(everything)) | wheels
     entries, read = _fitting(everything, limit - _zipped(fixed))
     listed = json.dumps([{"study": entry.study, "inputs": entry.inputs} for entry in entries])
-    content = fixed | read | {"queue.json": listed.encode()}
+    content = fixed | read | {"queue.json": listed.encode(), "run_queue.py": PROGRAM.encode()}
     file, script = folder / PACK, folder / SCRIPT
     _write(file, content)
     script.write_text(RUN.format(pack=PACK, commit=records.commit(), minutes=minutes, jobs=jobs))
