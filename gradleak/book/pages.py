@@ -76,7 +76,7 @@ def run_page(
     require_notebooks()
     out = Path(out).resolve()
     notebook, record = out / f"{study.name}.ipynb", out / f"{study.name}.json"
-    cells.read(study.notebook)
+    cells.stated(study.notebook)
     key = page_key(study, parameters)
     _refuse_foreign(notebook, record)
     check_folder(out)
@@ -111,8 +111,9 @@ def _write(page: Any, notebook: Path) -> None:
 def _refuse_foreign(notebook: Path, record: Path) -> None:
     """Raise an error instead of overwriting a notebook that is not an executed page, or a record without a page."""
     file = notebook if notebook.is_file() else record
-    # A page that failed has only papermill's metadata.
-    if file.is_file() and not re.search(r'"(gradleak|papermill)": \{', file.read_text("utf-8", "replace")):
+    text = file.read_text("utf-8", "replace") if file.is_file() else ""
+    # A page that failed has only papermill's metadata, and a damaged one has no end.
+    if re.search('"(nbformat|trials)": ', text) and not re.search(r'"(gradleak|papermill)": \{', text):
         raise InputError(f"{file.name} in '{file.parent.name}' does not come from a run: choose another folder")
 
 

@@ -185,7 +185,6 @@ def run(
     minutes: float | None,
     jobs: int | None = None,
     out: Path | None = None,
-    device: str = "auto",
     say: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
     """Run the trials of a queue until the time is over, and return what happened in sentences.
@@ -195,10 +194,9 @@ def run(
         minutes: The time; None for the whole queue.
         jobs: The number of processes.
         out: The file to which finished trials are appended; by default they are added to the records.
-        device: "auto", "cpu" or "cuda".
         say: Called with a line after each trial.
     """
-    resolved = experiments.resolve_device(device)
+    resolved = experiments.resolve_device("auto")
     loaded = {name: studies.load(name) for name in {entry.study for entry in entries}}
     work = [(loaded[entry.study], loaded[entry.study].on_device(entry.inputs, resolved)) for entry in entries]
     recorded = functools.cache(lambda name: recording.Recording(loaded[name], asked(loaded[name]), claims.rules(name)))

@@ -117,15 +117,15 @@ class Parameters(BaseModel):
             return
         stated = cells.stated(notebook)
         kinds = {name: written_types(field.annotation) for name, field in cls.model_fields.items()}
-        given = {name: one.kind for name, one in stated.items()}
+        given = {name: kind for name, (kind, _, _) in stated.items()}
         for name in kinds | given:
             if given.get(name) not in kinds.get(name, ()):
                 raise InputError(
                     f"notebooks/{paper}/{notebook.name} does not state the parameters that its study declares: `{name}`"
                     f" is {given.get(name, 'missing')} there, declared {' or '.join(kinds.get(name, ['nowhere']))}"
                 )
-        for name, one in stated.items():
-            cls.model_fields[name].default, cls.model_fields[name].description = one.value, one.about
+        for name, (_, value, about) in stated.items():
+            cls.model_fields[name].default, cls.model_fields[name].description = value, about
         cls.model_rebuild(force=True)
 
     @classmethod
