@@ -47,11 +47,11 @@ class ForkedKernel(FORKING.Process):  # type: ignore[name-defined, misc]
 
     stdin = stdout = stderr = None
 
-    def poll(self) -> int | None:
+    def poll(self) -> Any:
         """Return the exit status, None while the kernel runs."""
         return self.exitcode
 
-    def wait(self) -> int | None:
+    def wait(self) -> Any:
         """Wait for the end of the kernel and return its exit status."""
         self.join()
         return self.exitcode

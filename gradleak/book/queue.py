@@ -200,28 +200,25 @@ def run(
     loaded = {name: studies.load(name) for name in {entry.study for entry in entries}}
     work = [(loaded[entry.study], loaded[entry.study].on_device(entry.inputs, resolved)) for entry in entries]
     recorded = functools.cache(lambda name: recording.Recording(loaded[name], asked(loaded[name]), claims.rules(name)))
-    finished, failed, lines = 0, [], []
-    try:
-        with (
-            recording.deadline(minutes),
-            contextlib.closing(runner.run_trials(work, jobs=jobs, caught=True)) as results,
-        ):
-            for place, result in results:
-                study, inputs = work[place]
-                if isinstance(result, GradleakError):
-                    failed.append(f"{study.name} failed ({short(inputs)}): {first_line(result)}")
-                    continue
-                finished += 1
-                if out is not None:
-                    recording.append(result, study.name, _with_room(out))
-                else:
-                    growing = recorded(study.name)
-                    growing.add(result)
-                    growing.write()
-                say(f"{study.name}: {short(inputs)}: {duration(result.seconds)}")
-    except recording.OutOfTime:
-        lines.append("The time is over. Trials that were still running are lost.")
-    return [*lines, *failed, f"{finished} of {len(entries)} trials ended."]
+    finished, failed = 0, []
+    with (
+        recording.in_time(minutes) as over,
+        contextlib.closing(runner.run_trials(work, jobs=jobs, caught=True)) as results,
+    ):
+        for place, result in results:
+            study, inputs = work[place]
+            if isinstance(result, GradleakError):
+                failed.append(f"{study.name} failed ({short(inputs)}): {first_line(result)}")
+                continue
+            finished += 1
+            if out is not None:
+                recording.append(result, study.name, _with_room(out))
+            else:
+                growing = recorded(study.name)
+                growing.add(result)
+                growing.write()
+            say(f"{study.name}: {short(inputs)}: {duration(result.seconds)}")
+    return [*over, *failed, f"{finished} of {len(entries)} trials ended."]
 
 
 def _with_room(file: Path) -> Path:

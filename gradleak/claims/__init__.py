@@ -95,7 +95,7 @@ def rules(study: str) -> dict[str, Any]:
 
 def loosened(record: Record) -> list[str]:
     """Return a line for each rule that is looser now than when a record was made and whose claim declares no change."""
-    return kept.loosened(load(record.study), getattr(record, "rules", None) or {})
+    return kept.loosened(load(record.study), record.rules or {})
 
 
 def lines(fresh: Mapping[str, Record], study: str | None = None) -> list[Line]:

@@ -77,11 +77,9 @@ class Recording:
     @property
     def record(self) -> Record:
         """The record of all trials so far, in the order of the run."""
-        return Record(
-            study=self.study.name,
-            profile=runner.profile_of(self.study, self.parameters),
-            parameters=self.parameters.model_dump(),
-            data=runner.sources_of(self.study, self.parameters),
+        return runner.record_of(
+            self.study,
+            self.parameters,
             planned=len(self.planned),
             accepted=self._accepted,
             rules=self._rules or None,
@@ -144,7 +142,7 @@ def record(
     todo, written = growing.missing(part), time.monotonic()
     try:
         with (
-            deadline(minutes),
+            in_time(minutes),
             contextlib.closing(runner.finished(study, parameters, todo, jobs=jobs, cluster=cluster)) as finished,
         ):
             for trial in finished:
@@ -152,8 +150,6 @@ def record(
                 if time.monotonic() - written > SECONDS_A_WRITE:
                     growing.write()
                     written = time.monotonic()
-    except OutOfTime:
-        pass
     finally:
         if growing.record.trials:
             growing.write()
@@ -161,21 +157,27 @@ def record(
 
 
 @contextlib.contextmanager
-def deadline(minutes: float | None) -> Iterator[None]:
-    """Raise OutOfTime in the block when a time is over; without a time, or outside the main thread, do nothing."""
+def in_time(minutes: float | None) -> Iterator[list[str]]:
+    """End the block when a time is over, and give a list that then has a message.
+
+    Without a time, or outside the main thread, the block runs to its end.
+    """
     if minutes is not None and not minutes > 0:
         raise InputError(f"the minutes of a recording must be positive; got {minutes:g}")
     if minutes is None or threading.current_thread() is not threading.main_thread():
-        yield
+        yield []
         return
 
     def stop(*_: object) -> None:
         raise OutOfTime
 
+    messages: list[str] = []
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, 60 * minutes)
     try:
-        yield
+        yield messages
+    except OutOfTime:
+        messages.append("The time is over. Trials that were still running are lost.")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -26,7 +26,7 @@ from gradleak.book.queue import Entry
 from gradleak.data.files import FILES
 from gradleak.data.text import NAMES as TEXTS
 from gradleak.errors import GradleakError, InputError
-from gradleak.runs import code, golden, records
+from gradleak.runs import code, golden
 from gradleak.show.tables import duration
 
 PACK, SCRIPT = "gpu-queue.zip", "gpu-queue.sh"
@@ -41,7 +41,7 @@ if ls wheels/*.whl >/dev/null 2>&1; then
   python3 -m pip install -q --no-index --no-deps --no-compile --target site wheels/*.whl || exit 1
 fi
 export PYTHONPATH="$here:$here/site" PYTHONUNBUFFERED=1 GRADLEAK_ROOT="$here" GRADLEAK_CACHE="$here/cache"
-export GRADLEAK_DATA="$here/data" GRADLEAK_WEIGHTS="$here/weights" GRADLEAK_COMMIT={commit}
+export GRADLEAK_DATA="$here/data" GRADLEAK_WEIGHTS="$here/weights"
 # With MPS the kernels of several processes run side by side on one GPU.
 if command -v nvidia-cuda-mps-control >/dev/null; then nvidia-cuda-mps-control -d; fi
 python3 run_queue.py {minutes:g} {jobs} "${{OUT:-.}}/trials.jsonl"
@@ -85,7 +85,7 @@ def pack(
     content = fixed | read | {"queue.json": listed.encode(), "run_queue.py": PROGRAM.encode()}
     file, script = folder / PACK, folder / SCRIPT
     _write(file, content)
-    script.write_text(RUN.format(pack=PACK, commit=records.commit(), minutes=minutes, jobs=jobs))
+    script.write_text(RUN.format(pack=PACK, minutes=minutes, jobs=jobs))
     if len(script.read_text()) >= LONGEST or file.stat().st_size > limit:
         raise GradleakError(f"the pack ({file.stat().st_size} bytes) or its script is too large")
     expected = sum(entry.gpu_seconds or 0.0 for entry in entries) / jobs
