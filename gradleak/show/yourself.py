@@ -56,6 +56,11 @@ class Form:
     def _repr_markdown_(self) -> str:
         return f"```{{raw}} html\n{self._repr_html_()}\n```\n"
 
+    def __repr__(self) -> str:
+        fields, quick = self.study.Parameters.model_fields.items(), self.study.Parameters().model_dump()
+        lines = (f"  -p {name}={written(quick[name])}  {field.description or ''}" for name, field in fields)
+        return "\n".join([f"gradleak run {self.study.name}", *lines])
+
 
 def form(record: Record) -> Form:
     """Return the form of a page.

@@ -38,7 +38,8 @@ def test_a_form_has_every_parameter_and_writes_what_the_command_line_reads(form:
     for name, field in FIELDS.items():
         assert f'name="{name}"' in form._repr_html_()
         assert html.escape(field.description or "") in form._repr_html_()
-    assert "gradleak run theorem1" in form._repr_html_()
+    for text in (form._repr_html_(), repr(form)):
+        assert "gradleak run theorem1" in text
     assert form._repr_markdown_().startswith("```{raw} html\n<div")
     texts = {name: yourself.written(value) for name, value in form.recorded.items()}
     assert studies.parameters(PAGE, "quick", texts).model_dump() == form.recorded
