@@ -5,13 +5,15 @@ The page's box, the cards of its chapter, the first table, the explorer and the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from gradleak.errors import InputError
+from gradleak.runs.records import Record
 
 if TYPE_CHECKING:
     from gradleak.studies.shared.outcomes import Outcome
@@ -64,6 +66,7 @@ class Summary:
         true: Whether the record supports the sentence; the tests fail if it does not.
         claim: The id of the claim that measures the key number.
         what: What the key number is, with the network, the data and the unit where these are not obvious.
+        figure: The function that draws the page's best figure from a record.
         of: The cases that the claim counts, such as "batches" or "images".
         leaks: The page's row in the book's first table; None if it has none.
         outcomes: What each attack of the page reached in each setting.
@@ -73,6 +76,7 @@ class Summary:
     true: bool
     claim: str
     what: str
+    figure: Callable[[Record], Figure]
     of: str = "samples"
     leaks: Leaks | None = None
     outcomes: Sequence[Outcome] = ()

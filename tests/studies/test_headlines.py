@@ -91,7 +91,8 @@ def test_the_page_opens_with_the_box_and_the_best_figure(name: str) -> None:
     codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     assert "run_study(" in codes[1]
     assert codes[1].rstrip().endswith("claims.opening(shown)")
-    assert f"{name.replace('-', '_')}.figure_" in codes[2]
+    module = studies.load(name).module
+    assert f"{module.__name__.rpartition('.')[2]}.{summary(name).figure.__name__}(shown" in codes[2]
 
 
 @pytest.mark.parametrize("name", PAGES)

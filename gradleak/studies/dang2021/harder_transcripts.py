@@ -315,6 +315,7 @@ def summary(record: Record) -> Summary:
         and (signs.value or 0) < 50,
         claim="harder-last",
         what="transcripts exact from the last layer alone, 8 to 40 tokens (untrained small recogniser)",
+        figure=figure_defenses,
         of="utterances",
         outcomes=_outcomes(record),
     )

@@ -149,6 +149,7 @@ def summary(record: Record) -> Summary:
         true=(exact.value or 0) >= 95 and rule.value is not None and rule.value < 0.1,
         claim="reveal-rlg-efficientnetb0-50-exact-matches",
         what="batches of 50 images whose set of classes is exactly right (EfficientNet-Lite0, features of both signs)",
+        figure=figure_exact,
         of="batches",
         leaks=Leaks(
             "the set of labels (RLG)",

@@ -282,6 +282,7 @@ def summary(record: Record) -> Summary:
         true=bool(read.agrees and noisy.agrees) and epsilon > 1000,
         claim="sentences-lstm",
         what="batches of 32 sentences read exactly (untrained LSTM of width 256, LibriSpeech texts)",
+        figure=figure_reading,
         of="batches",
         leaks=Leaks(
             "sentences of a batch",

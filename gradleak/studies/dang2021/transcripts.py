@@ -395,6 +395,7 @@ def summary(record: Record) -> Summary:
         and (bare.value or 0) < (searched.value or 0) < (exact.value or 0),
         claim="transcripts-untrained",
         what="transcripts exact, untrained small recogniser, LibriSpeech texts with artificial speech",
+        figure=figure_steps,
         of="utterances",
         leaks=Leaks(
             "the transcript of speech",

@@ -207,6 +207,7 @@ def summary(record: Record) -> Summary:
         true=bool(paper.agrees and ours.agrees and directions.agrees) and (signs.value or 0) <= 20,
         claim="words-rlg-untrained-exact-matches",
         what="utterances whose bag of words is exactly right (untrained recogniser of the paper's size, RLG as coded)",
+        figure=figure_defenses,
         of="utterances",
         outcomes=outcomes,
     )

@@ -265,6 +265,7 @@ def summary(record: Record) -> Summary:
         and bool(first < 0.5 < last),
         claim="losses-theorem-two",
         what="fewest samples that Theorem 2 counts under the right class (focal loss, γ = 2, made-up predictions)",
+        figure=figure_counts,
         of="batches",
     )
 

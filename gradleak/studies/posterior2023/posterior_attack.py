@@ -364,6 +364,7 @@ def summary(record: Record) -> Summary:
         and bool(smallest["adam", "posterior"] < guess and abs(smallest["sgd", "posterior"] - guess) < 0.005),
         claim=KEY,
         what="instance accuracy of the posterior attack (untrained VGG16 with ReLU, CIFAR-10, batches of 32)",
+        figure=figure_settings,
         of="batches",
         leaks=Leaks(
             "label counts, from posteriors",

@@ -170,6 +170,7 @@ def summary(record: Record) -> Summary:
         true=bool(posterior.agrees and shadow.agrees and best and rows["net"].nunique() == 5),
         claim="compared-posterior",
         what="labels that the posterior attack finds, mean over networks, stages, batch sizes (CIFAR-10, no defence)",
+        figure=figure_labels,
         of="batches",
         outcomes=collected(
             record, own, "labels", FOUND, chance=own["success"] - own["over_guess"],

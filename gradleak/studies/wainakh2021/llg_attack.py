@@ -296,6 +296,7 @@ def summary(record: Record) -> Summary:
         true=bool(alone.agrees and knowing.agrees and lenet.agrees is False),
         claim="llg-mnist-llg+",
         what="labels that LLG+ finds at its worst batch size (untrained CNN, unbalanced batches of MNIST)",
+        figure=figure_success,
         of="batches",
         leaks=Leaks(
             "label counts (LLG+)",

@@ -204,6 +204,7 @@ def summary(record: Record) -> Summary:
         true=bool(llg.agrees and noise.agrees and knowing < 50 and cosine < 0.1),
         claim="defenses-noise-1",
         what="labels that LLG+ finds beyond a guess, at the worst batch size (noise of variance 1, MNIST)",
+        figure=figure_defenses,
         of="batches",
         outcomes=collected(
             record, rows, "labels", FOUND, chance=rows["success"] - rows["over_guess"], cosine=rows["utility"],

@@ -202,6 +202,7 @@ def summary(record: Record) -> Summary:
         true=bool(clear.agrees and clipped.agrees and noisy.agrees and labels == 1),
         claim="audit-clip",
         what="PSNR of one photograph restored from LeNet's gradient, clipped to norm 1",
+        figure=figure_frontier,
         of="attacks that returned an image",
         outcomes=outcomes(record),
     )

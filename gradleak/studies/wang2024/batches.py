@@ -429,6 +429,7 @@ def summary(record: Record) -> Summary:
         claim="batch-thousand",
         what=f"batches of {size} samples recovered exactly (untrained ResNet18, {classes:,} classes, float32)",
         of="batches",
+        figure=figure_limits,
         leaks=leaks(record),
         outcomes=outcomes(record),
     )

@@ -413,6 +413,7 @@ def summary(record: Record) -> Summary:
         claim="certificates-wrong",
         what="wrong certificates in attacks on clients that keep every assumption (all attacks)",
         of=f"groups of up to {AT_ONCE} seeds",
+        figure=figure_outcomes,
         outcomes=outcomes,
     )
 

@@ -370,6 +370,7 @@ def summary(record: Record) -> Summary:
         claim="cnn-untrained-closed",
         what="mean PSNR of single images by the closed form (untrained LeNet, CIFAR-10, float32, smoothed labels)",
         of="images",
+        figure=figure_psnr,
         leaks=leaks(record),
         outcomes=outcomes(record),
     )

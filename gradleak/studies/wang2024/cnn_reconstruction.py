@@ -155,6 +155,7 @@ def summary(record: Record) -> Summary:
         true=bool(apart.agrees and (recovered.value or 0) > 40 and (guessed.value or 99) < 20),
         claim="t3-mixup-l2-untrained-lenet-ours-psnr",
         what="mean PSNR of mixed CIFAR-10 images, untrained LeNet, L2, recovered label, L-BFGS with line search",
+        figure=figure_sources,
         of="images",
         leaks=leaks(record),
         outcomes=[

@@ -168,6 +168,7 @@ def summary(record: Record) -> Summary:
         true=bool((wrong.value or 0) > 99 and (right.value or 0) > 90),
         claim="failure-analysis-onehot",
         what="one-hot labels recovered where the network is certain of a wrong class, random last layers",
+        figure=figure_frontier,
         of="random layers",
     )
 

@@ -278,6 +278,7 @@ def summary(record: Record) -> Summary:
         true=bool(least.agrees and published.agrees and stored.max() - stored.min() < 3),
         claim="fcn-mean-smoothing",
         what="mean PSNR of eight-bit pixels, the paper's attack on FCN-4, Flowers-17 images, smoothed labels",
+        figure=figure_digits,
         of="images",
         leaks=leaks(record),
         outcomes=[

@@ -90,6 +90,7 @@ def summary(record: Record) -> Summary:
         true=bool(mixed.agrees and smoothed.agrees and undecided["lower"] < 0 < undecided["upper"]),
         claim="t4-mixup-cosine-α-0-β-2-psnr",
         what="mean PSNR of mixed CIFAR-10 images, untrained LeNet, cosine, input matched instead of gradient",
+        figure=figure_curves,
         of="images",
         outcomes=collected(
             record, images, "images", PSNR, attack="gradient and feature matching, " + images["distance"],

@@ -342,6 +342,7 @@ def summary(record: Record) -> Summary:
         ),
         claim="label-accuracy-intense-above",
         what="least share of soft labels recovered over all networks of Table 2 (the untrained AlexNet, mixup)",
+        figure=figure_recovered,
         of="labels",
         leaks=leaks(record),
         outcomes=collected(

@@ -194,6 +194,7 @@ def summary(record: Record) -> Summary:
         true=bool(exact.agrees and (row.value or 0) > (exact.value or 0) > (swarm.value or 100) + 30),
         claim="noise-layer-gaussian-0.1-within-1-of-the-truth",
         what="scalars that the paper's search finds, noise on the whole layer, ResNet18, CIFAR-10 images",
+        figure=figure_errors,
         of="images",
         outcomes=[
             outcome

@@ -439,6 +439,7 @@ def summary(record: Record) -> Summary:
         claim="peel-four",
         what=f"batches of {size} with every image above {metrics.EXACT:.0f} dB (untrained ResNet18, CIFAR-10, float32)",
         of="batches",
+        figure=figure_batch,
         leaks=Leaks(
             "all images, layer by layer",
             f"batches of {size}; ResNet18, untrained",

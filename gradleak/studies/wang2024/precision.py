@@ -410,6 +410,7 @@ def summary(record: Record) -> Summary:
         claim="precision-bf16-class",
         what="classes of single samples read right in bfloat16, precision known (four networks, CIFAR-10)",
         of="pairs of a network and a kind of label, with 100 samples each,",
+        figure=figure_digits,
         outcomes=outcomes(record),
     )
 

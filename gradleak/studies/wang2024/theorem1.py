@@ -363,6 +363,7 @@ def summary(record: Record) -> Summary:
         and all(known[name].agrees for name in needed),
         claim="theorem1-prior",
         what="mean L1 distance between the two extreme labels that explain one gradient (at most 2)",
+        figure=figure_two,
     )
 
 

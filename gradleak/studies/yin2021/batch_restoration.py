@@ -118,6 +118,7 @@ def summary(record: Record) -> Summary:
         true=bool(least.agrees and distinct["accuracy"] > large["accuracy"]["row sums"]),
         claim="restoration-96-gradinversion",
         what="labels restored by GradInversion’s rule in batches of 96 (trained EfficientNet-Lite0, ImageNet)",
+        figure=figure_accuracy,
         of="batches",
         leaks=Leaks(
             "labels of a batch (GradInversion)",

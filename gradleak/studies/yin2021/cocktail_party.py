@@ -175,6 +175,7 @@ def summary(record: Record) -> Summary:
         true=bool(trained.agrees and untrained.agrees and exact.agrees),
         claim="party-trained",
         what="mean cosine of independent components with the true features (trained EfficientNet-Lite0, batches of 32)",
+        figure=figure_cosines,
         of="batches",
         outcomes=collected(
             record, rows, "features",

@@ -415,6 +415,7 @@ def summary(record: Record) -> Summary:
         and bool(psnr[EXACT] < psnr["mean colour"]),
         claim="gi-over-inverting",
         what="lower 95 % bound of the mean PSNR gain over inverting gradients (ResNet-20, CIFAR-10, 500 steps)",
+        figure=figure_quality,
         of="images",
         # A run of Table 3 is named after its network.
         outcomes=restored_images(record, frame, network=frame["network"].fillna(frame["run"])),

@@ -259,6 +259,7 @@ def summary(record: Record) -> Summary:
         claim="gm-iip",
         what="random images identified by another network, batches of 48, without features (small network, "
         "Tiny ImageNet)",
+        figure=figure_images,
         of="images",
         outcomes=restored_images(record, rows, network=rows["network"].fillna(built)),
     )
