@@ -22,7 +22,7 @@ class ForeignError(InputError):
     """An error raised by the user's code, such as a model or a function that makes a model."""
 
 
-class UnknownName(GradleakError, LookupError):
+class UnknownName(InputError, LookupError):
     """A name that is not in the list of known names."""
 
 

@@ -59,7 +59,7 @@ def listening() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Start Chromium; without it the tests are skipped, but not where it is required."""
-    from gradleak.book.browser import chromium, executable
+    from gradleak.book.printing import chromium, executable
 
     if executable() is None and os.environ.get("GRADLEAK_REQUIRE_BROWSER") != "1":
         pytest.skip("no Chromium on this machine")

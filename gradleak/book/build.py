@@ -7,12 +7,11 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from fnmatch import fnmatch
 from pathlib import Path
 
+import joblib
 import yaml
 
 from gradleak import paths, studies
@@ -24,8 +23,6 @@ from gradleak.studies import Study
 
 # What the HTML is made from: the book's files and pages, and files of measurements, which may be absent.
 RENDERED = ("_config.yml", "book", "gradleak/book/build.py", "benchmarks/results.json", "benchmarks/gpu-check.json")
-# A page, its profile, its number of jobs and the address of a Dask scheduler.
-Task = tuple[str, str, int | None, str | None]
 # Words in the lines of jupyter-book's output that say what is wrong.
 TELLING = ("WARNING", "ERROR", "Error:", "Exception")
 
@@ -98,9 +95,12 @@ def run_pages(
     waiting = [study for study in ordered if study.name not in runs]
     # Pages that run one by one have all jobs for their trials.
     at_once = runner.processes(jobs, max(1, len(waiting)), "cpu")
-    tasks = [(study.name, profile, jobs if at_once == 1 else 1, cluster) for study in waiting]
+    each = jobs if at_once == 1 else 1
+    tasks = (joblib.delayed(_attempt)(study.name, profile, each, cluster) for study in waiting)
     try:
-        for name, result in map(_attempt, tasks) if at_once == 1 else _attempts(tasks, at_once):
+        with joblib.parallel_config(backend="loky", inner_max_num_threads=1):
+            outcomes = joblib.Parallel(at_once, return_as="generator_unordered")(tasks)
+        for name, result in outcomes:
             if isinstance(result, GradleakError):
                 failed.append(name)
                 note(studies.load(name), f"failed: {result}")
@@ -114,30 +114,8 @@ def run_pages(
     return {study.name: runs[study.name] for study in ordered}
 
 
-def _attempts(tasks: list[Task], at_once: int) -> Iterator[tuple[str, PageRun | GradleakError]]:
-    """Run changed pages in processes of their own, several at once, and yield the outcomes as they come."""
-    from gradleak.book.kernels import FORKING, fork
-
-    fork()
-    with ProcessPoolExecutor(at_once, FORKING, initializer=_use_one_thread) as pool:
-        try:
-            for done in as_completed([pool.submit(_attempt, task) for task in tasks]):
-                yield done.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def _use_one_thread() -> None:
-    """Let this process and the kernels that it starts use a single core."""
-    import torch
-
-    torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"
-
-
-def _attempt(task: Task) -> tuple[str, PageRun | GradleakError]:
+def _attempt(name: str, profile: str, jobs: int | None, cluster: str | None) -> tuple[str, PageRun | GradleakError]:
     """Run a changed page in this process, which first takes one of the GPUs if pages may run in parallel."""
-    name, profile, jobs, cluster = task
     if jobs == 1:
         # The page's kernel inherits the chosen GPU through the environment.
         gpus.take()

@@ -42,25 +42,19 @@ def _be_kernel(words: list[str], environment: dict[str, str], folder: str) -> No
     IPKernelApp.launch_instance([*words, "--matplotlib=inline", f"--IPKernelApp.parent_handle={os.getppid()}"])
 
 
-class ForkedKernel:
+class ForkedKernel(FORKING.Process):  # type: ignore[name-defined, misc]
     """A kernel in a forked process, with the methods of `subprocess.Popen` that a provisioner uses."""
 
     stdin = stdout = stderr = None
 
-    def __init__(self, words: list[str], environment: dict[str, str], folder: str) -> None:
-        self.process = FORKING.Process(target=_be_kernel, args=(words, environment, folder))
-        self.process.start()
-        assert self.process.pid is not None
-        self.pid, self.kill, self.terminate = self.process.pid, self.process.kill, self.process.terminate
-
-    def poll(self) -> int | None:
+    def poll(self) -> Any:
         """Return the exit status, None while the kernel runs."""
-        return self.process.exitcode
+        return self.exitcode
 
-    def wait(self) -> int | None:
+    def wait(self) -> Any:
         """Wait for the end of the kernel and return its exit status."""
-        self.process.join()
-        return self.process.exitcode
+        self.join()
+        return self.exitcode
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the kernel."""
@@ -77,7 +71,9 @@ class Forked(LocalProvisioner):
         if sys.platform != "linux" or cmd[0] != sys.executable or LAUNCHER not in cmd:
             return await super().launch_kernel(cmd, **options)
         words = cmd[cmd.index(LAUNCHER) + 1 :]
-        self.process = ForkedKernel(words, options["env"], str(options.get("cwd") or Path.cwd()))
+        place = str(options.get("cwd") or Path.cwd())
+        self.process = ForkedKernel(target=_be_kernel, args=(words, options["env"], place))
+        self.process.start()
         self.pid = self.pgid = self.process.pid
         return self.connection_info
 

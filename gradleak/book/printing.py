@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
+import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urldefrag
 
-from gradleak.book import browser
+from gradleak.book import PATIENCE
 from gradleak.errors import GradleakError
 from gradleak.runs import progress
 
+# The flags with which Chromium starts.
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
 MARGINS = {"top": "16mm", "bottom": "18mm", "left": "15mm", "right": "15mm"}
 FOOT = """<div style="font-size:8px;width:100%;padding:0 15mm;color:#555;display:flex;justify-content:space-between">
 <span class="title"></span><span><span class="pageNumber"></span> of <span class="totalPages"></span></span></div>"""
@@ -25,16 +33,53 @@ READY = """async () => {
 }"""
 
 
+def executable() -> str | None:
+    """Return the path of the system's Chromium, or None if there is none."""
+    return next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    )
+
+
+@dataclass(frozen=True)
+class Browser:
+    """A browser whose pages wait long enough for a busy machine."""
+
+    started: Any
+
+    def new_context(self, **options: Any) -> Any:
+        """Return a context of playwright with these options."""
+        context = self.started.new_context(**options)
+        context.set_default_timeout(PATIENCE * 1000)
+        return context
+
+    def new_page(self, **options: Any) -> Any:
+        """Return a page in a new context with these options."""
+        return self.new_context(**options).new_page()
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Browser]:
+    """Run Chromium without a window, and yield the browser."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=executable(), args=list(FLAGS), timeout=PATIENCE * 1000)
+        try:
+            yield Browser(browser)
+        finally:
+            browser.close()
+
+
 def write_pdf(html: Path, file: Path) -> int:
     """Print the book in the folder `html` into a PDF file, and return the number of sheets."""
-    if browser.executable() is None:
+    if executable() is None:
         raise GradleakError("the book is printed by Chromium, and there is none: install `chromium`")
     try:
         from pypdf import PdfReader, PdfWriter
     except ImportError as error:
         raise GradleakError("to print the book, `pip install 'gradleak[pdf]'`") from error
     writer, begins = PdfWriter(), {}
-    with browser.chromium() as view:
+    with chromium() as view:
         page = view.new_page()
         ordered = [file.as_uri() for file in _reading_order(html)]
         for link in progress.progress(ordered, len(ordered), "book: pages printed"):

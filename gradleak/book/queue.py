@@ -7,11 +7,9 @@ offers, so no run of the page decides them.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import itertools
-import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -187,7 +185,6 @@ def run(
     minutes: float | None,
     jobs: int | None = None,
     out: Path | None = None,
-    device: str = "auto",
     say: Callable[[str], None] = lambda _: None,
 ) -> list[str]:
     """Run the trials of a queue until the time is over, and return what happened in sentences.
@@ -197,35 +194,31 @@ def run(
         minutes: The time; None for the whole queue.
         jobs: The number of processes.
         out: The file to which finished trials are appended; by default they are added to the records.
-        device: "auto", "cpu" or "cuda".
         say: Called with a line after each trial.
     """
-    resolved = experiments.resolve_device(device)
+    resolved = experiments.resolve_device("auto")
     loaded = {name: studies.load(name) for name in {entry.study for entry in entries}}
     work = [(loaded[entry.study], loaded[entry.study].on_device(entry.inputs, resolved)) for entry in entries]
     recorded = functools.cache(lambda name: recording.Recording(loaded[name], asked(loaded[name]), claims.rules(name)))
-    finished, failed, lines = 0, [], []
-    try:
-        with (
-            recording.deadline(minutes),
-            contextlib.closing(runner.run_trials(work, jobs=jobs, caught=True)) as results,
-        ):
-            for place, result in results:
-                study, inputs = work[place]
-                if isinstance(result, GradleakError):
-                    failed.append(f"{study.name} failed ({short(inputs)}): {first_line(result)}")
-                    continue
-                finished += 1
-                if out is not None:
-                    recording.append(result, study.name, _with_room(out))
-                else:
-                    growing = recorded(study.name)
-                    growing.add(result)
-                    growing.write()
-                say(f"{study.name}: {short(inputs)}: {duration(result.seconds)}")
-    except recording.OutOfTime:
-        lines.append("The time is over. Trials that were still running are lost.")
-    return [*lines, *failed, f"{finished} of {len(entries)} trials ended."]
+    finished, failed = 0, []
+    with (
+        recording.in_time(minutes) as over,
+        contextlib.closing(runner.run_trials(work, jobs=jobs, caught=True)) as results,
+    ):
+        for place, result in results:
+            study, inputs = work[place]
+            if isinstance(result, GradleakError):
+                failed.append(f"{study.name} failed ({short(inputs)}): {first_line(result)}")
+                continue
+            finished += 1
+            if out is not None:
+                recording.append(result, study.name, _with_room(out))
+            else:
+                growing = recorded(study.name)
+                growing.add(result)
+                growing.write()
+            say(f"{study.name}: {short(inputs)}: {duration(result.seconds)}")
+    return [*over, *failed, f"{finished} of {len(entries)} trials ended."]
 
 
 def _with_room(file: Path) -> Path:
@@ -233,21 +226,3 @@ def _with_room(file: Path) -> Path:
     further = (file.with_stem(f"{file.stem}-{number}") for number in itertools.count(2))
     files = itertools.chain([file], further)
     return next(one for one in files if not one.is_file() or one.stat().st_size <= MOST_BYTES)
-
-
-def main() -> None:
-    """Run the trials that a file lists, on a machine that has neither the records nor the claims' parameters."""
-    parser = argparse.ArgumentParser(description="Run listed trials, and append each to a file when it ends.")
-    parser.add_argument("queue", type=Path, help="the list of trials, which `make gpu-queue` packs")
-    parser.add_argument("--minutes", type=float, help="the time")
-    parser.add_argument("--jobs", type=int, help="the number of processes")
-    parser.add_argument("--out", type=Path, required=True, help="the file for finished trials")
-    asked_for = parser.parse_args()
-    listed = json.loads(asked_for.queue.read_text("utf-8"))
-    entries = [Entry(one["study"], one["inputs"], None, ()) for one in listed]
-    for line in run(entries, minutes=asked_for.minutes, jobs=asked_for.jobs, out=asked_for.out, say=print):
-        print(line)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
@@ -18,9 +18,7 @@ from gradleak.claims.shown import Tables, causes_table, counted, in_words, of_ou
 from gradleak.errors import InputError, first_line
 from gradleak.runs import records, studies
 from gradleak.runs.records import Record
-
-if TYPE_CHECKING:
-    from gradleak.show.provenance import Shown
+from gradleak.show.provenance import Shown
 
 __all__ = [
     "DECIDED", "Claim", "Judgement", "Line", "Opening", "Tables", "causes_table", "counted", "file_of", "in_words",
@@ -95,7 +93,7 @@ def rules(study: str) -> dict[str, Any]:
 
 def loosened(record: Record) -> list[str]:
     """Return a line for each rule that is looser now than when a record was made and whose claim declares no change."""
-    return kept.loosened(load(record.study), getattr(record, "rules", None) or {})
+    return kept.loosened(load(record.study), record.rules or {})
 
 
 def lines(fresh: Mapping[str, Record], study: str | None = None) -> list[Line]:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gradleak.claims import rounding
 from gradleak.claims import shown as words
 from gradleak.claims.judging import Line
+from gradleak.show.provenance import Shown
+from gradleak.show.summary import Summary
 from gradleak.wording import counted
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gradleak.show.provenance import Shown
-    from gradleak.show.summary import Summary
 
 NOTHING = "This page is not recorded yet, so it has no finding. What follows is drawn from this very run."
 

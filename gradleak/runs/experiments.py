@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from gradleak.errors import GradleakError, InputError
+from gradleak.errors import InputError
 from gradleak.runs import cells
 from gradleak.runs.fitting import Sees, check
 from gradleak.runs.forms import written_types
@@ -26,7 +26,6 @@ class Experiment(BaseModel):
     Attributes:
         part: The name of this kind of experiment, which records state; "" if the study has only one kind. A class
             states it as in `class Trained(Attacked, part="trained")`.
-        threads: The number of CPU threads that a trial uses.
         stays_on_cpu: The reason why this kind of experiment does not use a GPU; "" if it does.
         effort_fields: The fields that state how much is spent on a result, such as random starts. Of two trials that
             differ in nothing else, a record keeps the later.
@@ -39,7 +38,6 @@ class Experiment(BaseModel):
     )
 
     part: ClassVar[str] = ""
-    threads: ClassVar[int] = 1
     stays_on_cpu: ClassVar[str] = ""
     effort_fields: ClassVar[frozenset[str]] = frozenset()
 
@@ -109,7 +107,7 @@ class Parameters(BaseModel):
     seed: int = Field(2023, ge=0, lt=2**32)
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+    def __pydantic_init_subclass__(cls, **settings: Any) -> None:
         """Take quick values and descriptions from the page; a page that states other parameters is an error."""
         *folders, paper, page = Path(getattr(sys.modules[cls.__module__], "__file__", None) or "/").parts
         notebook = Path(*folders[:-2], "notebooks", paper, page.replace("_", "-")).with_suffix(".ipynb")
@@ -117,15 +115,15 @@ class Parameters(BaseModel):
             return
         stated = cells.stated(notebook)
         kinds = {name: written_types(field.annotation) for name, field in cls.model_fields.items()}
-        given = {name: one.kind for name, one in stated.items()}
+        given = {name: kind for name, (kind, _, _) in stated.items()}
         for name in kinds | given:
             if given.get(name) not in kinds.get(name, ()):
                 raise InputError(
                     f"notebooks/{paper}/{notebook.name} does not state the parameters that its study declares: `{name}`"
                     f" is {given.get(name, 'missing')} there, declared {' or '.join(kinds.get(name, ['nowhere']))}"
                 )
-        for name, one in stated.items():
-            cls.model_fields[name].default, cls.model_fields[name].description = one.value, one.about
+        for name, (_, quick, about) in stated.items():
+            cls.model_fields[name].default, cls.model_fields[name].description = quick, about
         cls.model_rebuild(force=True)
 
     @classmethod
@@ -148,11 +146,8 @@ class Parameters(BaseModel):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        try:
-            for sees in dict.fromkeys(self.sees()):
-                check(sees)
-        except GradleakError as error:
-            raise ValueError(str(error)) from error
+        for sees in dict.fromkeys(self.sees()):
+            check(sees)
         return self
 
 

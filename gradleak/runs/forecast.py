@@ -41,7 +41,7 @@ def forecast(
     mean = statistics.fmean(recorded.values())
     times = [recorded.get(without_device(one), mean) for one in missing]
     device = "cuda" if any(map(records.on_gpu, missing)) else "cpu"
-    workers = max(1, runner.processes(jobs, len(missing), device, study.threads))
+    workers = max(1, runner.processes(jobs, len(missing), device))
     # Trials run side by side, but none is divided.
     seconds = max(sum(times) / workers, *times)
     peak = max((trial.peak for trial in record.trials if trial.peak is not None), default=None)

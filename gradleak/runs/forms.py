@@ -8,8 +8,6 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError, model_
 from pydantic import model_validator as validator
 from pydantic.functional_validators import ModelWrapValidatorHandler
 
-from gradleak.errors import GradleakError, InputError
-
 
 class Group(BaseModel):
     """Base class of a setting with several named values, such as {"network": "lenet", "epochs": 10}."""
@@ -30,10 +28,7 @@ class Group(BaseModel):
 
     @validator(mode="after")
     def _fits(self) -> Self:
-        try:
-            self.check()
-        except GradleakError as error:
-            raise ValueError(str(error)) from error
+        self.check()
         return self
 
 
@@ -46,20 +41,12 @@ class Form(Group):
         >>> class Net(Form):
         ...     dataset: str
         ...     epochs: int
-        >>> Net.of("cifar10/5").epochs, Net.form()
+        >>> Net.model_validate("cifar10/5").epochs, Net.form()
         (5, 'dataset/epochs')
     """
 
     model_config = ConfigDict(strict=False)
     _text: str = PrivateAttr("")
-
-    @classmethod
-    def of(cls, text: str) -> Self:
-        """Parse a text; raise an InputError that says what is wrong if it is invalid."""
-        try:
-            return cls.model_validate(text)
-        except ValidationError as error:
-            raise InputError(f"'{text}' is not written {cls.form()}: {reason(error)}") from error
 
     @classmethod
     def form(cls) -> str:

@@ -49,49 +49,42 @@ class Recording:
     Attributes:
         study: The study.
         parameters: The parameters of the run.
-        inputs: The inputs of all trials of the run.
+        planned: The inputs of all trials of the run, by what each measures.
         record: The record as it is now.
     """
 
     def __init__(self, study: Study, parameters: Parameters, rules: Columns | None = None) -> None:
         self.study, self.parameters = study, parameters
-        self.inputs = study.trials(parameters)
-        self._places = {slot(study, inputs): place for place, inputs in enumerate(self.inputs)}
-        if len(self._places) < len(self.inputs):
+        inputs = study.trials(parameters)
+        self.planned = {slot(study, one): one for one in inputs}
+        if len(self.planned) < len(inputs):
             raise InputError(f"trials of '{study.name}' differ in their `effort_fields` alone")
-        self._golden = golden.digest(study.name)
         before = records.recorded(study.name) or Record(study=study.name, profile="custom", parameters={}, trials=[])
-        self._trials = {}
-        for trial in before.trials:
-            if (place := self._place(trial)) is not None:
-                self._trials[place] = self._in_place(trial, place, before.parameters)
-        self._accepted = before.accepted
+        trials = ((slot(study, trial.inputs), trial) for trial in before.trials)
+        self._trials = {own: self._under(trial, own, before) for own, trial in trials if own in self.planned}
+        self._golden, self._accepted = golden.digest(study.name), before.accepted
         self._rules = (rules or {}) | ((before.rules or {}) if self._trials else {})
 
-    def _place(self, trial: Trial) -> int | None:
-        return self._places.get(slot(self.study, trial.inputs))
+    def _under(self, trial: Trial, own: str, before: Record) -> Trial:
+        """Return a trial of the record `before` with the parameters in which its run differed from this run."""
+        run, present = before.parameters | trial.under, self.parameters.model_dump()
+        changed = {name: value for name, value in run.items() if value != present.get(name)}
+        return trial.model_copy(update={"under": {} if self._is_planned(trial, own) else changed})
 
-    def _in_place(self, trial: Trial, place: int, parameters: Columns) -> Trial:
-        """Return a recorded trial with the parameters in which its run, with `parameters`, differed from this run."""
-        if without_device(trial.inputs) == without_device(self.inputs[place]):
-            return trial.model_copy(update={"under": {}})
-        present = self.parameters.model_dump()
-        run = parameters | trial.under
-        return trial.model_copy(update={"under": {name: run[name] for name in run if run[name] != present.get(name)}})
+    def _is_planned(self, trial: Trial, own: str) -> bool:
+        return own in self.planned and without_device(trial.inputs) == without_device(self.planned[own])
 
     @property
     def record(self) -> Record:
         """The record of all trials so far, in the order of the run."""
-        return Record(
-            study=self.study.name,
-            profile=runner.profile_of(self.study, self.parameters),
-            parameters=self.parameters.model_dump(),
-            data=runner.sources_of(self.study, self.parameters),
-            planned=len(self.inputs),
+        return runner.record_of(
+            self.study,
+            self.parameters,
+            planned=len(self.planned),
             accepted=self._accepted,
             rules=self._rules or None,
-            waiting=[inputs for place, inputs in enumerate(self.inputs) if place not in self._trials],
-            trials=[trial for _, trial in sorted(self._trials.items())],
+            waiting=[inputs for own, inputs in self.planned.items() if own not in self._trials],
+            trials=[self._trials[own] for own in self.planned if own in self._trials],
         )
 
     def missing(self, part: str | None = None) -> list[Columns]:
@@ -100,26 +93,23 @@ class Recording:
         Args:
             part: Only the trials of this part, which all run again.
         """
-        if part is not None:
-            parts = list(dict.fromkeys(str(inputs["part"]) for inputs in self.inputs if "part" in inputs))
-            if part not in parts:
-                raise unknown("part", part, parts)
-            return [inputs for inputs in self.inputs if inputs.get("part") == part]
-        return [inputs for place, inputs in enumerate(self.inputs) if not self._covers(place, inputs)]
+        if part is None:
+            return [inputs for own, inputs in self.planned.items() if not self._covers(own)]
+        parts = dict.fromkeys(str(inputs["part"]) for inputs in self.planned.values() if "part" in inputs)
+        if part not in parts:
+            raise unknown("part", part, parts)
+        return [inputs for inputs in self.planned.values() if inputs.get("part") == part]
 
-    def _covers(self, place: int, inputs: Columns) -> bool:
-        trial = self._trials.get(place)
-        if trial is None or without_device(trial.inputs) != without_device(inputs):
-            return False
-        accepted = self._accepted is not None and self._accepted.golden == self._golden
-        return accepted or trial.golden == self._golden
+    def _covers(self, own: str) -> bool:
+        trial, accepted = self._trials.get(own), self._accepted and self._accepted.golden
+        return trial is not None and self._is_planned(trial, own) and self._golden in (trial.golden, accepted)
 
     def add(self, trial: Trial) -> bool:
         """Put a finished trial into the record; return False if it is no trial of the run."""
-        place = self._place(trial)
-        if place is None or without_device(trial.inputs) != without_device(self.inputs[place]):
+        own = slot(self.study, trial.inputs)
+        if not self._is_planned(trial, own):
             return False
-        self._trials[place] = trial
+        self._trials[own] = trial
         return True
 
     def write(self) -> None:
@@ -152,7 +142,7 @@ def record(
     todo, written = growing.missing(part), time.monotonic()
     try:
         with (
-            deadline(minutes),
+            in_time(minutes),
             contextlib.closing(runner.finished(study, parameters, todo, jobs=jobs, cluster=cluster)) as finished,
         ):
             for trial in finished:
@@ -160,8 +150,6 @@ def record(
                 if time.monotonic() - written > SECONDS_A_WRITE:
                     growing.write()
                     written = time.monotonic()
-    except OutOfTime:
-        pass
     finally:
         if growing.record.trials:
             growing.write()
@@ -169,21 +157,27 @@ def record(
 
 
 @contextlib.contextmanager
-def deadline(minutes: float | None) -> Iterator[None]:
-    """Raise OutOfTime in the block when a time is over; without a time, or outside the main thread, do nothing."""
+def in_time(minutes: float | None) -> Iterator[list[str]]:
+    """End the block when a time is over, and give a list that then has a message.
+
+    Without a time, or outside the main thread, the block runs to its end.
+    """
     if minutes is not None and not minutes > 0:
         raise InputError(f"the minutes of a recording must be positive; got {minutes:g}")
     if minutes is None or threading.current_thread() is not threading.main_thread():
-        yield
+        yield []
         return
 
     def stop(*_: object) -> None:
         raise OutOfTime
 
+    messages: list[str] = []
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, 60 * minutes)
     try:
-        yield
+        yield messages
+    except OutOfTime:
+        messages.append("The time is over. Trials that were still running are lost.")
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

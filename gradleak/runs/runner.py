@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import CancelledError
-from typing import Literal
+from typing import Any, Literal
 
 from gradleak import data, devices
 from gradleak.data import text
@@ -53,21 +53,19 @@ def run_study(
         InputError: The study has no trials with these parameters.
     """
     study = studies.load(study) if isinstance(study, str) else study
-    data_sources = sources_of(study, parameters)
     inputs = study.trials(parameters)
-    profile = profile_of(study, parameters)
-    if profile == "quick" and jobs is None and not os.environ.get("GRADLEAK_JOBS"):
+    if profile_of(study, parameters) == "quick" and jobs is None and not os.environ.get("GRADLEAK_JOBS"):
         jobs = 1  # the imports in other processes would take longer than the work
     trials = finished(study, parameters, inputs, jobs=jobs, cluster=cluster)
     done = {known(trial.inputs): trial for trial in trials}
-    return Record(
-        study=study.name,
-        profile=profile,
-        parameters=parameters.model_dump(),
-        data=data_sources,
-        planned=len(inputs),
-        trials=[done[known(trial_inputs)] for trial_inputs in inputs],
-    )
+    return record_of(study, parameters, planned=len(inputs), trials=[done[known(one)] for one in inputs])
+
+
+def record_of(study: Study, parameters: Parameters, **facts: Any) -> Record:
+    """Return the record of a run with these parameters; `facts` are its trials and further fields of the record."""
+    values, data_sources = parameters.model_dump(), sources_of(study, parameters)
+    profile = profile_of(study, parameters)
+    return Record(study=study.name, profile=profile, parameters=values, data=data_sources, **facts)
 
 
 def finished(
@@ -114,15 +112,13 @@ def run_trials(
 
     if not trials:
         return
-    threads = max(study.threads for study, _ in trials)
     accelerated = any(records.on_gpu(inputs) for _, inputs in trials)
-    workers = processes(jobs, len(trials), "cuda" if accelerated else "cpu", threads)
+    workers = processes(jobs, len(trials), "cuda" if accelerated else "cpu")
     alone = cluster is None and workers <= 1
     work = (
-        joblib.delayed(_work)(study.name, index, inputs, study.threads, alone, caught)
-        for index, (study, inputs) in enumerate(trials)
+        joblib.delayed(_work)(study.name, index, inputs, alone, caught) for index, (study, inputs) in enumerate(trials)
     )
-    with _backend(cluster, threads, alone), warnings.catch_warnings():
+    with _backend(cluster, alone), warnings.catch_warnings():
         # joblib replaces workers whose memory has grown. That is harmless, so the warning is hidden.
         warnings.filterwarnings("ignore", message="A worker stopped while some jobs", category=UserWarning)
         # A caller whose time budget is used up stops early on purpose, so this warning is hidden as well.
@@ -156,14 +152,7 @@ def decides(study: Study, parameters: Parameters, key: str) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _work(
-    study: str,
-    index: int,
-    inputs: Columns,
-    threads: int,
-    alone: bool,
-    caught: bool = False,
-) -> tuple[int, Trial | GradleakError]:
+def _work(study: str, index: int, inputs: Columns, alone: bool, caught: bool) -> tuple[int, Trial | GradleakError]:
     """Run one trial, in this process or in a worker process, and return it with its index.
 
     A lack of memory is returned as an error. If a worker process raised it, joblib would drop finished trials that were
@@ -178,7 +167,7 @@ def _work(
     bars = contextlib.nullcontext() if alone else progress.quiet()
     with (
         bars,
-        _settled(threads, accelerated),
+        _settled(accelerated),
         # A trial on the CPU must not initialise CUDA, because afterwards its process could no longer choose a GPU.
         torch.random.fork_rng([torch.cuda.current_device()] if accelerated and torch.cuda.device_count() else []),
         _interruptible(),
@@ -234,8 +223,8 @@ def _interruptible() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _settled(threads: int, accelerated: bool) -> Iterator[None]:
-    """Use the same number of threads, precision and algorithms wherever a trial runs."""
+def _settled(accelerated: bool) -> Iterator[None]:
+    """Use one thread, and the same precision and algorithms, wherever a trial runs."""
     import torch
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -243,13 +232,13 @@ def _settled(threads: int, accelerated: bool) -> Iterator[None]:
     deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     devices.keep_freed_memory()
     # The number of threads determines the order of summation, so it must not depend on the number of jobs.
-    with threadpool_limits(threads), devices.ieee(), warnings.catch_warnings():
+    with threadpool_limits(1), devices.ieee(), warnings.catch_warnings():
         # torch warns of each operation without a deterministic CUDA version. Rows then agree up to rounding errors.
         warnings.filterwarnings("ignore", ".*does not have a deterministic implementation", UserWarning)
         warnings.filterwarnings("ignore", "Memory Efficient attention defaults to a non-deterministic", UserWarning)
         # torch says this of the mode by which matching finds out whether its kernels can be a CUDA graph.
         warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype feature", UserWarning)
-        torch.set_num_threads(threads)
+        torch.set_num_threads(1)
         if accelerated:
             torch.use_deterministic_algorithms(True, warn_only=True)
         try:
@@ -259,7 +248,7 @@ def _settled(threads: int, accelerated: bool) -> Iterator[None]:
             torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
 
 
-def processes(jobs: int | None, trials: int, device: str, threads: int = 1) -> int:
+def processes(jobs: int | None, trials: int, device: str) -> int:
     """Return the number of trials that run at once.
 
     Args:
@@ -267,26 +256,24 @@ def processes(jobs: int | None, trials: int, device: str, threads: int = 1) -> i
             than GPUs, the processes share the GPUs evenly.
         trials: The number of trials, which is an upper bound.
         device: "cpu" or "cuda".
-        threads: The number of threads for each trial.
     """
     requested = os.environ.get("GRADLEAK_JOBS") or None if jobs is None else str(jobs)
     if requested is not None and (not requested.isdigit() or int(requested) < 1):
         raise InputError(f"jobs, or $GRADLEAK_JOBS, must be a positive number; got {requested}")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     default = max(1, len(gpus.visible())) if device == "cuda" else cores
-    workers = min(int(requested or default), trials)
-    return workers if threads == 1 else max(1, min(workers, cores // threads))
+    return min(int(requested or default), trials)
 
 
 @contextlib.contextmanager
-def _backend(cluster: str | None, threads: int, alone: bool) -> Iterator[None]:
+def _backend(cluster: str | None, alone: bool) -> Iterator[None]:
     import joblib
 
     if alone:
         yield
         return
     if cluster is None:
-        with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
+        with joblib.parallel_config(backend="loky", inner_max_num_threads=1):
             yield
         return
     try:

@@ -114,7 +114,7 @@ class Study:
     def experiment(self, inputs: Columns) -> Experiment:
         """Return the experiment that a trial with these inputs runs."""
         kind = self.experiments[str(inputs.get("part", ""))]
-        return kind(**{name: value for name, value in inputs.items() if name != "part" or "part" in kind.model_fields})
+        return kind(**{name: value for name, value in inputs.items() if name != "part"})
 
     def on_device(self, inputs: Columns, device: str) -> Columns:
         """Return a trial's inputs with another device, unless its kind of experiment stays on the CPU."""
@@ -131,11 +131,6 @@ class Study:
     def datasets(self, parameters: BaseParameters) -> list[str]:
         """Return the names of the datasets that a run reads."""
         return list(dict.fromkeys(name for experiment in parameters.experiments() for name in experiment.reads()))
-
-    @property
-    def threads(self) -> int:
-        """The largest number of threads that a trial of the study uses."""
-        return max((kind.threads for kind in self.experiments.values()), default=1)
 
 
 def module_files() -> dict[str, Path]:
@@ -189,25 +184,29 @@ def parameters(
         if name not in known:
             raise unknown(f"parameter of '{study.name}'", name, known)
         values[name] = _parsed(value, known[name].annotation)
+    return _checked(study, values, overrides or {})
+
+
+def _checked(study: Study, values: Mapping[str, Any], given: Mapping[str, JsonValue]) -> Parameters:
+    """Return parameters; an error names the invalid parameter and describes valid values, in one line."""
     try:
         return study.Parameters(**values)
     except ValidationError as error:
-        raise _refused(study, error, overrides or {}) from error
+        raise InputError(_refused(study, error, given)) from error
 
 
-def _refused(study: Study, error: ValidationError, given: Mapping[str, JsonValue]) -> InputError:
-    """Return an error that names the invalid parameter and describes valid values, in one line."""
+def _refused(study: Study, error: ValidationError, given: Mapping[str, JsonValue]) -> str:
     problem = error.errors()[0]
     if not problem["loc"]:
         # The error has no location if a validator of several parameters raised it.
-        return InputError(f"parameters of '{study.name}': {reason(error)}")
+        return f"parameters of '{study.name}': {reason(error)}"
     name, *within = problem["loc"]
     field = study.Parameters.model_fields[str(name)]
     # In a group of named values, say which one is wrong.
     part = next((f"its '{one}', " for one in within if isinstance(one, str)), "")
     # Show a text from the command line as the user typed it, and only the invalid element of a list.
     value = problem["input"] if within else given.get(str(name), problem["input"])
-    return InputError(
+    return (
         f"parameter '{name}' of '{study.name}': {value!r} is not right, {part}{reason(error)} "
         f"({written_types(field.annotation)[-1]}: {field.description}; default {field.default!r})"
     )
@@ -221,10 +220,7 @@ def stated(study: Study | str, page: Mapping[str, object]) -> Parameters:
         page: The notebook's variables by name, as in `studies.stated("noise", globals())`.
     """
     study = load(study) if isinstance(study, str) else study
-    try:
-        return study.Parameters(**{name: page[name] for name in study.Parameters.model_fields})
-    except ValidationError as error:
-        raise _refused(study, error, {}) from error
+    return _checked(study, {name: page[name] for name in study.Parameters.model_fields}, {})
 
 
 def _parsed(value: JsonValue, annotation: Any) -> JsonValue:

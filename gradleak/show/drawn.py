@@ -12,7 +12,7 @@ panels show different things, `arranged` draws a list of them:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,8 @@ from gradleak.show.aggregate import select
 Look = dict[str, Any]
 # Draws some columns of a panel's rows.
 Mark = Callable[[Axes, pd.DataFrame], None]
+# The rows of a panel, the marks that show them, and what `Axes.set` takes.
+Panel = tuple[pd.DataFrame, Sequence[Mark], Mapping[str, Any]]
 # The values of the columns that make a group, as one text.
 Named = Callable[..., str]
 MARKERS = "osD^vx"
@@ -273,17 +275,9 @@ def powers_of_two(column: str) -> Mark:
     return draw
 
 
-class Panel(NamedTuple):
-    """The rows of a panel, the marks that show them, and what `Axes.set` takes."""
-
-    rows: pd.DataFrame
-    marks: Sequence[Mark]
-    settings: Mapping[str, Any]
-
-
 def panel(rows: pd.DataFrame, *marks: Mark, **settings: Any) -> Panel:
     """Return a panel for `arranged`; `settings` is what `Axes.set` takes, such as title, xlabel and ylim."""
-    return Panel(rows, marks, settings)
+    return rows, marks, settings
 
 
 def arranged(
@@ -300,10 +294,10 @@ def arranged(
         options: What `plt.subplots` takes: sharex, width_ratios and the like.
     """
     figure, axes = figures.grid(len(panels), across, height=height, sharey=sharey, **options)
-    names = [{"title": "", "xlabel": "", "ylabel": ""} | dict(own.settings) for own in panels]
-    for place, (axis, own) in enumerate(zip(axes, panels, strict=True)):
-        for mark in own.marks:
-            mark(axis, own.rows)
+    names = [{"title": "", "xlabel": "", "ylabel": ""} | dict(settings) for _, _, settings in panels]
+    for place, (axis, (rows, marks, _)) in enumerate(zip(axes, panels, strict=True)):
+        for mark in marks:
+            mark(axis, rows)
         beside = {"title": place - across, "xlabel": place + across, "ylabel": place - 1 if place % across else -1}
         same = {
             name: ""

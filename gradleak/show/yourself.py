@@ -34,9 +34,8 @@ class Form:
     recorded: Columns
     seconds: float | None
 
-    @property
-    def html(self) -> str:
-        """The form in HTML; without JavaScript it shows the command for the values that it holds."""
+    def _repr_html_(self) -> str:
+        # Without JavaScript the form shows the command for the values that it holds.
         quick = self.study.Parameters().model_dump()
         sizes = {name: size(value) for name, value in quick.items() if name != "seed" and size(value)}
         data = html.escape(json.dumps({"study": self.study.name, "seconds": self.seconds, "sizes": sizes}))
@@ -54,11 +53,8 @@ class Form:
             '<button type="button" hidden>Copy the command</button></div>'
         )
 
-    def _repr_html_(self) -> str:
-        return self.html
-
     def _repr_markdown_(self) -> str:
-        return f"```{{raw}} html\n{self.html}\n```\n"
+        return f"```{{raw}} html\n{self._repr_html_()}\n```\n"
 
     def __repr__(self) -> str:
         fields, quick = self.study.Parameters.model_fields.items(), self.study.Parameters().model_dump()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pypdf import PdfReader
 
-from gradleak.book import browser, printing
+from gradleak.book import printing
 from gradleak.errors import GradleakError
 
 PAGE = """<!DOCTYPE html><html><head><meta charset="utf-8"><title>{title} — gradleak</title></head><body>
@@ -31,7 +31,7 @@ def html(tmp_path: Path) -> Path:
 
 @pytest.mark.browser
 def test_pages_become_sheets_in_reading_order(html: Path, tmp_path: Path) -> None:
-    if browser.executable() is None and os.environ.get("GRADLEAK_REQUIRE_BROWSER") != "1":
+    if printing.executable() is None and os.environ.get("GRADLEAK_REQUIRE_BROWSER") != "1":
         pytest.skip("no Chromium on this machine")
     file = tmp_path / "out" / "book.pdf"
     assert printing.write_pdf(html, file) == 2
@@ -48,6 +48,6 @@ def test_pages_become_sheets_in_reading_order(html: Path, tmp_path: Path) -> Non
 
 
 def test_without_chromium_it_says_so(html: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(browser, "executable", lambda: None)
+    monkeypatch.setattr(printing, "executable", lambda: None)
     with pytest.raises(GradleakError, match="printed by Chromium"):
         printing.write_pdf(html, tmp_path / "book.pdf")

@@ -87,7 +87,7 @@ def test_a_page_its_record_and_its_html_without_the_network(checkout: Toy) -> No
 
     page = nbformat.read(made.notebook, 4)
     nbformat.validate(page)
-    assert set(page.metadata["gradleak"]) == {"study", "key", "seconds", "device", "versions", "date"}
+    assert set(page.metadata["gradleak"]) == {"study", "key", "seconds"}
     outputs = [output for cell in page.cells for output in cell.get("outputs", ())]
     printed = "".join(output.get("text", "") for output in outputs)
     assert "scale 2.0 python . scratch" in printed

@@ -103,14 +103,14 @@ def tries() -> dict[Try, Callable[[str], Any]]:
 
 
 def _settled(run: Callable[[str], Any], device: str) -> Any:
-    with runner._settled(1, accelerated=device == "cuda"):
+    with runner._settled(accelerated=device == "cuda"):
         return whole(run(device), lambda tensor: tensor.cpu())
 
 
 def _opened(name: str, device: str) -> None:
     """Run a page's open cells, once: they compute on the CPU, and must do so beside a GPU."""
     if device != "cpu":
-        with runner._settled(1, accelerated=device == "cuda"):
+        with runner._settled(accelerated=device == "cuda"):
             cells.run(name, device)
 
 

@@ -26,7 +26,7 @@ from gradleak.book.queue import Entry
 from gradleak.data.files import FILES
 from gradleak.data.text import NAMES as TEXTS
 from gradleak.errors import GradleakError, InputError
-from gradleak.runs import code, golden, records
+from gradleak.runs import code, golden
 from gradleak.show.tables import duration
 
 PACK, SCRIPT = "gpu-queue.zip", "gpu-queue.sh"
@@ -41,10 +41,21 @@ if ls wheels/*.whl >/dev/null 2>&1; then
   python3 -m pip install -q --no-index --no-deps --no-compile --target site wheels/*.whl || exit 1
 fi
 export PYTHONPATH="$here:$here/site" PYTHONUNBUFFERED=1 GRADLEAK_ROOT="$here" GRADLEAK_CACHE="$here/cache"
-export GRADLEAK_DATA="$here/data" GRADLEAK_WEIGHTS="$here/weights" GRADLEAK_COMMIT={commit}
+export GRADLEAK_DATA="$here/data" GRADLEAK_WEIGHTS="$here/weights"
 # With MPS the kernels of several processes run side by side on one GPU.
 if command -v nvidia-cuda-mps-control >/dev/null; then nvidia-cuda-mps-control -d; fi
-python3 -m gradleak.book.queue queue.json --minutes {minutes:g} --jobs {jobs} --out "${{OUT:-.}}/trials.jsonl"
+python3 run_queue.py {minutes:g} {jobs} "${{OUT:-.}}/trials.jsonl"
+"""
+# Runs the trials that queue.json lists, on a machine that has neither the records nor the claims' parameters.
+PROGRAM = """import json, pathlib, sys
+from gradleak.book import queue
+
+if __name__ == "__main__":
+    minutes, jobs, out = sys.argv[1:]
+    listed = json.loads(pathlib.Path("queue.json").read_text("utf-8"))
+    entries = [queue.Entry(one["study"], one["inputs"], None, ()) for one in listed]
+    for line in queue.run(entries, minutes=float(minutes), jobs=int(jobs), out=pathlib.Path(out), say=print):
+        print(line)
 """
 
 
@@ -71,10 +82,10 @@ def pack(
     fixed = dict(_code(everything)) | wheels
     entries, read = _fitting(everything, limit - _zipped(fixed))
     listed = json.dumps([{"study": entry.study, "inputs": entry.inputs} for entry in entries])
-    content = fixed | read | {"queue.json": listed.encode()}
+    content = fixed | read | {"queue.json": listed.encode(), "run_queue.py": PROGRAM.encode()}
     file, script = folder / PACK, folder / SCRIPT
     _write(file, content)
-    script.write_text(RUN.format(pack=PACK, commit=records.commit(), minutes=minutes, jobs=jobs))
+    script.write_text(RUN.format(pack=PACK, minutes=minutes, jobs=jobs))
     if len(script.read_text()) >= LONGEST or file.stat().st_size > limit:
         raise GradleakError(f"the pack ({file.stat().st_size} bytes) or its script is too large")
     expected = sum(entry.gpu_seconds or 0.0 for entry in entries) / jobs

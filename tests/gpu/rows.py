@@ -36,7 +36,7 @@ def parts() -> list[tuple[str, str]]:
 def rows_on(device: str, name: str, part: str) -> list[dict[str, Any]]:
     """Return the rows of a trial on a device, without the columns that hold times."""
     study = studies.load(name)
-    with runner._settled(1, accelerated=device == "cuda"):
+    with runner._settled(accelerated=device == "cuda"):
         found = plain(study.run(trials(name)[part].inputs | {"device": device}), name)
     return [{key: one for key, one in row.items() if not comparing.tells_time(study, key)} for row in found]
 

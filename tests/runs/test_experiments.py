@@ -58,10 +58,9 @@ def test_a_gpu_that_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         Sum.of(Sums(device="cuda"), name="a")
 
 
-def test_a_row_has_declared_columns_and_a_study_as_many_threads_as_its_experiments(checkout: Toy) -> None:
-    threads = ('part: ClassVar[str] = "b"', 'part: ClassVar[str] = "b"\n    threads: ClassVar[int] = 2')
-    checkout.rewrite(*PARTS, threads, ("word=word,", "word=word, more=1,"))
+def test_a_row_has_declared_columns(checkout: Toy) -> None:
+    checkout.rewrite(*PARTS, ("word=word,", "word=word, more=1,"))
     study = checkout.load()
-    assert (study.threads, study.datasets(checkout.parameters())) == (2, ["digits"])
+    assert study.datasets(checkout.parameters()) == ["digits"]
     with pytest.raises(InputError, match="a row has the columns more, which are not declared"):
         study.run(study.trials(checkout.parameters())[0])

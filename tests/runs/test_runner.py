@@ -94,14 +94,13 @@ def test_other_data_packages_or_devices_run_again(checkout: Toy, monkeypatch: py
     assert runner.decides(checkout.load(), small, "code") != runner.decides(checkout.load(), on_cpu, "code")
 
 
-def test_a_trial_has_its_own_threads_and_ieee_precision(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_has_one_thread_and_ieee_precision(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     found = "word=word, threads=torch.get_num_threads(), precision=torch.backends.cudnn.conv.fp32_precision,"
     checkout.edit("word=word,", found)
     before = torch.get_num_threads(), devices.precision()
     assert before[1] != "IEEE", "torch's own setting for convolutions is TF32"
-    monkeypatch.setattr(checkout.load().module.Draws, "threads", 2)
     frame = runner.run_study("toy", checkout.parameters(), jobs=1).frame()
-    assert (set(frame["threads"]), set(frame["precision"])) == ({2}, {"ieee"})
+    assert (set(frame["threads"]), set(frame["precision"])) == ({1}, {"ieee"})
     monkeypatch.setenv("TOY_FAILS", "0")
     with pytest.raises(ValueError, match="broke"):
         runner.run_study("toy", checkout.parameters(seed=1), jobs=1)
@@ -169,9 +168,8 @@ def test_an_interrupted_trial_is_never_kept(checkout: Toy, monkeypatch: pytest.M
 def test_jobs(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GRADLEAK_JOBS")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    wanted = [(None, 100, "cpu"), (None, 3, "cpu"), (None, 100, "cuda"), (5, 100, "cuda"), (None, 100, "cpu", 4)]
-    assert [runner.processes(*words) for words in wanted] == [8, 3, 1, 5, 2]
-    assert runner.processes(50, 100, "cpu", threads=16) == 1
+    wanted = [(None, 100, "cpu"), (None, 3, "cpu"), (None, 100, "cuda"), (5, 100, "cuda")]
+    assert [runner.processes(*words) for words in wanted] == [8, 3, 1, 5]
     monkeypatch.setenv("GRADLEAK_JOBS", "4")
     assert [runner.processes(jobs, 100, "cpu") for jobs in (None, 2)] == [4, 2]
     with pytest.raises(InputError, match=r"positive number; got 0"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -33,22 +34,35 @@ def form(quick: Record) -> yourself.Form:
 
 
 def test_a_form_has_every_parameter_and_writes_what_the_command_line_reads(form: yourself.Form) -> None:
-    assert re.findall(r'<input name="(\w+)"', form.html) == list(FIELDS)
-    assert all(html.escape(field.description or "") in form.html for field in FIELDS.values())
-    assert "gradleak run theorem1" in form.html
-    assert "gradleak run theorem1" in repr(form)
+    assert re.findall(r'<input name="(\w+)"', form._repr_html_()) == list(FIELDS)
+    for name, field in FIELDS.items():
+        assert f'name="{name}"' in form._repr_html_()
+        assert html.escape(field.description or "") in form._repr_html_()
+    for text in (form._repr_html_(), repr(form)):
+        assert "gradleak run theorem1" in text
     assert form._repr_markdown_().startswith("```{raw} html\n<div")
     texts = {name: yourself.written(value) for name, value in form.recorded.items()}
     assert studies.parameters(PAGE, "quick", texts).model_dump() == form.recorded
     long = dataclasses.replace(form, recorded={**form.recorded, "classes": list(range(40))})
-    assert "(recorded: 40 values)" in long.html
+    assert "(recorded: 40 values)" in long._repr_html_()
+
+
+def test_the_form_knows_the_sizes_and_the_times_that_were_measured(form: yourself.Form, quick: Record) -> None:
+    sizes = json.loads(html.unescape(re.findall('data-facts="([^"]*)"', form._repr_html_())[0]))["sizes"]
+    assert sizes["samples"] == FIELDS["samples"].default
+    assert not {"seed", "device"} & set(sizes)
+    assert form.seconds == 1.0
+    assert "A run with these values took 1" in form._repr_html_()
+    assert yourself.form(quick.model_copy(update={"profile": "custom"})).seconds is None
+    contributions = {str(value): yourself.size(value) for value in (8, [1, 2, 3], True, "lenet", 0.5, 0)}
+    assert contributions == {"8": 8.0, "[1, 2, 3]": 3.0, "True": 0.0, "lenet": 0.0, "0.5": 0.0, "0": 0.0}
 
 
 @pytest.mark.browser
 def test_the_script_writes_the_command_and_the_time(browser: Any, tmp_path: Path, form: yourself.Form) -> None:
     script = (paths.book() / "_static" / "yourself.js").read_text("utf-8")
     file = tmp_path / "page.html"
-    file.write_text(f"<!doctype html><meta charset=utf-8><script>{script}</script>{form.html}", "utf-8")
+    file.write_text(f"<!doctype html><meta charset=utf-8><script>{script}</script>{form._repr_html_()}", "utf-8")
     page = browser.new_page(viewport={"width": 400, "height": 800})
     page.goto(file.as_uri())
     command, estimate, button = (page.locator(name) for name in ("pre code", ".gradleak-estimate", "button"))

@@ -176,7 +176,7 @@ class ReadBehindDefense(ReadHarder, part="defended"):
 
     def run(self) -> Iterator[Columns]:
         """Defend and read each utterance."""
-        own = ClientDefense.of(self.form)
+        own = ClientDefense.model_validate(self.form)
         defense = client_defense(own.defense, own.level, torch.Generator().manual_seed(self.seed))
         for tokens in self.tokens():
             clean = self.leak_of([tokens], only=FIRST)
@@ -188,7 +188,7 @@ class ReadRelease(ReadHarder, part="released"):
 
     def run(self) -> Iterator[Columns]:
         """Release and read each utterance."""
-        generator, release = torch.Generator().manual_seed(self.seed), Release.of(self.form)
+        generator, release = torch.Generator().manual_seed(self.seed), Release.model_validate(self.form)
         for tokens in self.tokens():
             whole = self.leak_of([tokens])
             clean = replace(whole, gradients={name: whole.gradients[name] for name in FIRST})

@@ -45,10 +45,10 @@ def test_a_release_is_clipped_whole() -> None:
     (tokens,) = tokens_of("sentences", [said])
     whole = observe_speech(model, [pseudo_speech(said)], [tokens]).gradients
     norm = math.sqrt(sum(float(value.square().sum()) for value in whole.values()))
-    sent = study.released(whole, study.Release.of("0.25/0"), torch.Generator())
+    sent = study.released(whole, study.Release.model_validate("0.25/0"), torch.Generator())
     assert set(sent) == set(FIRST)
     for name, value in sent.items():
         torch.testing.assert_close(value, whole[name] * 0.25 / norm)
-    noisy = study.released(whole, study.Release.of("0.25/2"), torch.Generator().manual_seed(0))
+    noisy = study.released(whole, study.Release.model_validate("0.25/2"), torch.Generator().manual_seed(0))
     added = torch.cat([(noisy[name] - sent[name]).flatten() for name in FIRST])
     assert float(added.std()) == pytest.approx(0.5, rel=0.01)
