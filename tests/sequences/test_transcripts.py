@@ -18,7 +18,7 @@ from gradleak.models.recogniser import Recogniser, recogniser
 from gradleak.sequences import Transcripts, observe_speech, read_defended, read_sharing, read_transcripts
 from gradleak.sequences.observed import FIRST
 
-CLASSES = 400
+CLASSES = 310
 
 
 def leaked(model: Recogniser, tokens: list[list[int]]) -> Leak:
@@ -151,14 +151,13 @@ def sharing(size: str, said: list[list[int]]) -> Leak:
     return observe_speech(recogniser(size, CLASSES, seed=1), sounds, tokens)
 
 
-@pytest.mark.parametrize("size", ["small", "small-2"])
 @pytest.mark.parametrize(
-    "said",
+    ("size", "said"),
     [
-        [[10, 20, 30, 40], [10, 21, 31]],
-        [[10, 20, 30], [10, 20, 31, 50]],
-        [[10, 20, 30], [10, 20, 30]],
-        [[10, 20, 30, 40], [10, 21, 31], [12, 13, 9], [7, 20, 30]],
+        ("small", [[10, 20, 30, 40], [10, 21, 31]]),
+        ("small", [[10, 20, 30], [10, 20, 31, 50]]),
+        ("small-2", [[10, 20, 30], [10, 20, 30]]),
+        ("small", [[10, 20, 30, 40], [10, 21, 31], [12, 13, 9], [7, 20, 30]]),
     ],
 )
 def test_two_that_begin_alike(size: str, said: list[list[int]]) -> None:

@@ -165,13 +165,9 @@ def test_latent_projection_finds_what_a_generator_can_make() -> None:
     inputs = generator(torch.randn(4, WIDTH, generator=draw).double())
     leaks = [observe(leaks[0].model, *part) for part in zip(inputs.split(2), labels.split(2), strict=True)]
     settings = replace(PROJECTION, steps=150)
-    found, again = (
-        project_batches(leaks, labels, generator=generator, width=WIDTH, settings=settings, normal=0.0, seeds=2)
-        for _ in range(2)
-    )
+    found = project_batches(leaks, labels, generator=generator, width=WIDTH, settings=settings, normal=0.0, seeds=2)
     assert found.attempts.shape == (2, 2, 2, 2, 8, 8)
     assert (found.images - inputs).square().mean() < 0.05 * inputs.square().mean()
-    assert torch.equal(found.attempts, again.attempts)
 
 
 def test_a_denoisers_slope_is_what_it_takes_off() -> None:
