@@ -17,15 +17,8 @@ from PIL import Image
 
 from gradleak import studies
 from tests.gpu import check
-from tests.gpu.attacks import TRIES
-from tests.gpu.rows import parts
 
 ONES = torch.ones(100)
-
-
-def test_everything_is_tried() -> None:
-    groups = {(group, name) for group, members in TRIES.items() for name in members}
-    assert set(check.tries()) == groups | {(name, "(open cells)") for name in studies.names()} | set(parts())
 
 
 @pytest.mark.parametrize("name", studies.names())
@@ -49,18 +42,15 @@ def test_another_process_makes_a_try_and_the_result_is_written(
     assert (one["part"], one["digits alike"], one["trouble"]) == ("lenet", None, "")
 
 
-def _failing(device: str, name: str, part: str) -> list[dict[str, Any]]:
-    if device != "cpu" and part == "posteriors":
-        raise RuntimeError("operands on two devices\nand more")
-    if device != "cpu" and part == "slope":
-        return [{"value": 1.01}]
-    return [{"value": 1.0}]
+# What the CPU and the GPU give for the first part of a page: close enough.
+SLOPE = [{"value": 1.0}], [{"value": 1.01}]
 
 
 def test_an_error_is_the_trouble_and_the_exit_code_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(check, "rows_on", _failing)
+    rows = mock.Mock(side_effect=[*SLOPE, *SLOPE, SLOPE[0], RuntimeError("operands on two devices\nand more")])
+    monkeypatch.setattr(check, "rows_on", rows)
     assert check.main(["--device", "pretended", "loss-gradients"]) == 1
     table = capsys.readouterr().out
     assert "operands on two devices" in table
@@ -69,9 +59,7 @@ def test_an_error_is_the_trouble_and_the_exit_code_says_so(
 
 def test_a_stopped_run_leaves_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "check.json"
-    monkeypatch.setattr(
-        check, "rows_on", mock.Mock(side_effect=[[{"value": 1.0}], [{"value": 1.01}], KeyboardInterrupt])
-    )
+    monkeypatch.setattr(check, "rows_on", mock.Mock(side_effect=[*SLOPE, KeyboardInterrupt]))
     with pytest.raises(KeyboardInterrupt):
         check.main(["--device", "pretended", "--output", str(file), "loss-gradients"])
     found = json.loads(file.read_text("utf-8"))["tries"]
