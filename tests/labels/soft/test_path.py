@@ -76,19 +76,6 @@ def test_intervals_hold_exactly_the_valid_labels(classes: int, spread: float, la
             assert any(min(pair) <= float(truth[n]) <= max(pair) for pair in own)
 
 
-def test_an_interval_without_end_is_one() -> None:
-    """A confident right prediction: only its own class has p > y, so every larger scalar is valid as well."""
-    weight = torch.eye(4, dtype=torch.float64) * 8
-    hidden = torch.tensor([[1.0, 0, 0, 0]], dtype=torch.float64)
-    label = torch.tensor([[0.7, 0.1, 0.1, 0.1]], dtype=torch.float64)
-    error = (hidden @ weight.T).softmax(dim=1) - label
-    path = label_path(error.unsqueeze(2) * hidden.unsqueeze(1), weight)
-    low, high = next(pair for pair in nonnegative_intervals(path)[0] if pair[0] > 0)
-    assert high == math.inf
-    assert 1 <= low <= float(truth_of(path, error))
-    assert path.labels(torch.tensor([[1e3, 1e6]], dtype=torch.float64)).amin() >= 0
-
-
 def test_minima_agree_with_a_fine_scan() -> None:
     made = sent(10, 30, 4.0, "smoothing", "float64", 5, 3)
     path = label_path(made["gradients"], made["weight"])
