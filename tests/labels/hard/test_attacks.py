@@ -138,7 +138,6 @@ def test_batches_are_counted_all_at_once() -> None:
         for n in range(4):
             part = slice(6 * n, 6 * n + 6)
             leak = observe(model, inputs[part], labels[part])
-            torch.testing.assert_close(heads.weight_gradients[n], leak.weight_gradient, rtol=1e-4, atol=1e-7)
             assert torch.equal(together[n], count_labels(leak, method, auxiliary=others)), method
 
 
