@@ -152,9 +152,6 @@ class Pretended(torch.Tensor):
         made.held = held
         return made
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return f"Pretended({self.held!r})"
-
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @classmethod

@@ -57,7 +57,7 @@ TEXTS: dict[str, Callable[[str], object]] = {
 }
 
 
-@tried(60)
+@tried(40)
 @given(
     st.one_of(st.text(max_size=12), st.sampled_from(["[]", "[1,", "{}", "1e999", "-0", "nan", "null", "9" * 30])),
     st.sampled_from(sorted(TEXTS)),
@@ -97,7 +97,7 @@ KINDS: dict[str, tuple[Callable[[Path], object], Callable[[Path], object]]] = {
 }  # fmt: skip
 
 
-@tried(90)
+@tried(60)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(KINDS)))
 def test_a_damaged_file_is_read_right_or_refused_in_one_line(seed: int, kind: str) -> None:
     place = Path(f"file.{kind}")

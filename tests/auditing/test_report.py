@@ -24,7 +24,7 @@ def report() -> Report:
     photos = gradleak.data.load("digits", "test")
     model = torch.nn.Sequential(torch.nn.Flatten(), *mlp(64, 10)).double()
     return gradleak.audit(
-        model, photos.images[:40].double(), photos.labels[:40], batch_sizes=(1, 2), defenses=("none", "prune/0.9")
+        model, photos.images[:40].double(), photos.labels[:40], batch_sizes=(1, 2), defenses=("none", "clip/1")
     )
 
 
@@ -64,7 +64,7 @@ def test_pictures_show_the_private_above_the_recovered() -> None:
 def test_what_was_not_measured_is_not_called_stopped() -> None:
     whole = report()
     (one,) = [f for f in whole.findings if (f.attack, f.defense, f.batch_size) == ("RLG", "none", 2)]
-    rivals = [f.model_copy(update={"defense": "prune/0.9", "measures": {}}) for f in whole.findings]
+    rivals = [f.model_copy(update={"defense": "clip/1", "measures": {}}) for f in whole.findings]
     assert "Stopped" not in stopped(one, [one, *rivals], whole.costs)
     none = [f.model_copy(update={"measures": {"classes": 0.0}}) for f in rivals]
-    assert stopped(one, [one, *none], whole.costs).startswith("Stopped here by prune/0.9")
+    assert stopped(one, [one, *none], whole.costs).startswith("Stopped here by clip/1")

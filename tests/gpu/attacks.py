@@ -25,15 +25,15 @@ from gradleak.models.training import Recipe, train
 CLASSES = 10
 
 
-def _photos(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+def _photos(count: int, seed: int = 0, size: int = 32) -> tuple[Tensor, Tensor]:
     photos = data.load("photos", "test")
     chosen = torch.randperm(len(photos), generator=torch.Generator().manual_seed(seed))[:count]
-    return data.normalise(photos.images[chosen]), photos.labels[chosen]
+    return data.normalise(photos.images[chosen, :, :size, :size]), photos.labels[chosen]
 
 
 def _leak(device: str, network: str = "lenet", count: int = 1, *, smooth: bool = True, **options: Any) -> Leak:
     """Observe a client's photographs, with smoothed labels or with classes."""
-    inputs, classes = _photos(count)
+    inputs, classes = _photos(count, size=options.get("image_size", 32))
     model = models.build(network, seed=1, **options).to(device)
     width = options.get("classes", CLASSES)
     targets = augment.smooth(classes, width, 0.2) if smooth else classes
@@ -112,7 +112,7 @@ ATTACKS: dict[str, Callable[[str], Any]] = {
     "fully connected": lambda device: images.invert_fully_connected(_chain(device)),
     "fully connected, traced": lambda device: images.trace_fully_connected(_chain(device)),
     "fully connected, by biases": lambda device: images.bias_attack(_chain(device)),
-    "convolutional": lambda device: images.invert_convolutional(_leak(device)),
+    "convolutional": lambda device: images.invert_convolutional(_leak(device, image_size=16)),
     "cocktail party": lambda device: images.unmix_features(_head(device)[0], 3),
     **{f"matched as {name}": _matched(name) for name in presets.MATCHING},
     "sentences": lambda device: sequences.read_sentences(_language(device)),

@@ -80,11 +80,11 @@ def pack(
     with tempfile.TemporaryDirectory() as place:
         wheels = dict(_wheels(Path(place), python, lacking))
     fixed = dict(_code(everything)) | wheels
-    entries, read = _fitting(everything, limit - _zipped(fixed))
+    entries, read = _fitting(everything, limit - len(_zipped(fixed)))
     listed = json.dumps([{"study": entry.study, "inputs": entry.inputs} for entry in entries])
     content = fixed | read | {"queue.json": listed.encode(), "run_queue.py": PROGRAM.encode()}
     file, script = folder / PACK, folder / SCRIPT
-    _write(file, content)
+    file.write_bytes(_zipped(content))
     script.write_text(RUN.format(pack=PACK, minutes=minutes, jobs=jobs))
     if len(script.read_text()) >= LONGEST or file.stat().st_size > limit:
         raise GradleakError(f"the pack ({file.stat().st_size} bytes) or its script is too large")
@@ -144,7 +144,7 @@ def _fitting(entries: Sequence[Entry], room: int) -> tuple[list[Entry], dict[str
             fitting.append(entry)
             continue
         read = files | {file: content for name in together for file, content in _dataset(name, together[name])}
-        if _zipped(read) <= room:
+        if len(_zipped(read)) <= room:
             fitting.append(entry)
             splits = together
     if not fitting:
@@ -170,19 +170,13 @@ def _dataset(name: str, splits: set[str]) -> Iterator[tuple[str, bytes]]:
     yield f"data/{file.name}", stream.getvalue()
 
 
-def _zipped(content: dict[str, bytes]) -> int:
-    """Return the size of files in a zip archive."""
+def _zipped(content: dict[str, bytes]) -> bytes:
+    """Return a zip archive of files."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, one in content.items():
             archive.writestr(name, one)
-    return len(stream.getvalue())
-
-
-def _write(file: Path, content: dict[str, bytes]) -> None:
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, one in content.items():
-            archive.writestr(name, one)
+    return stream.getvalue()
 
 
 def main(words: Sequence[str] | None = None) -> None:

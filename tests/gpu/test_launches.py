@@ -60,8 +60,8 @@ def test_the_exact_solver_launches_no_more_for_more_samples_or_classes() -> None
 
 @pytest.mark.parametrize("settings", [Adam, lambda steps: LBFGS(steps, inner=1, search=False)], ids=["adam", "lbfgs"])
 def test_a_step_of_matching_reads_once_in_ten(settings: Callable[[int], Adam | LBFGS]) -> None:
-    few, many = (counted(_matched(settings(steps))) for steps in (10, 30))
-    assert many.reads - few.reads <= 20 / 10
+    few, many = (counted(_matched(settings(steps))) for steps in (10, 20))
+    assert many.reads - few.reads <= 10 / 10
 
 
 @pytest.mark.parametrize("distance", ["l2", "cosine"])
@@ -85,8 +85,8 @@ def test_matching_with_every_prior_is_recorded(
 
 
 def test_a_line_search_reads_once_in_ten_iterations() -> None:
-    few, many = (counted(_matched(LBFGS(steps, inner=40))) for steps in (1, 3))
-    assert many.reads - few.reads <= 2 * 40 / 10
+    few, many = (counted(_matched(LBFGS(steps, inner=40))) for steps in (1, 2))
+    assert many.reads - few.reads <= 40 / 10
 
 
 def test_peeling_launches_a_quarter_of_a_loop_over_channels() -> None:

@@ -10,7 +10,7 @@ from torch import nn
 
 from gradleak import data, models
 from gradleak.data.speech import pseudo_speech
-from gradleak.errors import InputError, MissingData, UnknownName
+from gradleak.errors import MissingData
 from gradleak.models import ready
 from gradleak.models.recogniser import SIZES, Recogniser, heard, recogniser
 from gradleak.models.resnet import CifarResNet
@@ -53,7 +53,8 @@ def test_every_network_ends_in_a_linear_head_and_learns(name: str) -> None:
     ],
 )
 def test_sizes_are_the_papers(name: str, features: int, parameters: int, bias: bool) -> None:
-    model = models.build(name, image_size=64 if name in ("fcn4", "alexnet") else 32)
+    with torch.device("meta"):
+        model = models.build(name, image_size=64 if name in ("fcn4", "alexnet") else 32)
     assert model.head.in_features == features
     assert sum(p.numel() for p in model.parameters()) == parameters
     assert (model.head.bias is not None) == bias
@@ -116,8 +117,6 @@ def test_a_network_sees_the_statistics_that_it_was_trained_with(weights: CifarRe
 def test_what_is_not_at_hand_is_said(weights: CifarResNet) -> None:
     with pytest.raises(MissingData, match=r"cifar10_resnet56\.pt is not at hand: put it into a folder"):
         models.pretrained("cifar10-resnet56")
-    with pytest.raises(UnknownName, match="did you mean 'cifar10-resnet20'"):
-        models.pretrained("cifar10-resnet2")
 
 
 # ----------------------------------------------------------------------------------------------------- the recogniser
@@ -145,5 +144,3 @@ def test_every_utterance_of_a_padded_batch_is_spelled_as_if_alone() -> None:
             alone = model.spell(one, tokens[number : number + 1])[0]
             # The frame behind the end is heard with another edge.
             torch.testing.assert_close(together[number], alone, atol=2e-2, rtol=0)
-    with pytest.raises(InputError, match=r"speech must be \(B, F, 80\)"):
-        model.listen(torch.zeros(1, 50, 40))

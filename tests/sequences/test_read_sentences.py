@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from gradleak import data, defenses
 from gradleak.errors import InputError
@@ -15,6 +14,7 @@ from gradleak.leak import Leak, observe
 from gradleak.losses import PADDING
 from gradleak.models.language import batch_of, build_language_model
 from gradleak.sequences import read_prefixes, read_sentences
+from tests.auditing.networks import Net
 
 PIECES = 40
 MODELS = {
@@ -104,9 +104,8 @@ def test_false_prefixes_are_counted_out() -> None:
 
 
 def test_layers_without_biases() -> None:
-    model = Normalised(nn.Identity(), nn.LSTM(16, 16, bias=False))
-    model.head = nn.Linear(16, PIECES, bias=False)
-    model.recurrent.batch_first = True
+    recurrent = nn.LSTM(16, 16, bias=False, batch_first=True)
+    model = between(nn.Identity(), recurrent, head=nn.Linear(16, PIECES, bias=False))
     found = read_sentences(leak_of(model, [[5, 6, 7], [5, 8]]))
     assert (found.status, found.tokens) == ("unique", [[5, 6, 7], [5, 8]])
 
@@ -197,41 +196,29 @@ def test_another_models_gradient_is_not_explained() -> None:
     assert read_sentences(Leak(other, leak.gradients, leak.head, 5)).status == "failed"
 
 
-class Normalised(nn.Module):
-    """A recurrent model with something in between."""
-
-    def __init__(self, between: nn.Module, recurrent: nn.Module | None = None) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(PIECES, 16)
-        self.recurrent = recurrent or nn.LSTM(16, 16, batch_first=True)
-        self.between, self.head = between, nn.Linear(16, PIECES)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.between(self.recurrent(self.embedding(tokens))[0]))
-        return logits
+def between(layer: nn.Module, recurrent: nn.Module, **layers: nn.Module) -> Net:
+    """Return a recurrent model with a layer before the last one."""
+    layers = {"embedding": nn.Embedding(PIECES, 16), "head": nn.Linear(16, PIECES)} | layers
+    return Net(
+        lambda net, tokens: net.head(net.between(net.recurrent(net.embedding(tokens))[0])),
+        recurrent=recurrent, between=layer, **layers,
+    )  # fmt: skip
 
 
-class Mixed(nn.Module):
-    """A model of Linear layers with something before the first that mixes places."""
-
-    def __init__(self, mix: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.embedding, self.mix = nn.Embedding(PIECES, 16), mix
-        self.first, self.head = nn.Linear(16, 16), nn.Linear(16, PIECES)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.first(self.mix(self.embedding(tokens))).relu())
-        return logits
+def mixed(mix: nn.Module) -> Net:
+    """Return a model of Linear layers with a layer before the first that mixes positions."""
+    layers = {"embedding": nn.Embedding(PIECES, 16), "first": nn.Linear(16, 16), "head": nn.Linear(16, PIECES)}
+    return Net(lambda net, tokens: net.head(net.first(net.mix(net.embedding(tokens))).relu()), mix=mix, **layers)
 
 
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (Normalised(nn.LayerNorm(16)), "'between' is a LayerNorm"),
-        (Normalised(nn.Identity(), nn.RNN(16, 16, batch_first=True)), "'recurrent' is a RNN"),
-        (Mixed(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)), "'mix.self_attn' is a MultiheadAttention"),
-        (Mixed(lambda words: words + words.mean(dim=1, keepdim=True)), "Mixed is not causal"),
-        (Mixed(lambda words: words.cumsum(dim=1)), "'first' reads more than one word and its position"),
+        (between(nn.LayerNorm(16), nn.LSTM(16, 16, batch_first=True)), "'between' is a LayerNorm"),
+        (between(nn.Identity(), nn.RNN(16, 16, batch_first=True)), "'recurrent' is a RNN"),
+        (mixed(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)), "'mix.self_attn' is a MultiheadAttention"),
+        (mixed(Net(lambda _, words: words + words.mean(dim=1, keepdim=True))), "Net is not causal"),
+        (mixed(Net(lambda _, words: words.cumsum(dim=1))), "'first' reads more than one word and its position"),
     ],
 )
 def test_what_is_not_read_is_refused_by_name(model: nn.Module, message: str) -> None:

@@ -12,13 +12,12 @@ from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.data.text import Vocabulary
 from gradleak.defenses import Each, named
-from gradleak.errors import InputError
 from gradleak.leak import Defense, Leak
 from gradleak.models.recogniser import Recogniser, recogniser
 from gradleak.sequences import Transcripts, observe_speech, read_defended, read_sharing, read_transcripts
 from gradleak.sequences.observed import FIRST
 
-CLASSES = 400
+CLASSES = 310
 
 
 def leaked(model: Recogniser, tokens: list[list[int]]) -> Leak:
@@ -151,14 +150,13 @@ def sharing(size: str, said: list[list[int]]) -> Leak:
     return observe_speech(recogniser(size, CLASSES, seed=1), sounds, tokens)
 
 
-@pytest.mark.parametrize("size", ["small", "small-2"])
 @pytest.mark.parametrize(
-    "said",
+    ("size", "said"),
     [
-        [[10, 20, 30, 40], [10, 21, 31]],
-        [[10, 20, 30], [10, 20, 31, 50]],
-        [[10, 20, 30], [10, 20, 30]],
-        [[10, 20, 30, 40], [10, 21, 31], [12, 13, 9], [7, 20, 30]],
+        ("small", [[10, 20, 30, 40], [10, 21, 31]]),
+        ("small", [[10, 20, 30], [10, 20, 31, 50]]),
+        ("small-2", [[10, 20, 30], [10, 20, 30]]),
+        ("small", [[10, 20, 30, 40], [10, 21, 31], [12, 13, 9], [7, 20, 30]]),
     ],
 )
 def test_two_that_begin_alike(size: str, said: list[list[int]]) -> None:
@@ -237,8 +235,6 @@ def test_how_many_steps_there_are_may_be_told() -> None:
     leak = behind(SAID, named("grad-drop/0.9", generator=None))
     assert read_defended(leak, steps=len(SAID) + 1).tokens == [SAID]
     assert read_defended(leak, steps=3).tokens != [SAID]
-    with pytest.raises(InputError, match="at least one step"):
-        read_defended(leak, steps=0)
 
 
 def test_what_is_drowned_is_said_to_be() -> None:

@@ -53,8 +53,6 @@ def test_as_coded_is_told_the_length(model: Recogniser) -> None:
     assert found == set(tokens)
     half, _ = rlg_as_coded(gradient, len(tokens) // 2)
     assert half != set(tokens)
-    with pytest.raises(InputError, match="a rank of 0"):
-        rlg_as_coded(gradient, 0)
 
 
 def test_the_rank_of_a_difference_of_weights_is_above_their_rounding(model: Recogniser) -> None:
@@ -68,8 +66,6 @@ def test_the_rank_of_a_difference_of_weights_is_above_their_rounding(model: Reco
     # Rounding alone is of rank nothing.
     noise = ((weight + 1e-9 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))) - weight) / 0.1
     assert rounded_rank(noise, weight, 0.1) == 0
-    with pytest.raises(InputError, match="has their shape"):
-        rounded_rank(noise[1:], weight, 0.1)
 
 
 @pytest.mark.parametrize("defense", ["none", "sign", "grad-drop/0.5", "grad-drop/0.9"])
@@ -78,5 +74,3 @@ def test_rows_that_point_away_are_words(model: Recogniser, defense: str) -> None
         tokens = tokens_of(said)
         leak = observe_speech(model, [pseudo_speech(said)], [tokens], defense=defenses.named(defense))
         assert outlying_words(leak.weight_gradient) == set(tokens)
-    with pytest.raises(InputError, match=r"gradient must be \(C, I\)"):
-        outlying_words(torch.zeros(3))

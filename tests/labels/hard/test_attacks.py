@@ -138,7 +138,6 @@ def test_batches_are_counted_all_at_once() -> None:
         for n in range(4):
             part = slice(6 * n, 6 * n + 6)
             leak = observe(model, inputs[part], labels[part])
-            torch.testing.assert_close(heads.weight_gradients[n], leak.weight_gradient, rtol=1e-4, atol=1e-7)
             assert torch.equal(together[n], count_labels(leak, method, auxiliary=others)), method
 
 
@@ -167,13 +166,6 @@ def test_counting_follows_the_loss_where_it_is_told(method: str, loss: CrossEntr
     leak = observe(model, inputs, hot * (1 - epsilon) + (1 - hot) * epsilon / 3, loss=loss)
     assert torch.equal(count_labels(leak, method, auxiliary=auxiliary(4), loss=loss, epsilon=epsilon), counts)
     assert not torch.equal(count_labels(leak, method, auxiliary=auxiliary(4)), counts)
-
-
-def test_where_the_published_impact_is_too_large() -> None:
-    leak = observe(network(2, seed=1), *batch(torch.tensor([1, 4]), 1))
-    others = auxiliary(2, 2)
-    assert count_labels(leak, "llg+", auxiliary=others).tolist() == [0, 5]
-    assert count_labels(leak, "posterior", auxiliary=others).tolist() == [1, 4]
 
 
 def test_the_guess_is_as_even_as_can_be() -> None:

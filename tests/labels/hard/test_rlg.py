@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gradleak.errors import InputError, UnknownName
+from gradleak.errors import InputError
 from gradleak.labels import reveal_labels
 from gradleak.labels.hard.rlg import rlg
 from gradleak.labels.hard.rlg_as_coded import rlg_as_coded_on_images
 
 
 def synthetic(
-    classes: int, width: int, size: int, seed: int, dtype: torch.dtype, relu: bool
+    classes: int, width: int, size: int, seed: int, dtype: torch.dtype, relu: bool, spread: float = 1.0
 ) -> tuple[Tensor, set[int]]:
     generator = torch.Generator().manual_seed(seed)
-    features = torch.randn(size, width, generator=generator, dtype=torch.float64)
+    features = torch.randn(size, width, generator=generator, dtype=torch.float64) * spread
     features = features.relu() if relu else features
     weight = torch.randn(classes, width, generator=generator, dtype=torch.float64) / width**0.5
     labels = torch.randint(classes, (size,), generator=generator)
@@ -53,10 +53,6 @@ def test_rlg_tells_one_label_from_none_and_refuses_full_rank() -> None:
     assert rlg(one_row) == {2}
     with pytest.raises(InputError, match="than classes less one"):
         rlg(synthetic(6, 12, 30, 0, torch.float64, relu=True)[0])
-    with pytest.raises(InputError, match="one gradient"):
-        rlg(torch.zeros(2, 5, 4))
-    with pytest.raises(UnknownName, match="unknown method"):
-        reveal_labels(gradient, "glr")
 
 
 def test_rlg_gives_up_in_time_and_guesses_nothing() -> None:
@@ -69,12 +65,7 @@ def test_rlg_gives_up_in_time_and_guesses_nothing() -> None:
 
 def test_rounding_is_not_taken_for_more_classes_than_there_are_samples() -> None:
     for seed in range(20):
-        generator = torch.Generator().manual_seed(seed)
-        weight = torch.randn(40, 64, generator=generator, dtype=torch.float64)
-        features = torch.randn(8, 64, generator=generator, dtype=torch.float64).abs()
-        features = features / (features @ weight.T).std(dim=1, keepdim=True) * 0.1
-        labels = torch.randint(40, (8,), generator=generator)
-        gradient = ((features @ weight.T).softmax(dim=1) - F.one_hot(labels, 40)).T @ features / 8
+        gradient, _ = synthetic(40, 64, 8, seed, torch.float64, relu=True, spread=0.1)
         # Whether a singular value of rounding passes for a sample's depends on the processor.
         with contextlib.suppress(InputError):
             assert len(reveal_labels(gradient)) <= 8

@@ -19,14 +19,6 @@ from gradleak.labels.soft.single import Clients
 from tests.labels.soft.test_single import DTYPES, sent
 
 
-def clients(
-    classes: int, spread: float, labels: str, dtype: str, seed: int, samples: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return gradients (N, C, I) in their precision, the weight, the labels, and the features' lengths."""
-    made = sent(classes, 16, spread, labels, dtype, seed, samples)
-    return made["gradients"], made["weight"], made["label"], made["hidden"].norm(dim=1)
-
-
 def problem(gradients: Tensor, weight: Tensor, noise: float = 0.0, bias: Tensor | None = None) -> Problem:
     reduced = reduce_gradients(gradients, weight)
     return Clients(gradients, weight, bias, None).problem(reduced, torch.full_like(reduced.size, noise))
@@ -48,9 +40,10 @@ def test_no_range_with_an_answer_is_excluded(
     prior = PRIORS[labels]
     if prior.equations(classes) < 1:
         return
-    gradients, weight, _, lengths = clients(classes, spread, labels, dtype, seed, 4)
+    made = sent(classes, 16, spread, labels, dtype, seed, 4)
+    weight, lengths = made["weight"], made["hidden"].norm(dim=1)
     bias = torch.randn(classes, generator=torch.Generator().manual_seed(seed)).to(weight) if biased else None
-    own = problem(gradients, weight, 1e-4 if noisy else 0.0, bias)
+    own = problem(made["gradients"], weight, 1e-4 if noisy else 0.0, bias)
     # Points near the true scalar, whether or not it is one with this bias, and far from it.
     generator = torch.Generator().manual_seed(seed)
     near = 1 + torch.randn(40, generator=generator, dtype=torch.float64) * 10 ** (
@@ -74,11 +67,12 @@ def test_no_range_with_an_answer_is_excluded(
 @pytest.mark.parametrize("labels", PRIORS)
 def test_a_proof_is_right_and_says_what_the_search_says(labels: str, dtype: str) -> None:
     for classes, spread in ((5, 1.0), (10, 20.0), (100, 3.0)):
-        gradients, weight, targets, _ = clients(classes, spread, labels, dtype, 1, 20)
+        made = sent(classes, 16, spread, labels, dtype, 1, 20)
+        gradients, weight = made["gradients"], made["weight"]
         searched = recover_soft_labels(gradients, weight, prior=labels)
         found = recover_soft_labels(gradients, weight, prior=labels, certify="proof")
         unique = found.where("unique")
-        assert ((found.labels - targets).abs().sum(dim=1)[unique] <= 1e-3).all()
+        assert ((found.labels - made["label"]).abs().sum(dim=1)[unique] <= 1e-3).all()
         assert not (unique & ~searched.where("unique")).any()
         assert int(unique.sum()) >= 0.85 * searched.status.count("unique")
         left = searched.where("unique") & ~unique
@@ -86,12 +80,13 @@ def test_a_proof_is_right_and_says_what_the_search_says(labels: str, dtype: str)
 
 
 def test_a_proof_tells_three_classes_and_sees_an_answer_that_was_missed() -> None:
-    gradients, weight, targets, _ = clients(3, 2.0, "smoothing", "float64", 0, 60)
+    made = sent(3, 16, 2.0, "smoothing", "float64", 0, 60)
+    gradients, weight = made["gradients"], made["weight"]
     assert recover_soft_labels(gradients, weight).status.count("unique") == 0
     found = recover_soft_labels(gradients, weight, certify="proof")
     unique = found.where("unique")
     assert unique.sum() > 10
-    assert ((found.labels - targets).abs().sum(dim=1)[unique] <= 1e-3).all()
+    assert ((found.labels - made["label"]).abs().sum(dim=1)[unique] <= 1e-3).all()
     # Where two answers were found, each of them alone is proved to be the only one by nobody.
     own, prior = problem(gradients, weight), PRIORS["smoothing"]
     all_found = exact.solve(own, prior)
@@ -106,9 +101,9 @@ def test_a_proof_tells_three_classes_and_sees_an_answer_that_was_missed() -> Non
 
 
 def test_what_cannot_be_proved_is_not_said_to_be() -> None:
-    gradients, weight, _, _ = clients(10, 1.0, "smoothing", "float32", 0, 5)
+    made = sent(10, 16, 1.0, "smoothing", "float32", 0, 5)
     # A single range is never split: with none left, nothing is proved.
-    own, prior = problem(gradients, weight), PRIORS["smoothing"]
+    own, prior = problem(made["gradients"], made["weight"]), PRIORS["smoothing"]
     found = exact.solve(own, prior)
     assert proved(own, found.scalars, found.accepted, prior).all()
     loud = replace(own, noise=torch.full_like(own.noise, 0.1))
@@ -117,11 +112,11 @@ def test_what_cannot_be_proved_is_not_said_to_be() -> None:
 
 def test_many_classes_are_searched_in_few_places_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     for labels in PRIORS:
-        gradients, weight, _, _ = clients(100, 3.0, labels, "float32", 3, 12)
-        few = recover_soft_labels(gradients, weight, prior=labels)
+        made = sent(100, 16, 3.0, labels, "float32", 3, 12)
+        few = recover_soft_labels(made["gradients"], made["weight"], prior=labels)
         with monkeypatch.context() as patched:
             patched.setattr(exact, "MANY", 10**9)
-            every = recover_soft_labels(gradients, weight, prior=labels)
+            every = recover_soft_labels(made["gradients"], made["weight"], prior=labels)
         assert few.status == every.status
         torch.testing.assert_close(few.labels, every.labels, rtol=0, atol=1e-9)
         torch.testing.assert_close(few.scalars, every.scalars, rtol=1e-7, atol=0)

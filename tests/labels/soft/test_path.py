@@ -14,14 +14,6 @@ from gradleak.labels import LabelPath, find_minima, label_loss, label_path, nonn
 from tests.labels.soft.test_single import sent
 
 
-def leaks(
-    count: int, classes: int, features: int, spread: float, labels: str, seed: int, *, bias: bool = False
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
-    """Return gradients (N, C, I), weight, bias, true labels and p − y of single samples, in float64."""
-    made = sent(classes, features, spread, labels, "float64", seed, count, bias=bias)
-    return made["gradients"], made["weight"], made.get("bias"), made["label"], made["delta"]
-
-
 def truth_of(path: LabelPath, error: Tensor) -> Tensor:
     return 1 / error.gather(1, path.row[:, None])
 
@@ -39,14 +31,12 @@ def truth_of(path: LabelPath, error: Tensor) -> Tensor:
 def test_true_scalar_gives_the_true_label_and_any_scalar_a_sum_of_one(
     classes: int, features: int, spread: float, labels: str, bias: bool, columns: str, seed: int
 ) -> None:
-    gradients, weight, offset, label, error = leaks(6, classes, features, spread, labels, seed, bias=bias)
-    path = label_path(gradients, weight, bias=offset, columns=columns)  # type: ignore[arg-type]
+    made = sent(classes, features, spread, labels, "float64", seed, 6, bias=bias)
+    gradients, error = made["gradients"], made["delta"]
+    path = label_path(gradients, made["weight"], bias=made.get("bias"), columns=columns)  # type: ignore[arg-type]
     truth = truth_of(path, error)
     worst = truth.abs().max().item()
-    torch.testing.assert_close(path.labels(truth)[:, 0], label, rtol=0, atol=1e-11 * worst)
-    torch.testing.assert_close(
-        path.features(truth)[:, 0], gradients.sum(dim=1) * 0 + truth * path.direction, rtol=0, atol=0
-    )
+    torch.testing.assert_close(path.labels(truth)[:, 0], made["label"], rtol=0, atol=1e-11 * worst)
     torch.testing.assert_close(path.features(truth) * error.unsqueeze(2), gradients, rtol=1e-7, atol=1e-11)
     scalars = torch.tensor([[0.3, -0.7, 11.0, -400.0]], dtype=torch.float64).expand(6, -1)
     sums = path.labels(scalars).sum(dim=2)
@@ -63,9 +53,9 @@ def test_true_scalar_gives_the_true_label_and_any_scalar_a_sum_of_one(
 )
 @example(classes=3, spread=3.8984375, labels="onehot", seed=3)  # an interval narrower than a grid step
 def test_intervals_hold_exactly_the_valid_labels(classes: int, spread: float, labels: str, seed: int) -> None:
-    gradients, weight, _, _, error = leaks(4, classes, 30, spread, labels, seed)
-    path = label_path(gradients, weight)
-    truth = truth_of(path, error)[:, 0]
+    made = sent(classes, 30, spread, labels, "float64", seed, 4)
+    path = label_path(made["gradients"], made["weight"])
+    truth = truth_of(path, made["delta"])[:, 0]
     found = nonnegative_intervals(path)
     magnitude = torch.logspace(-1, 3, 1500, dtype=torch.float64)
     scan = torch.cat([-magnitude, magnitude]).expand(4, -1)
@@ -86,22 +76,9 @@ def test_intervals_hold_exactly_the_valid_labels(classes: int, spread: float, la
             assert any(min(pair) <= float(truth[n]) <= max(pair) for pair in own)
 
 
-def test_an_interval_without_end_is_one() -> None:
-    """A confident right prediction: only its own class has p > y, so every larger scalar is valid as well."""
-    weight = torch.eye(4, dtype=torch.float64) * 8
-    hidden = torch.tensor([[1.0, 0, 0, 0]], dtype=torch.float64)
-    label = torch.tensor([[0.7, 0.1, 0.1, 0.1]], dtype=torch.float64)
-    error = (hidden @ weight.T).softmax(dim=1) - label
-    path = label_path(error.unsqueeze(2) * hidden.unsqueeze(1), weight)
-    low, high = next(pair for pair in nonnegative_intervals(path)[0] if pair[0] > 0)
-    assert high == math.inf
-    assert 1 <= low <= float(truth_of(path, error))
-    assert path.labels(torch.tensor([[1e3, 1e6]], dtype=torch.float64)).amin() >= 0
-
-
 def test_minima_agree_with_a_fine_scan() -> None:
-    gradients, weight, _, _, _ = leaks(3, 10, 30, 4.0, "smoothing", 5)
-    path = label_path(gradients, weight)
+    made = sent(10, 30, 4.0, "smoothing", "float64", 5, 3)
+    path = label_path(made["gradients"], made["weight"])
     scan = torch.logspace(0, 3, 200_000, dtype=torch.float64)
     for n, own in enumerate(find_minima(path, span=1e3)):
         for sign in (1.0, -1.0):

@@ -189,7 +189,7 @@ def test_a_bias_gives_the_label_in_closed_form() -> None:
 
 
 def test_known_noise_is_fitted_and_bounds_the_search() -> None:
-    made = sent(10, 256, 1.0, "smoothing", "float32", 6, 200)
+    made = sent(10, 256, 1.0, "smoothing", "float32", 6, 50)
     generator = torch.Generator().manual_seed(0)
     size = float(made["gradients"].abs().mean())
     noise = 1e-2 * size
@@ -270,8 +270,8 @@ def test_where_the_equations_end_the_factor_is_open() -> None:
 def test_strong_noise_is_weighed_by_its_usual_errors() -> None:
     """Certificates take the largest errors; as weights of the entries these lose a third of the digits."""
     draws = torch.Generator().manual_seed(1)
-    weight, hidden = torch.randn(10, 64, generator=draws) * 0.2, torch.rand(200, 64, generator=draws)
-    label = augment.smooth(torch.randint(10, (200,), generator=draws), 10, torch.rand(200, generator=draws) / 2)
+    weight, hidden = torch.randn(10, 64, generator=draws) * 0.2, torch.rand(100, 64, generator=draws)
+    label = augment.smooth(torch.randint(10, (100,), generator=draws), 10, torch.rand(100, generator=draws) / 2)
     own = ((hidden @ weight.T).softmax(dim=1) - label).unsqueeze(2) * hidden.unsqueeze(1)
     found = recover_soft_labels(own + 0.1 * torch.randn(own.shape, generator=draws), weight, noise=0.1)
     off = (found.labels - label).abs().sum(dim=1)
