@@ -17,7 +17,7 @@ CHOSEN = {
     "utterances": 4,
     "stages": [0, 2],
     "searches": study.SearchedTexts.listed(("sentences", "printed", 0, 2, 1), ("sentences", "softmax", 0, 1, 2)),
-    "steps": 30,
+    "steps": 20,
     "training": AttackedRecogniser.listed(("small", 0, 3), ("small", 2, 2)),
     "lengths": study.Counted.listed((3, 1), (9, 1)),
 }
