@@ -77,6 +77,6 @@ if __name__ == "__main__":
     sentence = "the old dog sees a small red bird and then the child finds the ball ."
     found, distances = server(model, client(model, sentence))
     print("the client's sentence:", sentence)
-    print("the server's answer:  ", " ".join(found), "(the last word is only predicted)")
+    print("the server's answer:  ", " ".join(found), "(the last token is never an input)")
     near = distances.sort(dim=1).values
     print(f"largest distance of a right word: {near[:, 0].max():.0e}; least of a wrong one: {near[:, 1].min():.2f}")

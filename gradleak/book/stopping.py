@@ -31,8 +31,8 @@ NOTE = (
     "the mildest of a second kind, if there is one. What a defence leaves may be of another kind, such as the class of "
     "a soft label. The mildest defence changes the gradient’s direction least; defences measured on at least "
     f"{LEAST} cases come first. In brackets: the number of cases *n*, and the batch size, network and page, where "
-    "these are not the row’s. Clipping only rescales the gradient, so it is never named. An attack that was not tried "
-    "may recover more."
+    "these are not the row’s. Noise is absolute, per entry, unless it is a multiple of a norm. Clipping only rescales "
+    "the gradient, so it is never named. An attack that was not tried may recover more."
 )
 _value = attrgetter("value")
 

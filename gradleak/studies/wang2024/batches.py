@@ -541,5 +541,6 @@ def outcomes(record: Record) -> list[Outcome]:
     found += collected(
         record, rows, "images", mean, attack=rows["attack"], network="fcn4", data=rows["dataset"], batch=rows["size"],
         client=rows["dtype"],
+        detail=rows["attack"].map({BIAS_ATTACK: "nearest answers, chosen with the truth"}).fillna(""),
     )  # fmt: skip
     return found + outcomes_behind(record, behind, "fcn4", mean, batch=behind["size"])
