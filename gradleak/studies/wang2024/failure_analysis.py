@@ -163,7 +163,7 @@ def summary(record: Record) -> Summary:
     wrong, right = known["failure-analysis-onehot"], known["failure-analysis-zero"]
     return Summary(
         f"Where a network is certain of a wrong class, which the paper calls unsolvable, the exact solver recovers "
-        f"{wrong.text} of the one-hot labels; where the network is certain of the right class, {right.text} of the "
+        f"{wrong.text} of the one-hot labels if no feature is negative; where the network is certain of the right class, {right.text} of the "
         "gradients give no label at all.",
         true=bool((wrong.value or 0) > 99 and (right.value or 0) > 90),
         claim="failure-analysis-onehot",
@@ -194,7 +194,10 @@ def figure_cases(record: Record) -> Figure:
 
 
 def figure_frontier(record: Record) -> Figure:
-    """Plot the shares of recovered and of ambiguous labels (%) against the scale of the logits, for each precision."""
+    """Plot the shares of recovered and of ambiguous labels (%) against the scale of the logits, for each precision.
+
+    Of the one-hot labels, the rest have zero gradients.
+    """
     return drawn(
         record.rows(Point),
         lines("scale", "accuracy", by="dtype", label="{}, recovered".format, linestyle="-"),
