@@ -291,8 +291,8 @@ def summary(record: Record) -> Summary:
     others = rows["part"].map({AttackedArchitecture.part: ", auxiliary batches of the same size"}).fillna("")
     return Summary(
         f"From the gradient of an unbalanced batch of up to {largest} MNIST images (untrained CNN), a server finds on "
-        f"average {alone.text} of the labels at the worst batch size, and {knowing.text} with {auxiliary} labelled "
-        f"samples per class. On a LeNet, with even more samples, it finds only {lenet.text}.",
+        f"average {alone.text} of the labels at the worst batch size, with {auxiliary} labelled samples per class "
+        f"{knowing.text}; on a LeNet, with more samples, only {lenet.text}.",
         true=bool(alone.agrees and knowing.agrees and lenet.agrees is False),
         claim="llg-mnist-llg+",
         what="labels that LLG+ finds at its worst batch size (untrained CNN, unbalanced batches of MNIST)",
