@@ -290,8 +290,8 @@ def summary(record: Record) -> Summary:
     rows = rows[rows["attack"].notna() & ~rows["attack"].isin([tally.GUESS, GRADIENTS])]
     others = rows["part"].map({AttackedArchitecture.part: ", auxiliary batches of the same size"}).fillna("")
     return Summary(
-        f"From the gradient of an unbalanced batch of up to {largest} MNIST images (untrained CNN), a server finds on "
-        f"average {alone.text} of the labels at the worst batch size, with {auxiliary} labelled samples per class "
+        f"From the gradient of an unbalanced batch of up to {largest} MNIST images (untrained CNN), a server finds "
+        f"{alone.text} of the labels at the worst batch size, with {auxiliary} labelled samples per class "
         f"{knowing.text}; on a LeNet, with more samples, only {lenet.text}.",
         true=bool(alone.agrees and knowing.agrees and lenet.agrees is False),
         claim="llg-mnist-llg+",

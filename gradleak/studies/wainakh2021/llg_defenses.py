@@ -200,8 +200,8 @@ def summary(record: Record) -> Summary:
     rows = rows[stops & ~rows["attack"].str.startswith("guess")]
     return Summary(
         f"Neither training nor noise hides the labels: LLG finds at least {llg.text} during training, LLG+ at least "
-        f"{noise.text} more than a guess behind strong noise. Clipping with noise leaves {knowing:.0f} % "
-        f"(a guess: {guessed:.0f} %) to an attacker who knows it, but destroys the gradient (cosine {cosine:.2f}).",
+        f"{noise.text} more than a guess behind noise. Clipping with noise leaves {knowing:.0f} % (guess: "
+        f"{guessed:.0f} %) to an attacker knowing it, but destroys the gradient (cosine {cosine:.2f}).",
         true=bool(llg.agrees and noise.agrees and knowing < 50 and cosine < 0.1),
         claim="defenses-noise-1",
         what="labels that LLG+ finds beyond a guess, at the worst batch size (noise of variance 1, MNIST)",

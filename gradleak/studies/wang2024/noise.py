@@ -191,8 +191,8 @@ def summary(record: Record) -> Summary:
     }
     return Summary(
         f"With the paper's largest Gaussian noise on one row, the published search comes within one of the true "
-        f"scalar for {row.text}; on the whole layer for {swarm.text}, and a solver that expects noise for {exact.text} "
-        f"(its labels are within a tenth for {near:.0f} %).",
+        f"scalar for {row.text}; on the whole layer for {swarm.text}, a solver that expects noise for {exact.text} "
+        f"(its labels within a tenth: {near:.0f} %).",
         true=bool(exact.agrees and (row.value or 0) > (exact.value or 0) > (swarm.value or 100) + 30),
         claim="noise-layer-gaussian-0.1-within-1-of-the-truth",
         what="scalars within one of the truth, paper's search, noise on the whole layer, ResNet18, CIFAR-10 images",
