@@ -200,7 +200,7 @@ def summary(record: Record) -> Summary:
     rows = rows[stops & ~rows["attack"].str.startswith("guess")]
     return Summary(
         f"Neither training nor noise hides the labels: LLG finds at least {llg.text} during training, LLG+ at least "
-        f"{noise.text} more than a guess behind noise. Clipping with noise leaves {knowing:.0f} % (guess: "
+        f"{noise.text} over a guess behind noise. Clipping with noise leaves {knowing:.0f} % (guess: "
         f"{guessed:.0f} %) to an attacker knowing it, but destroys the gradient (cosine {cosine:.2f}).",
         true=bool(llg.agrees and noise.agrees and knowing < 50 and cosine < 0.1),
         claim="defenses-noise-1",
