@@ -185,7 +185,8 @@ def summary(record: Record) -> Summary:
 def figure_labels(record: Record) -> Figure:
     """Draw the share of labels that each attack finds (%), without a defence, as a mean over the batch sizes.
 
-    One panel for each network. Rows are attacks, columns are epochs of training.
+    One panel for each network. Rows are attacks, columns are epochs of training. “LLG*, normalised” was not run on
+    resnet20.
     """
     return _heat(select(_named(record), defense="none"), "net", "epochs", "training epochs")
 

@@ -290,9 +290,9 @@ def summary(record: Record) -> Summary:
     rows = rows[rows["attack"].notna() & ~rows["attack"].isin([tally.GUESS, GRADIENTS])]
     others = rows["part"].map({AttackedArchitecture.part: ", auxiliary batches of the same size"}).fillna("")
     return Summary(
-        f"From the gradient of an unbalanced batch of up to {largest} MNIST images (untrained CNN), a server finds on "
-        f"average at least {alone.text} of the labels, with {auxiliary} labelled samples per class {knowing.text}; on "
-        f"a LeNet even more samples give only {lenet.text}.",
+        f"From the gradient of an unbalanced batch of up to {largest} MNIST images (untrained CNN), a server finds "
+        f"{alone.text} of the labels at the worst batch size, with {auxiliary} labelled samples per class "
+        f"{knowing.text}; on a LeNet, with more samples, only {lenet.text}.",
         true=bool(alone.agrees and knowing.agrees and lenet.agrees is False),
         claim="llg-mnist-llg+",
         what="labels that LLG+ finds at its worst batch size (untrained CNN, unbalanced batches of MNIST)",
@@ -360,7 +360,10 @@ def _on_datasets(record: Record) -> pd.DataFrame:
 
 
 def figure_success(record: Record, balance: str = "unbalanced") -> Figure:
-    """Draw the share of labels found (%) against the batch size: Figure 2, or Figure 6 for balanced batches."""
+    """Draw the share of labels found (%) against the batch size: Figure 2, or Figure 6 for balanced batches.
+
+    The guess gives all classes the same share.
+    """
     frame, attacks = select(_on_datasets(record), balance=balance), [*tally.ATTACKS, DLG]
     return tally.draw_success(frame, attacks, "dataset", title=data.title, across=2, height=2.6, legend=4)
 

@@ -194,13 +194,14 @@ def summary(record: Record) -> Summary:
     llg, noise = known["training-llg"], known["defenses-noise-1"]
     clipped = select(record.rows(AttackedBehind), defense="dp", level=1, attack="shadow")
     knowing, cosine = clipped["success"].mean(), clipped["utility"].mean()
+    guessed = knowing - clipped["over_guess"].mean()
     rows = record.frame()
     stops = rows["step"].isna() | rows["step"].isin([0, rows["step"].max()])
     rows = rows[stops & ~rows["attack"].str.startswith("guess")]
     return Summary(
         f"Neither training nor noise hides the labels: LLG finds at least {llg.text} during training, LLG+ at least "
-        f"{noise.text} more than a guess behind strong noise. Clipping with noise leaves {knowing:.0f} % to an "
-        f"attacker who knows it, but destroys the gradient (cosine {cosine:.2f}).",
+        f"{noise.text} over a guess behind noise. Clipping with noise leaves {knowing:.0f} % (guess: "
+        f"{guessed:.0f} %) to an attacker knowing it, but destroys the gradient (cosine {cosine:.2f}).",
         true=bool(llg.agrees and noise.agrees and knowing < 50 and cosine < 0.1),
         claim="defenses-noise-1",
         what="labels that LLG+ finds beyond a guess, at the worst batch size (noise of variance 1, MNIST)",
@@ -218,7 +219,8 @@ def summary(record: Record) -> Summary:
 def figure_training(record: Record) -> Figure:
     """Draw the share of labels found, with standard errors, and the model's accuracy (%) against the training steps.
 
-    One panel for each kind of client. Accuracies, on test images and on the clients' batches, are black.
+    One panel for each kind of client. Accuracies, on test images and on the clients' batches, are black. A
+    guess gives all classes the same share; a drawn guess draws every label at random.
     """
     # There are many steps, so lines have no markers.
     plain = {name: look | {"marker": ""} for name, look in LOOKS.items()}

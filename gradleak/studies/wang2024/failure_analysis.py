@@ -163,8 +163,8 @@ def summary(record: Record) -> Summary:
     wrong, right = known["failure-analysis-onehot"], known["failure-analysis-zero"]
     return Summary(
         f"Where a network is certain of a wrong class, which the paper calls unsolvable, the exact solver recovers "
-        f"{wrong.text} of the one-hot labels; where the network is certain of the right class, {right.text} of the "
-        "gradients give no label at all.",
+        f"{wrong.text} of the one-hot labels from non-negative features; where it is certain of the right class, "
+        f"{right.text} of the gradients give no label.",
         true=bool((wrong.value or 0) > 99 and (right.value or 0) > 90),
         claim="failure-analysis-onehot",
         what="one-hot labels recovered where the network is certain of a wrong class, random last layers",
@@ -194,7 +194,10 @@ def figure_cases(record: Record) -> Figure:
 
 
 def figure_frontier(record: Record) -> Figure:
-    """Plot the shares of recovered and of ambiguous labels (%) against the scale of the logits, for each precision."""
+    """Plot the shares of recovered and of ambiguous labels (%) against the scale of the logits, for each precision.
+
+    Of the one-hot labels, the rest have zero gradients.
+    """
     return drawn(
         record.rows(Point),
         lines("scale", "accuracy", by="dtype", label="{}, recovered".format, linestyle="-"),

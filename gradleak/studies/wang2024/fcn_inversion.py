@@ -322,7 +322,7 @@ def figure_matching(record: Record) -> Figure:
 def figure_digits(record: Record) -> Figure:
     """Plot the PSNR (dB) of images by variant of the recursion, measured on floats or on truncated 8-bit pixels.
 
-    The paper's code measures the latter.
+    The paper's code measures the latter. The widest box holds half of the images, each narrower pair half of the rest.
     """
     own = {"psnr": "floating-point pixels", "eight_bit": "truncated 8-bit pixels"}
     names = {OURS: "least\nsquares (ours)"} | {name: name.replace(" ", "\n", 1) for name in VARIANTS if name != OURS}

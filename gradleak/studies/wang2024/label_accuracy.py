@@ -330,8 +330,8 @@ def summary(record: Record) -> Summary:
     layers = measured["head"].map(", trained trunk, new {} head".format, na_action="ignore").fillna("")
     return Summary(
         f"An exact solver, which never sees the truth, recovers {imagenet.text} of the smoothed ImageNet labels in a "
-        f"random ResNet50 and all {rows['count'][~certain].sum():,} soft labels on smaller networks, except the "
-        f"untrained AlexNet (at least {least.text}); every label that it misses it reports as undetermined.",
+        f"random ResNet50 and all {rows['count'][~certain].sum():,} soft labels on smaller networks other than "
+        f"the untrained AlexNet (at least {least.text}); it reports every missed label as undetermined.",
         true=bool(
             missed < 0.05
             and known["label-accuracy-silent"].agrees

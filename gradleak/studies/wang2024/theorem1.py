@@ -356,9 +356,9 @@ def summary(record: Record) -> Summary:
     )
     needed = ("theorem1-sum-float64", "theorem1-prior", "loss-landscape-untrained-first")
     return Summary(
-        f"Every scalar gives a label that sums to one, and for {interval.text} of smoothed labels an interval of "
-        f"scalars gives valid labels. On a trained ResNet20 the first minimum of the loss from ±{START:g} is wrong for "
-        f"{first.text}, the lowest for {lowest.text}.",
+        f"For every value of the unknown scalar the label sums to one, and for {interval.text} of smoothed labels an "
+        f"interval of scalars is valid. On a trained ResNet20 the loss's first minimum is wrong for "
+        f"{first.text} of them, the lowest for {lowest.text}.",
         true=bool(interval.agrees and lowest.agrees and (first.value or 0) > 20)
         and all(known[name].agrees for name in needed),
         claim="theorem1-prior",
