@@ -389,8 +389,8 @@ def summary(record: Record) -> Summary:
     heard = ("spoken-transcripts", "spoken-digits-transcripts", "spoken-sure")
     return Summary(
         f"One gradient of the decoder's first layer gives {exact.cases} transcripts exactly and in order, also from "
-        "trained recognisers, and for synthesised or recorded speech. The paper's search needs the bag of words, and "
-        f"finds {searched.cases} short transcripts in one run.",
+        "trained recognisers, and for synthesised or recorded speech. The paper's printed search needs the bag of "
+        f"words and finds {searched.cases} short transcripts in one run.",
         true=all(known[name].agrees for name in (*read, *heard))
         and (bare.value or 0) < (searched.value or 0) < (exact.value or 0),
         claim="transcripts-untrained",
