@@ -194,11 +194,12 @@ def summary(record: Record) -> Summary:
     known = claims.judgements(record)
     clear, clipped, noisy = (known[f"audit-{name}"] for name in ("lenet", "clip", "noise"))
     rows = worst(record)
-    labels = rows.loc[rows["defense"].str.startswith("gaussian/"), "labels_found"].min()
+    behind = rows[rows["defense"].str.startswith("gaussian/")]
+    labels, levels = behind["labels_found"].min(), behind["defense"].str.removeprefix("gaussian/").unique()
     return Summary(
         f"Clipping the whole gradient does not protect: an audit restores one LeNet image to {clipped.text} from a "
-        f"clipped gradient and to {clear.text} without a defence; behind Gaussian noise no attack of the audit "
-        "restores features or images, but all labels are still found.",
+        f"clipped gradient ({clear.text} without a defence); behind Gaussian noise of {' or '.join(levels)} "
+        "no attack restores features or images, but all labels are still found.",
         true=bool(clear.agrees and clipped.agrees and noisy.agrees and labels == 1),
         claim="audit-clip",
         what="PSNR of one photograph restored from LeNet's gradient, clipped to norm 1",

@@ -429,12 +429,13 @@ def summary(record: Record) -> Summary:
     restored, trained, wrong = known["peel-four"], known["limits-trained"], known["peel-silent"]
     size = restored.claim.measure.where["size"]
     own, networks = select(record.rows(Peeling), what="batch", size=size), batches(record.rows(Reach))
+    sizes = select(batches(record.frame()), part="trained")["size"]
     narrow = networks["layers"][networks["network"].isin(["resnet20", "resnet50-cifar"])]
     row = line(table(record), "0", str(SIDE), str(size))
     return Summary(
         f"From one averaged gradient of an untrained ResNet18, peeling restores all {size} images at "
-        f"{math.floor(own['lowest_psnr'].min())} dB or more in {restored.cases} batches; after training, it restores "
-        f"every image of {trained.cases} small batches. From a ResNet20 or ResNet50 it recovers no layer.",
+        f"{math.floor(own['lowest_psnr'].min())} dB or more in {restored.cases} batches; after training, all "
+        f"of {(sizes == 1).sum()} single images and {(sizes > 1).sum()} batches of {sizes.max():.0f}. From a ResNet20 or ResNet50 it recovers no layer.",
         true=restored.value == trained.value == 100 and wrong.value == 0 and set(narrow) == {0},
         claim="peel-four",
         what=f"batches of {size} with every image above {metrics.EXACT:.0f} dB (untrained ResNet18, CIFAR-10, float32)",

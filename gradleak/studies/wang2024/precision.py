@@ -402,10 +402,12 @@ def summary(record: Record) -> Summary:
     known = claims.judgements(record)
     single, batch = known["precision-bf16-class"], known["precision-bf16-batches"]
     cases, wrong = known["precision-cases"], known["precision-wrong"]
+    tried = record.frame()
+    certified = tried["unique_count"][tried["attacker"].isin(["told", "not told"])].sum()
     return Summary(
         f"From clients that compute in bfloat16, an attacker who knows this precision reads {single.text} of the "
         f"classes of single samples but {batch.text} of the labels in batches; in {cases.value or 0:,.0f} attacks at "
-        "all precisions, no certified answer is wrong.",
+        f"all precisions, none of {certified:,.0f} certified answers is wrong.",
         true=bool(single.agrees and batch.agrees and wrong.value == 0),
         claim="precision-bf16-class",
         what="classes of single samples read right in bfloat16, precision known (four networks, CIFAR-10)",
