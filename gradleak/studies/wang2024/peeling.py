@@ -435,7 +435,8 @@ def summary(record: Record) -> Summary:
     return Summary(
         f"From one averaged gradient of an untrained ResNet18, peeling restores all {size} images at "
         f"{math.floor(own['lowest_psnr'].min())} dB or more in {restored.cases} batches; after training, all "
-        f"of {(sizes == 1).sum()} single images and {(sizes > 1).sum()} batches of {sizes.max():.0f}. From a ResNet20 or ResNet50 it recovers no layer.",
+        f"of {(sizes == 1).sum()} single images and {(sizes > 1).sum()} batches of {sizes.max():.0f}. "
+        "From a ResNet20 or ResNet50 it recovers no layer.",
         true=restored.value == trained.value == 100 and wrong.value == 0 and set(narrow) == {0},
         claim="peel-four",
         what=f"batches of {size} with every image above {metrics.EXACT:.0f} dB (untrained ResNet18, CIFAR-10, float32)",
