@@ -17,6 +17,7 @@ from gradleak import sequences
 from gradleak.auditing import Report
 from gradleak.auditing.reach import reach_of
 from gradleak.auditing.sentences import of_outcomes
+from gradleak.auditing.steady import _equal
 from gradleak.auditing.subject import proofs, subject_of
 from gradleak.errors import InputError
 from gradleak.leak import Leak
@@ -256,6 +257,14 @@ def test_where_nothing_can_be_compared_an_answer_without_a_certificate_is_no_rec
 @torch.no_grad()
 def renormalises(net: Any, _: Tensor) -> None:
     net.head.weight /= net.head.weight.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_only_a_change_of_the_last_digit_is_rounding(dtype: torch.dtype) -> None:
+    before, unit = torch.tensor([1.0, -2.0, 0.0], dtype=dtype), torch.finfo(dtype).eps
+    assert _equal(before, before * (1 + unit))
+    assert not _equal(before, before * (1 + 4 * unit))
+    assert not _equal(before, before + torch.tensor([0, 0, unit], dtype=dtype))
 
 
 def audited(change: Callable[[Any, Tensor], Tensor | None]) -> Report:

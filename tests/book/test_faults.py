@@ -27,7 +27,7 @@ KILLS = int(os.environ.get("GRADLEAK_FAULTS", "2"))
 
 
 def recorded(toy: Toy) -> Callable[[], object]:
-    """Return what is killed: it records, and everything that it needs is loaded."""
+    """Return the recording that is killed, with all modules loaded."""
     study, parameters = toy.load(), toy.parameters(samples=12)
     return lambda: recording.record(study, parameters, rules=claims.rules("toy"), jobs=1)
 
