@@ -53,6 +53,8 @@ BROAD, PIXELS = (0.0, 10.0), (0.0, 1.0)
 # The number of draws from which a posterior's standard deviation is estimated, with a relative error of about 0.1.
 DRAWS = 64
 REFINEMENTS = 6
+# The number of products that are computed at once for the normal equations of a convolution.
+PRODUCTS = 10_000_000
 # Upper limits of an equation's inverse variance relative to the prior's, and rounding errors of the normal equations
 # relative to their diagonal, until one pair succeeds. The second limit is for layers whose equations leave directions
 # open: without it, rounding would hide what is left of the prior there. Larger rounding errors are for equations that
@@ -153,6 +155,12 @@ def _convolution(layer: Layer) -> nn.Conv2d:
 def _padding(module: nn.Conv2d) -> tuple[int, ...]:
     assert not isinstance(module.padding, str)
     return module.padding
+
+
+def _settings(layer: Layer) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Return a convolution's stride, padding and dilation."""
+    module = _convolution(layer)
+    return module.stride, _padding(module), module.dilation
 
 
 def _shapes(layers: list[Layer], shape: tuple[int, int, int]) -> list[tuple[int, int, int]]:
@@ -284,8 +292,7 @@ def _inside(layer: Layer, outputs: Tensor, error: Tensor) -> Tensor:
 
 def _carried(layer: Layer, shape: tuple[int, int, int], delta: Known) -> Known:
     """Return the loss's gradient with respect to a layer's inputs, and its error."""
-    module, size = _convolution(layer), (1, *shape)
-    settings = module.stride, _padding(module), module.dilation
+    size, settings = (1, *shape), _settings(layer)
     value, drift = (conv2d_input(size, layer.weight, part[None], *settings)[0] for part in (delta.value, delta.drift))
     variance = conv2d_input(size, layer.weight.square(), delta.error.square()[None], *settings)
     return Known(value, variance[0].clamp(min=0).sqrt(), drift)
@@ -319,7 +326,6 @@ def _solved(
 ) -> tuple[Known, LayerReport]:
     """Return a layer's inputs with their posterior standard deviations, from all equations weighted by their errors."""
     places = _places(layer, shape)
-    forward = _forward(layer, shape, places)
     backward = _backward(delta.value, places, shape)
     mean, deviation = prior
     magnitude = math.hypot(mean, deviation)
@@ -339,7 +345,7 @@ def _solved(
     forward_target = before.value.reshape(-1)
     for limit, lost in TRIED:
         column_weight, row_weight = (weights.clamp(max=limit / deviation**2) for weights in (column_weight, row_weight))
-        square = forward.T @ (column_weight[:, None] * forward)
+        square = _square(layer.weight, column_weight.view_as(before.value), places, area)
         block = backward.T @ (row_weight[:, None] * backward)
         blocks = square.view(channels, area, channels, area)
         for channel in range(channels):
@@ -359,12 +365,16 @@ def _solved(
         if open_directions < OPEN or math.isfinite(limit):
             break
 
+    settings = _settings(layer)
+
     def missed(inputs: Tensor) -> tuple[Tensor, Tensor]:
-        return forward_target - forward @ inputs, backward_target - backward @ inputs.view(channels, area).T
+        outputs = F.conv2d(inputs.view(1, *shape), layer.weight, None, *settings)
+        return forward_target - outputs.flatten(), backward_target - backward @ inputs.view(channels, area).T
 
     def pulled(forward_misses: Tensor, backward_misses: Tensor) -> Tensor:
         rows = (backward.T @ (row_weight[:, None] * backward_misses)).T.reshape(-1)
-        return forward.T @ (column_weight * forward_misses) + rows
+        weighted = (column_weight * forward_misses).view(1, *before.value.shape)
+        return conv2d_input((1, *shape), layer.weight, weighted, *settings).flatten() + rows
 
     def solve(side: Tensor) -> Tensor:
         solution: Tensor = scale * torch.cholesky_solve((scale * side)[:, None], factor)[:, 0]
@@ -410,16 +420,21 @@ def _places(layer: Layer, shape: tuple[int, int, int]) -> Tensor:
     return torch.where(read < 0, shape[1] * shape[2], read)
 
 
-def _forward(layer: Layer, shape: tuple[int, int, int], places: Tensor) -> Tensor:
-    """Return the matrix (O P, I H W) that maps a convolution's inputs to its outputs without the bias."""
-    weight = layer.weight
-    outputs, channels = weight.shape[:2]
-    area, positions = shape[1] * shape[2], places.shape[1]
-    matrix = weight.new_zeros(outputs, positions, channels, area + 1)
-    for entry in range(len(places)):
-        value = weight.reshape(outputs, channels, -1)[:, :, entry]
-        matrix[:, torch.arange(positions, device=weight.device), :, places[entry]] += value
-    return matrix[..., :area].reshape(outputs * positions, channels * area)
+def _square(weight: Tensor, weights: Tensor, places: Tensor, area: int) -> Tensor:
+    """Return FᵀVF (I H W, I H W), where F maps a convolution's inputs to its outputs and V holds their weights (O, …).
+
+    An output depends on the few inputs under the kernel alone, so the products are summed over output positions.
+    """
+    kernels, channels, side = weight.flatten(1), weight.shape[1], area + 1
+    # The input under each kernel entry at each position (P, I k k). Every channel has a number for its padding.
+    under = (places.T[:, None] + side * torch.arange(channels, device=weight.device)[:, None]).flatten(1)
+    square = weight.new_zeros(channels * side * channels * side)
+    at_once = max(1, PRODUCTS // kernels.shape[1] ** 2)
+    for numbers, share in zip(under.split(at_once), weights.flatten(1).T.split(at_once), strict=True):
+        products = (share[:, None] * kernels.T) @ kernels
+        entries = numbers[:, :, None] * channels * side + numbers[:, None, :]
+        square.index_add_(0, entries.flatten(), products.flatten())
+    return square.view(channels, side, channels, side)[:, :area, :, :area].reshape(channels * area, -1)
 
 
 def _backward(delta: Tensor, places: Tensor, shape: tuple[int, int, int]) -> Tensor:
