@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from gradleak.runs import code, records, runner
+from gradleak.runs import records, runner
 from gradleak.runs.experiments import Parameters
 from gradleak.runs.plain import Columns
 from gradleak.runs.studies import Study
-from gradleak.runs.trials import Trials, without_device
+from gradleak.runs.trials import without_device
 from gradleak.wording import duration
 
 GIB = 2**30
@@ -29,7 +29,7 @@ def forecast(
         todo: The inputs of the trials that have to run unless they are in the cache; None for all.
     """
     inputs = study.trials(parameters)
-    cache = Trials(study.name, runner.decides(study, parameters, code.key(study)))
+    cache = runner.cache_of(study, parameters)
     missing = [one for one in (inputs if todo is None else todo) if cache.get(one) is None]
     known = f"{len(inputs)} trials: {len(inputs) - len(missing)} are finished already, {len(missing)} have to run"
     record = records.recorded(study.name)

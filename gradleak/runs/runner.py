@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -80,7 +81,7 @@ def finished(
 
     Arguments as in `run_study` and `run_trials`.
     """
-    cache = Trials(study.name, decides(study, parameters, code.key(study)))
+    cache = cache_of(study, parameters)
     cached = {known(trial_inputs): cache.get(trial_inputs) for trial_inputs in inputs}
     yield from (trial for trial in cached.values() if trial is not None)
     missing = [(study, trial_inputs) for trial_inputs in inputs if cached[known(trial_inputs)] is None]
@@ -145,10 +146,26 @@ def sources_of(study: Study, parameters: Parameters) -> list[str]:
     return [text.source(name) if name in text.NAMES else data.source(name) for name in names]
 
 
+def cache_of(study: Study, parameters: Parameters) -> Trials:
+    """Return the cache of a study's trials. A trial is found again in any run that reads the same of its data."""
+    sources = dict(zip(study.datasets(parameters), sources_of(study, parameters), strict=True))
+    key = code.key(study)
+
+    @functools.cache
+    def of(names: tuple[str, ...]) -> str:
+        return _hashed(key, parameters, [sources[name] for name in names])
+
+    return Trials(study.name, lambda inputs: of(tuple(study.experiment(inputs).reads())))
+
+
 def decides(study: Study, parameters: Parameters, key: str) -> str:
     """Return a hash of everything that determines a run's results besides its inputs; `key` is that of its code."""
+    return _hashed(key, parameters, sources_of(study, parameters))
+
+
+def _hashed(key: str, parameters: Parameters, sources: list[str]) -> str:
     device = devices.model_of(experiments.resolve_device(parameters.device))
-    facts = [key, records.versions(), sources_of(study, parameters), device]
+    facts = [key, records.versions(), sources, device]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -245,7 +262,8 @@ def _settled(accelerated: bool) -> Iterator[None]:
             yield
         finally:
             torch.set_num_threads(before)
-            torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
+            if accelerated:
+                torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
 
 
 def processes(jobs: int | None, trials: int, device: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from gradleak import paths, reporting
@@ -21,11 +22,11 @@ class Trials:
 
     Attributes:
         study: The name of the study.
-        decides: A hash of everything that determines a trial's result besides its inputs.
+        decides: Returns a hash of everything that determines a trial's result besides its inputs.
         folder: The folder of the files.
     """
 
-    def __init__(self, study: str, decides: str) -> None:
+    def __init__(self, study: str, decides: Callable[[Columns], str]) -> None:
         self.study, self.decides = study, decides
         self.folder = paths.cache() / "trials" / study
         check_folder(self.folder)  # now, and not after an hour's work
@@ -53,7 +54,7 @@ class Trials:
             reporting.warn(f"a trial of '{self.study}' could not be stored in the cache {where}")
 
     def _file(self, inputs: Columns) -> Path:
-        key = hashlib.sha256(f"{known(inputs)} {self.decides}".encode()).hexdigest()[:20]
+        key = hashlib.sha256(f"{known(inputs)} {self.decides(inputs)}".encode()).hexdigest()[:20]
         return self.folder / f"{key}.json"
 
 

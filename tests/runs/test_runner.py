@@ -94,6 +94,17 @@ def test_other_data_packages_or_devices_run_again(checkout: Toy, monkeypatch: py
     assert runner.decides(checkout.load(), small, "code") != runner.decides(checkout.load(), on_cpu, "code")
 
 
+def test_a_trial_runs_again_only_for_data_that_it_reads(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkout.edit('return ["digits"]', 'return ["photos" if self.number else "digits"]')
+    runner.run_study("toy", checkout.parameters(samples=1), jobs=1)
+    runner.run_study("toy", checkout.parameters(samples=2), jobs=1)
+    assert checkout.traced == [0, 1]
+    source = runner.data.source
+    monkeypatch.setattr(runner.data, "source", lambda name: "another file" if name == "photos" else source(name))
+    runner.run_study("toy", checkout.parameters(samples=2), jobs=1)
+    assert checkout.traced == [0, 1, 1]
+
+
 def test_a_trial_has_one_thread_and_ieee_precision(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     found = "word=word, threads=torch.get_num_threads(), precision=torch.backends.cudnn.conv.fp32_precision,"
     checkout.edit("word=word,", found)
