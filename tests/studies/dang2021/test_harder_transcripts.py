@@ -23,7 +23,7 @@ CHOSEN = {
     "defended": 1,
     "defenses": ["noise/0.1", "noise/30"],
     "releases": ["0.5/1e-5", "0.5/1"],
-    "stages": [0, 4],
+    "stages": [4],
     "withheld": ["none", "embedding", "head", "decoder", "decoder and head"],
 }
 

@@ -16,7 +16,7 @@ CHOSEN = {
     "voices": ["en-us/175/50", "en-gb/140/35"],
     "utterances": 4,
     "stages": [0, 2],
-    "searches": study.SearchedTexts.listed(("sentences", "printed", 0, 2, 1), ("sentences", "softmax", 0, 1, 2)),
+    "searches": study.SearchedTexts.listed(("sentences", "printed", 0, 2, 1), ("sentences", "softmax", 0, 1, 1)),
     "steps": 20,
     "training": AttackedRecogniser.listed(("small", 0, 3), ("small", 2, 2)),
     "lengths": study.Counted.listed((3, 1), (9, 1)),

@@ -16,8 +16,6 @@ CHOSEN = {
     "second_order_steps": 1,
     "second_order_starts": [{"stage": "untrained", "start": "random", "images": 1}],
 }
-# Golden rows hold these as well.
-MORE = {"stages": ["untrained", "trained"]}
 
 
 def test_known_and_recovered_labels_walk_together(record: Record) -> None:

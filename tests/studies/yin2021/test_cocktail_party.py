@@ -18,8 +18,8 @@ CHOSEN = {
         {"dataset": "photos", "network": "small-cnn"},
     ],
     "sizes": [2, 6],
-    "exact_to": 4,
-    "batches": 2,
+    "exact_to": 2,
+    "batches": 1,
 }
 
 

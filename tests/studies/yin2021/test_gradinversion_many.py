@@ -16,7 +16,7 @@ from gradleak.studies.yin2021 import gradinversion_many as study
 from tests.images.peeling.test_attack import joined
 
 STUDY = "gradinversion-many"
-CHOSEN = {"small_steps": 40, "steps": 8, "singles": 2}
+CHOSEN = {"small_steps": 15, "steps": 8, "singles": 2}
 
 
 def test_features_are_found_and_help(record: Record) -> None:
