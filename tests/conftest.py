@@ -39,13 +39,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that run or open pages: at the end a worker would wait for them.
-
-    The comparison with the golden rows comes last, when the pages have run.
-    """
+    """Begin with the files that run or open pages: at the end a worker would wait for them."""
     long = {item.path for item in items if {"record", "visits"} & set(getattr(item, "fixturenames", ()))}
     long |= {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path.name == "test_golden.py", item.path not in long))
+    items.sort(key=lambda item: item.path not in long)
 
 
 @pytest.fixture

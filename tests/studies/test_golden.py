@@ -1,4 +1,7 @@
-"""The rows of every page's smallest run are its golden rows, and these hold every part of its record."""
+"""Golden rows hold every part of their page's record, and tell a change of behaviour from a rewording.
+
+The fixture `record` of each page's test compares them with the page's smallest run.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,11 @@ from gradleak import devices, studies
 from gradleak.runs import golden as files
 from gradleak.runs import records
 from gradleak.runs.records import part_of
-from gradleak.studies.dang2021.transcripts import can_speak
 from tests.checkout import Toy
 from tests.studies import golden
 
 # Parts that need what the test environment lacks: the weights of EfficientNet-Lite0, and recordings of spoken digits.
 ELSEWHERE = {"gradinversion-many": {"pictures"}, "transcripts": {"recorded"}}
-
-
-@pytest.mark.parametrize("name", studies.names())
-def test_a_pages_smallest_run_gives_its_golden_rows(name: str) -> None:
-    study = studies.load(name)
-    differences = golden.differences(study, golden.smallest(study))
-    if name == "transcripts" and not can_speak():  # without espeak-ng, other speech stands in
-        differences = [one for one in differences if '"part": "synthesised"' not in one]
-    assert not differences, (
-        f"{name} gives other rows than before; if it should, `make golden ARGS={name}` writes them anew:\n"
-        + "\n".join(differences)
-    )
 
 
 # What decides the branch that a trial takes, and where the smallest runs leave some of its values out.
