@@ -27,7 +27,7 @@ from gradleak.studies.shared.shown_batches import rows_of
 from gradleak.studies.yin2021 import gradinversion as study
 
 STUDY = "gradinversion"
-CHOSEN = {"steps": 15, "sizes": [1, 2]}
+CHOSEN = {"steps": 10, "sizes": [1, 2]}
 ALSO = {"imagenet-sample": {"pictures": 4}}
 
 
