@@ -374,7 +374,8 @@ def _solved(
     def pulled(forward_misses: Tensor, backward_misses: Tensor) -> Tensor:
         rows = (backward.T @ (row_weight[:, None] * backward_misses)).T.reshape(-1)
         weighted = (column_weight * forward_misses).view(1, *before.value.shape)
-        return conv2d_input((1, *shape), layer.weight, weighted, *settings).flatten() + rows
+        both: Tensor = conv2d_input((1, *shape), layer.weight, weighted, *settings).flatten() + rows
+        return both
 
     def solve(side: Tensor) -> Tensor:
         solution: Tensor = scale * torch.cholesky_solve((scale * side)[:, None], factor)[:, 0]
