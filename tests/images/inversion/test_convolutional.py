@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 from statistics import median
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor, nn
 from gradleak import augment, data, metrics, models, observe
 from gradleak.errors import GradleakWarning
 from gradleak.images import invert_convolutional, trace_convolutional
+from gradleak.images.inversion import convolutional
 from gradleak.leak import Leak
 from gradleak.studies.shared.samples import inputs_of
 
@@ -107,3 +110,13 @@ def test_no_image_is_exact_with_a_direction_open(
     assert f"of its {image.numel()} inputs are not determined" in found.reason
     assert found.layers[0].rank < image.numel()
     assert found.claimed > float((found.inputs - image).norm() / image.norm()) > 0.1
+
+
+@pytest.mark.parametrize("settings", [(1, 0, 1), (2, 1, 1), (1, 2, 2)])
+def test_normal_equations_are_those_of_the_whole_matrix(settings: tuple[int, int, int]) -> None:
+    module, shape = nn.Conv2d(2, 5, 3, *settings, bias=False).double().requires_grad_(False), (2, 7, 6)
+    matrix = torch.func.jacrev(lambda flat: module(flat.view(1, *shape)).flatten())(torch.zeros(84).double())
+    weights = torch.rand(len(matrix), generator=torch.Generator().manual_seed(0)).double()
+    layer: Any = SimpleNamespace(module=module)
+    square = convolutional._square(module.weight, weights.view(5, -1), convolutional._places(layer, shape), 42)
+    torch.testing.assert_close(square, matrix.T @ (weights[:, None] * matrix))
