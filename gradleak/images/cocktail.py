@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from sklearn.decomposition import FastICA
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from gradleak.arguments import checked_arguments
@@ -52,6 +50,9 @@ def unmix_features(weight_gradient: Tensor, batch_size: int, *, seed: int = 0) -
         >>> bool((cosines.amax(dim=1) > 0.99).all())
         True
     """
+    from sklearn.decomposition import FastICA
+    from sklearn.exceptions import ConvergenceWarning
+
     if not 1 <= batch_size <= min(weight_gradient.shape):
         shape = tuple(weight_gradient.shape)
         raise InputError(
