@@ -307,8 +307,8 @@ def summary(record: Record) -> Summary:
     signs = known["harder-sign"]
     read = ("noise", "half", "bfloat", "bits", "dropped", "dropped-most")
     return Summary(
-        f"Transcripts are read exactly from the last layer alone ({last.cases}), behind dropped, rounded or slightly "
-        f"noisy entries ({noisy.cases}) and sometimes signs ({signs.cases}; untrained recogniser), but not behind "
+        f"Transcripts are read from the last layer alone ({last.cases}), behind dropped, rounded or noisy entries "
+        f"(noise a tenth of their size: {noisy.cases}), sometimes signs ({signs.cases}; untrained recogniser), but not "
         f"DP-SGD whose noise equals the clipping norm ({private.cases}).",
         true=bool(last.agrees and private.agrees)
         and all(known[f"harder-{name}"].agrees for name in read)

@@ -277,7 +277,7 @@ def summary(record: Record) -> Summary:
     return Summary(
         f"From one gradient of an LSTM a server reads every sentence in {read.text} of batches of {size}; "
         f"clipping and noise of {multiplier:g} times the clipping norm leave "
-        f"{100 * (noisy.value or 0):.0f} % readable (LSTMs, GRUs), at a privacy loss ε of {epsilon:,.0f}, "
+        f"{100 * (noisy.value or 0):.0f} % readable (mean of LSTMs, GRUs), at a privacy loss ε of {epsilon:,.0f}, "
         "which guarantees nothing.",
         true=bool(read.agrees and noisy.agrees) and epsilon > 1000,
         claim="sentences-lstm",

@@ -388,9 +388,10 @@ def summary(record: Record) -> Summary:
     read = ("transcripts-untrained", "transcripts-trained", "transcripts-sure")
     heard = ("spoken-transcripts", "spoken-digits-transcripts", "spoken-sure")
     return Summary(
-        f"One gradient of the decoder's first layer gives {exact.cases} transcripts exactly and in order, also from "
-        "trained recognisers, and for synthesised or recorded speech. The paper's printed search needs the bag of "
-        f"words and finds {searched.cases} short transcripts in one run.",
+        f"The decoder's first-layer gradient gives {exact.cases} transcripts exactly, in order, also after training, "
+        f"and for synthesised ({known['spoken-transcripts'].cases}) or recorded speech "
+        f"({known['spoken-digits-transcripts'].cases}). With the bag of words, the paper's search finds "
+        f"{searched.cases} short transcripts in one run.",
         true=all(known[name].agrees for name in (*read, *heard))
         and (bare.value or 0) < (searched.value or 0) < (exact.value or 0),
         claim="transcripts-untrained",

@@ -32,7 +32,7 @@ from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.tally import load
 
-PLACE = "Sections 3.1 and 3.2, Theorems 1 to 4, Table 1, Figure 2, Appendix C"
+PLACE = "Sections 3.1 and 3.2, Theorems 1 and 2, Table 1, Figure 2"
 # The exponents of the least and the largest scale of logits. Where p rounds to 1, autograd of (1 − p)^γ is not finite
 # for γ below 1.
 SCALES = (-2.0, 0.3)
@@ -260,7 +260,7 @@ def summary(record: Record) -> Summary:
     return Summary(
         "The paper’s focal-loss gradient is right for one-hot labels, but its counting finds as few as "
         f"{theorem.text} of samples (γ = {theorem.claim.measure.where['gamma']:g}); in batches of {ERRORS_AT} on a "
-        f"LeNet5, spread predictions add an error of {first:.2f} samples before training, {last:.1f} after "
+        f"LeNet5, spread predictions add errors of {first:.2f} samples (mean SD) before training, {last:.1f} after "
         f"{errors.index[-1]} steps.",
         true=bool(focal.agrees and theorem.agrees and system.agrees and gathered.agrees is False)
         and bool(first < 0.5 < last),

@@ -204,7 +204,7 @@ def summary(record: Record) -> Summary:
         claim="audit-clip",
         what="PSNR of one photograph restored from LeNet's gradient, clipped to norm 1",
         figure=figure_frontier,
-        of="attacks that returned an image, the best of which is",
+        of="attacks that returned an image (the best counts)",
         outcomes=outcomes(record),
     )
 

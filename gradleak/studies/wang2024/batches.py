@@ -438,8 +438,8 @@ def summary(record: Record) -> Summary:
 def figure_limits(record: Record) -> Figure:
     """Plot the share of batches recovered against B / (C − 2), for smoothed labels and distinct classes.
 
-    Left: networks, whose samples are found one by one. Right: random layers, whose samples are found together. Vertical
-    lines mark 1/2 and 1, the batch sizes beyond which the equations of these two searches no longer suffice.
+    Left: networks, whose samples are found one by one. Right: random layers in both precisions, whose samples are found
+    together. Vertical lines mark 1/2 and 1, beyond which the equations of these two searches no longer suffice.
     """
     rows = select(searched(record), stage="untrained", labels="smoothing", repeated=False, noise=0.0)
     rows = rows[rows["classes"] > 0]
@@ -472,9 +472,10 @@ def figure_batch(record: Record) -> Figure:
 
 
 def figure_images(record: Record) -> Figure:
-    """Plot the mean PSNR (dB) of both attacks against the batch size; shading spans the means of single batches.
+    """Plot the mean PSNR (dB) of a batch against the batch size; shading spans the batches.
 
-    A vertical line marks the batch size B = (C − 2) / 2 beyond which the equations no longer suffice.
+    The bias attack reads the units of a first layer with biases; its nearest answers are chosen with the truth. A line
+    marks the batch size B = (C − 2) / 2 beyond which the equations no longer suffice.
     """
     rows = inverted(record)
     rows = rows[(rows["psnr"] > -math.inf) & ((rows["attack"] == CLOSED_FORM) | (rows["dtype"] == "float32"))]
@@ -512,7 +513,11 @@ def in_words(record: Record) -> str:
     if select(record.rows(OneByOne), **STATED).empty:
         return "Batches of the size that the first page of this book states were not run with these parameters."
     row = leaks(record)
-    return f"Float32, {row.source}: {row.exactness}. Median time of a batch: {row.time}."
+    (labels, images), times = row.exactness.split("; images: "), row.time.split(", images ")
+    return (
+        f"Labels and features, {row.source.split('; images')[0]}, float32: {labels}, in {times[0]} (median). "
+        f"Images, fully connected network: {images}, in {times[1]}."
+    )
 
 
 def outcomes(record: Record) -> list[Outcome]:

@@ -444,7 +444,8 @@ def difficult_in_words(record: Record) -> str:
     counts = record.rows(Trouble)[["n", "unique_count", "wrong", "proved", "proved_wrong"]].sum()
     return (
         f"Of the labels of {counts['n']:,.0f} difficult cases, {counts['unique_count']:,.0f} are certified by search "
-        f"and {counts['proved']:,.0f} by proof; {counts['wrong'] + counts['proved_wrong']:.0f} of them are wrong."
+        f"and {counts['proved']:,.0f}, partly the same, by proof; "
+        f"{counts['wrong'] + counts['proved_wrong']:.0f} of them are wrong."
     )
 
 

@@ -486,7 +486,9 @@ def table(record: Record) -> pd.DataFrame:
         {"epochs": "epochs", "image side (pixels)": "side", "B": "size"},
         {"batches": count(), "certified": total("certified")}
         | cells(COLUMNS, "layers", by=least, head="fewest {}")
-        | cells(COLUMNS, "lowest_psnr", "test_accuracy", "surest", by=least)
+        | cells(COLUMNS, "lowest_psnr", by=least)
+        | cells(COLUMNS, "test_accuracy", by=least, head="training accuracy")
+        | cells(COLUMNS, "surest", by=least)
         | cells(COLUMNS, "cpu_seconds", by=median, head="median {}"),
     ).replace(["nan", "nan%"], NOTHING)
 
