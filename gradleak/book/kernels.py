@@ -22,9 +22,7 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 NAME, LAUNCHER = "gradleak-forked", "ipykernel_launcher"
 # joblib is among them because its workers tell their children of a start method that it defines.
-# torch loads torch._dynamo for its first optimiser, which takes two seconds.
-PACKAGES = ["torch", "torch._dynamo", "torchvision", "pandas", "seaborn", "scipy.stats", "pydantic"]
-PACKAGES += ["joblib", "ipykernel.kernelapp"]
+PACKAGES = ["torch", "torchvision", "pandas", "seaborn", "scipy.stats", "pydantic", "joblib", "ipykernel.kernelapp"]
 FORKING = multiprocessing.get_context("forkserver" if sys.platform == "linux" else None)
 
 

@@ -101,7 +101,8 @@ def _raised(offered: Any, needed: Any) -> Any:
 def _open(claim: Claim, record: Record) -> bool:
     """Whether more samples or starts would decide a claim."""
     judged = judge(claim, record)
-    return judged.verdict not in claims.DECIDED and not claim.stand_in and not judged.differs
+    undecided = judged.verdict not in claims.DECIDED and not judged.trivial
+    return undecided and not claim.stand_in and not judged.differs
 
 
 def queue() -> list[Entry]:

@@ -80,6 +80,11 @@ FIELDS = {
     "protocol": Field(
         "what was changed about the published method", lambda line: line.claim.protocol, "Changed method"
     ),
+    "trivial": Field(
+        "attacker who uses nothing of what was sent and meets the rule as well; else empty",
+        lambda line: line.deciding.trivial,
+        "Also met by",
+    ),
     "cause": Field("cause for which the claim fails or disagrees", lambda line: line.cause, "Cause"),
     "note": Field("remark, such as the reason why the claim fails", lambda line: line.claim.note, "Remark"),
     "immaterial": Field(

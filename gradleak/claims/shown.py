@@ -19,6 +19,7 @@ COLOURS: dict[Verdict, str] = {
     "holds": "green",
     "not reproduced": "red",
     "fails": "red",
+    "no evidence": "pale brown",
     "stand-in: agrees": "pale blue",
     "stand-in: disagrees": "pale violet",
     "trend: agrees": "pale yellow",

@@ -111,6 +111,39 @@ def test_verdicts_and_causes(changes: dict[str, Any], verdict: str, cause: str |
     assert none.verdict == "not run"
 
 
+GUESSED: list[dict[str, object]] = [
+    {"attack": "ours", "value": 2.0, "label_error": 1.0, "exact": False},
+    {"attack": "guess", "value": 1.8, "label_error": 1.2, "exact": False},
+    {"attack": "theirs", "value": 4.0, "label_error": 0.1, "exact": True},
+]
+
+
+@pytest.mark.parametrize(
+    ("attack", "column", "changes", "trivial"),
+    [
+        ("ours", "value", {}, "guess"),
+        ("ours", "value", {"setting": {"net": "b"}}, "guess"),  # whatever was measured
+        ("theirs", "value", {"published": 4.0}, ""),
+        ("theirs", "value", {"rule": Rule(at_least=1.5)}, "guess"),
+        ("theirs", "value", {"rule": Rule(at_least=1.9)}, ""),
+        ("ours", "value", {"rule": Rule(at_most=3)}, ""),  # a defence works
+        ("guess", "value", {}, ""),  # who speaks of a guess needs no other
+        ("theirs", "label_error", {"rule": Rule(at_most=0.5)}, ""),
+        ("theirs", "label_error", {"rule": Rule(at_most=1.3)}, "guess"),
+        ("ours", "label_error", {"rule": Rule(at_least=0.5)}, ""),
+        ("ours", "exact", {"published": 1.0, "rule": Rule(within=Within(absolute=3))}, "an empty answer"),
+        ("theirs", "exact", {"published": 100.0}, ""),
+    ],
+)
+def test_what_a_guess_finds_as_well_is_no_evidence(
+    attack: str, column: str, changes: dict[str, Any], trivial: str
+) -> None:
+    measure = Measure(where={"attack": attack}, column=column, reduce="share" if column == "exact" else "mean")
+    judged = claims.judge(claim(measure=measure, **changes), record(GUESSED))
+    assert judged.agrees
+    assert (judged.trivial, judged.verdict == "no evidence") == (trivial, bool(trivial))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
