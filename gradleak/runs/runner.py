@@ -64,7 +64,7 @@ def run_study(
 
 def record_of(study: Study, parameters: Parameters, **facts: Any) -> Record:
     """Return the record of a run with these parameters; `facts` are its trials and further fields of the record."""
-    values, data_sources = parameters.model_dump(), sources_of(study, parameters)
+    values, data_sources = parameters.model_dump(), list(sources_of(study, parameters).values())
     profile = profile_of(study, parameters)
     return Record(study=study.name, profile=profile, parameters=values, data=data_sources, **facts)
 
@@ -136,20 +136,19 @@ def run_trials(
                 yield index, result
 
 
-def sources_of(study: Study, parameters: Parameters) -> list[str]:
-    """Return the origins of the datasets that a study reads; a missing one raises an error before any work starts."""
+def sources_of(study: Study, parameters: Parameters) -> dict[str, str]:
+    """Return the origin of each dataset that a study reads; a missing one raises an error before any work starts."""
     states = {state.name: state.state for state in (*data.states(), *text.states())}
     names = study.datasets(parameters)
     for name in names:
         if states.get(name, "unknown") in ("unknown", "missing", "damaged"):
             text.texts(name) if name in text.NAMES else data.load(name)  # says what is wrong
-    return [text.source(name) if name in text.NAMES else data.source(name) for name in names]
+    return {name: text.source(name) if name in text.NAMES else data.source(name) for name in names}
 
 
 def cache_of(study: Study, parameters: Parameters) -> Trials:
     """Return the cache of a study's trials. A trial is found again in any run that reads the same of its data."""
-    sources = dict(zip(study.datasets(parameters), sources_of(study, parameters), strict=True))
-    key = code.key(study)
+    sources, key = sources_of(study, parameters), code.key(study)
 
     @functools.cache
     def of(names: tuple[str, ...]) -> str:
@@ -160,7 +159,7 @@ def cache_of(study: Study, parameters: Parameters) -> Trials:
 
 def decides(study: Study, parameters: Parameters, key: str) -> str:
     """Return a hash of everything that determines a run's results besides its inputs; `key` is that of its code."""
-    return _hashed(key, parameters, sources_of(study, parameters))
+    return _hashed(key, parameters, list(sources_of(study, parameters).values()))
 
 
 def _hashed(key: str, parameters: Parameters, sources: list[str]) -> str:
