@@ -153,9 +153,7 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
     differs = differences(claim, chosen, record.parameters)
     reached = reaches(claim, record.parameters) and _finished(claim, record, chosen)
     trivial = _trivial(claim, record) if agrees else ""
-    verdict = (
-        "no evidence" if trivial else _verdict(claim, value, agrees=agrees, differs=bool(differs), reached=reached)
-    )
+    verdict = _verdict(claim, value, agrees=agrees, trivial=bool(trivial), differs=bool(differs), reached=reached)
     return Judgement(claim, value, count, spread, agrees, verdict, differs, trivial)
 
 
@@ -171,19 +169,17 @@ def _trivial(claim: Claim, record: Record) -> str:
         value = columns.get(measure.column, math.nan) * (100 if measure.reduce == "share" else 1)
         if claim.holds(value, [value]):
             return answer
-    for name in (name for name in ATTACKERS if isinstance(measure.where.get(name), str)):
-        if measure.where[name] in TRIVIAL:
+    for name in ATTACKERS:
+        own = measure.where.get(name)
+        if not isinstance(own, str) or own in TRIVIAL:
             continue
-        rows = selected(_about(claim, measure.where | {name: list(TRIVIAL)}), record)
+        others = measure.model_copy(update={"where": measure.where | {name: list(TRIVIAL)}})
+        rows = selected(claim.model_copy(update={"measure": others}), record)
         for attacker in dict.fromkeys(str(row[name]) for row in rows):
             values = pd.Series([row[measure.column] for row in rows if row[name] == attacker], dtype=float)
             if (measure.reduce != "only" or len(values) == 1) and claim.holds(_reduced(values, claim), list(values)):
                 return attacker
     return ""
-
-
-def _about(claim: Claim, where: Columns) -> Claim:
-    return claim.model_copy(update={"measure": claim.measure.model_copy(update={"where": where})})
 
 
 def _finished(claim: Claim, record: Record, chosen: list[Columns]) -> bool:
@@ -198,7 +194,9 @@ def _finished(claim: Claim, record: Record, chosen: list[Columns]) -> bool:
     return all(reaches(claim, record.parameters | parameters) for parameters in runs.values())
 
 
-def _verdict(claim: Claim, value: float, *, agrees: bool, differs: bool, reached: bool) -> Verdict:
+def _verdict(claim: Claim, value: float, *, agrees: bool, trivial: bool, differs: bool, reached: bool) -> Verdict:
+    if trivial:
+        return "no evidence"
     if differs:
         return "stand-in: agrees" if agrees else "stand-in: disagrees"
     if not reached:
