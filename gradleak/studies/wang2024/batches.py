@@ -54,6 +54,7 @@ CLOSED_FORM, BIAS_ATTACK = "closed form", "bias attack"
 SIDE, SHOWN = 64, 16
 # The batches whose numbers the book's first table states.
 STATED: dict[str, Any] = {"network": "resnet18", "classes": 1000, "size": 32, "repeated": False}
+SETTING = f"batches of {STATED['size']}; untrained ResNet18, {STATED['classes']} classes"
 DEFENSES = [*(f"gaussian/1e-{power}" for power in range(9, 4, -1)), "clip/0.5", "quantize/16", "half/16"]
 
 
@@ -492,16 +493,12 @@ def figure_images(record: Record) -> Figure:
 
 def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
-    labels = select(record.rows(OneByOne), noise=0, dtype="float32", **STATED)
-    images = select(inverted(record), attack=CLOSED_FORM, dtype="float32", size=STATED["size"])
+    labels, images, times = _stated(record)
     return Leaks(
         "all soft labels and features; images in closed form",
-        f"batches of {STATED['size']}; untrained ResNet18, {STATED['classes']} classes; images: fully connected, no "
-        "biases",
-        f"{labels['whole'].mean():.0%} of {len(labels)} batches exact, label error (L1) at most "
-        f"{labels['largest_error'].max():.1e}; images: {images['certified'].sum():.0f} of {len(images)} batches "
-        f"certified, mean PSNR {images['psnr'].mean():.1f} dB",
-        f"{labels['seconds'].median():.3g} s elapsed, images {images['seconds'].median():.3g} s",
+        f"{SETTING}; images: fully connected, no biases",
+        f"{labels}; images: {images}",
+        f"{times[0]}, images {times[1]}",
         kind="soft labels",
         attack="batch solver",
         batch=STATED["size"],
@@ -512,11 +509,22 @@ def in_words(record: Record) -> str:
     """Return the numbers of this row in sentences."""
     if select(record.rows(OneByOne), **STATED).empty:
         return "Batches of the size that the first page of this book states were not run with these parameters."
-    row = leaks(record)
-    (labels, images), times = row.exactness.split("; images: "), row.time.split(", images ")
+    labels, images, times = _stated(record)
     return (
-        f"Labels and features, {row.source.split('; images')[0]}, float32: {labels}, in {times[0]} (median). "
+        f"Labels and features, {SETTING}, float32: {labels}, in {times[0]} (median). "
         f"Images, fully connected network: {images}, in {times[1]}."
+    )
+
+
+def _stated(record: Record) -> tuple[str, str, tuple[str, str]]:
+    """Return in words how exact labels and images of the stated batches are, and the median times of both."""
+    labels = select(record.rows(OneByOne), noise=0, dtype="float32", **STATED)
+    images = select(inverted(record), attack=CLOSED_FORM, dtype="float32", size=STATED["size"])
+    return (
+        f"{labels['whole'].mean():.0%} of {len(labels)} batches exact, label error (L1) at most "
+        f"{labels['largest_error'].max():.1e}",
+        f"{images['certified'].sum():.0f} of {len(images)} batches certified, mean PSNR {images['psnr'].mean():.1f} dB",
+        (f"{labels['seconds'].median():.3g} s elapsed", f"{images['seconds'].median():.3g} s"),
     )
 
 
