@@ -24,6 +24,7 @@ def record(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADLEAK_CACHE", str(shared_cache(tmp_path_factory)))
         ran = golden.run(study, golden.chosen(study))
+        differences = golden.differences(study, golden.smallest(study))
         patch.delenv("GRADLEAK_WEIGHTS", raising=False)
         page = pages.run_page(study, golden.chosen(study), tmp_path_factory.mktemp(study.name), jobs=1)
     assert records.read(page.record).digest() == ran.digest()
@@ -33,9 +34,6 @@ def record(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         assert line.fresh.verdict not in claims.DECIDED
     assert "Traceback" not in text
     assert "stderr" not in text, "a page prints nothing it does not mean to"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADLEAK_CACHE", str(shared_cache(tmp_path_factory)))
-        differences = golden.differences(study, golden.smallest(study))
     if not can_speak():  # without espeak-ng, other speech stands in
         differences = [one for one in differences if '"part": "synthesised"' not in one]
     assert not differences, (

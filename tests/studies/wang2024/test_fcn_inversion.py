@@ -7,8 +7,14 @@ from gradleak.show.aggregate import select
 from gradleak.studies.wang2024 import fcn_inversion
 
 STUDY = "fcn-inversion"
-CHOSEN = {"samples": 1, "doubles": 1, "compared": 1, "l2_steps": 1, "cosine_steps": 2}
-CHOSEN["defenses"] = ["gaussian/1e-6", "gaussian/1e-4", "gaussian/1e-2"]
+CHOSEN = {
+    "samples": 1,
+    "doubles": 1,
+    "compared": 1,
+    "l2_steps": 1,
+    "cosine_steps": 2,
+    "defenses": ["gaussian/1e-6", "gaussian/1e-4", "gaussian/1e-2"],
+}
 
 
 def test_images_come_back_and_eight_bits_hide_how_well(record: Record) -> None:
