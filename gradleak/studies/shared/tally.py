@@ -50,6 +50,8 @@ LOOKS: dict[str, dict[str, Any]] = {
         (DRAWN, 7, 1),
     )
 }
+# The quantile of the normal distribution for one-sided 95 % bounds.
+QUANTILE = 1.645
 # The side, in pixels, to which the images of some datasets are reduced.
 SMALLER = {"flowers17": 64}
 
@@ -159,16 +161,26 @@ def found(attack: str, counts: Tensor, truth: Tensor, seconds: float) -> Found:
 
 
 def averaged(results: Iterable[Found]) -> list[Found]:
-    """Return a row for each attack and batch size: its mean success (%), and how far it exceeds any guess."""
-    groups: Any = pd.DataFrame(results).groupby(["attack", "size"], sort=False)
+    """Return a row for each attack and batch size: its mean success (%), and how far it exceeds the guess.
+
+    `over_guess_least` and `over_guess_most` are one-sided 95 % bounds of the mean difference to the guess on the same
+    batches. The guess itself has none.
+    """
+    frame = pd.DataFrame(results)
+    frame["batch"] = frame.groupby(["attack", "size"]).cumcount()
+    guesses = select(frame, attack=GUESS).set_index(["size", "batch"])["success"]
+    frame["over_guess"] = frame["success"] - guesses.reindex([*zip(frame["size"], frame["batch"], strict=True)]).values
+    groups: Any = frame.groupby(["attack", "size"], sort=False)
     means: Any = groups.agg(
         success=("success", "mean"), spread=("success", "std"), count=("success", "size"),
-        classes=("classes", "mean"), seconds=("seconds", "sum"),
+        classes=("classes", "mean"), seconds=("seconds", "sum"), over_guess=("over_guess", "mean"),
+        deviation=("over_guess", "std"),
     )  # fmt: skip
     rows = means.fillna({"spread": 0.0}).reset_index()
-    if (guesses := select(rows, attack=GUESS).set_index("size")["success"]).size:
-        rows["over_guess"] = rows["success"] - rows["size"].map(guesses)
-    return [*rows.to_dict("records")]
+    reach = QUANTILE * rows.pop("deviation") / rows["count"] ** 0.5
+    bounds = {"over_guess_least": rows["over_guess"] - reach, "over_guess_most": rows["over_guess"] + reach}
+    rows = rows.assign(**{name: bound.mask(rows["attack"] == GUESS) for name, bound in bounds.items()})
+    return [{str(name): one for name, one in row.items() if pd.notna(one)} for row in rows.to_dict("records")]
 
 
 def with_errors(rows: pd.DataFrame) -> pd.DataFrame:

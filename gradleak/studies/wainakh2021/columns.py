@@ -14,6 +14,8 @@ COLUMNS = Columns(
     classes=Column("classes found", SHARE),
     seconds=Column("seconds for all batches", ".2g"),
     over_guess=Column("labels found above the guess", "{:.1f} points"),
+    over_guess_least=Column("labels found above the guess, lower 95 % bound", "{:.1f} points"),
+    over_guess_most=Column("labels found above the guess, upper 95 % bound", "{:.1f} points"),
     # llg-attack, properties: the last layer's row sums, raw or calibrated, compared with the counts of their classes.
     # Rows of different kinds have different columns.
     what=Column("kind of row"),
@@ -34,6 +36,9 @@ COLUMNS = Columns(
     correlation=Column("correlation over all batches", ".4f"),
     within=Column("correlation within a batch", ".4f"),
     within_spread=Column("standard deviation over networks of the correlation within a batch", ".3f"),
+    # llg-attack: balanced batches compared with unbalanced ones, and DLG's time with that of the slowest LLG.
+    over_unbalanced=Column("labels found above unbalanced batches", "{:.1f} points"),
+    times_slower=Column("time of DLG / time of the slowest LLG", "{:,.0f}"),
     # Quantiles of the row sums whose class has `occurs` samples in its batch.
     occurs=Column("samples of the class", "{:.0f}"),
     q05=Column("5 % quantile", ".3g"),

@@ -60,7 +60,7 @@ class Parameters(studies.Parameters):
     iterations: int = setting(paper=10_000, smallest=40, ge=1, le=1_000_000)
     every: int = setting(paper=500, smallest=20, ge=1, le=1_000_000)
     training_size: int = setting(ge=1, le=1024)
-    batches: int = setting(paper=100, smallest=2, ge=1, le=10_000)
+    batches: int = setting(paper=1000, smallest=2, ge=1, le=10_000)
     clients: list[Clients] = setting(paper=["skewed"], smallest=["skewed"])
     runs: int = setting(ge=1, le=1000)
     training_auxiliary: int = setting(paper=80, ge=1, le=1000)
@@ -68,6 +68,7 @@ class Parameters(studies.Parameters):
     sizes: list[int] = setting(paper=SIZES, smallest=[1, 8])
     defenses: list[Defence] = setting(paper=["none/0", *OF_PAPER, *OF_CODE, *OTHERS], smallest=["none/0", "noise/0.1"])
     auxiliary: int = setting(ge=1, le=1000)
+    bounded: int = setting(paper=500, smallest=2, ge=1, le=100_000)
     dataset: str = setting(paper="mnist")
 
     def sees(self) -> list[Sees]:
@@ -80,6 +81,7 @@ class Parameters(studies.Parameters):
             yield AttackedTraining.of(self, clients=clients, number=number, auxiliary=self.training_auxiliary)
         for defence in self.defenses:
             yield AttackedBehind.of(self, **dict(defence))
+            yield BoundedBehind.of(self, **dict(defence), repeats=self.bounded)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
@@ -111,9 +113,9 @@ class AttackedTraining(Experiment, part="training"):
         pair = torch.randperm(private.classes, generator=generator)[:2]
         for step in range(self.iterations + 1):
             if step % self.every == 0:
-                given, found = drawn.others(self.auxiliary), []
-                for _ in range(self.batches):
-                    found += drawn.attacked(model, given, [self.training_size], ATTACKS)
+                found = drawn.attacked(
+                    model, drawn.others(self.auxiliary), [self.training_size] * self.batches, ATTACKS
+                )
                 trained = self._batch(private, TESTED // self.training_size * self.training_size, pair, generator)
                 stop: Columns = {
                     "step": step,
@@ -153,8 +155,8 @@ def _accuracy(model: nn.Module, images: Tensor, labels: Tensor, device: str) -> 
     return 100 * float((found == labels).double().mean())
 
 
-class AttackedBehind(Experiment, part="defense"):
-    """Batches on many networks behind one defence, and further batches on the same networks without a defence."""
+class Behind(Experiment):
+    """Batches on many networks behind one defence."""
 
     defense: str
     level: float
@@ -162,6 +164,10 @@ class AttackedBehind(Experiment, part="defense"):
     sizes: list[int]
     auxiliary: int
     dataset: str
+
+
+class AttackedBehind(Behind, part="defense"):
+    """Batches that every attack attacks, and further batches on the same networks without a defence."""
 
     def run(self) -> Iterator[Columns]:
         """Count the labels of all batches, and measure how much the defence changes the gradient."""
@@ -178,6 +184,22 @@ class AttackedBehind(Experiment, part="defense"):
         utility, clipped = (sum(values) / self.repeats for values in zip(*changes, strict=True))
         for row, other in zip(averaged(behind), averaged(without), strict=True):
             yield {"utility": utility, "clipped": clipped, **row, "lost": other["success"] - row["success"]}
+
+
+class BoundedBehind(Behind, part="bounds"):
+    """Batches on more networks, which LLG+ alone attacks, for bounds of its lead over the guess."""
+
+    def run(self) -> Iterator[Columns]:
+        """Count the labels of all batches."""
+        drawn, found = Batches.of(self.dataset, self.seed), []
+        for number in range(self.repeats):
+            model = built("llg-cnn", drawn.private, self.seed + number, self.device)
+            defence = named(Defence.words, self.defense, self.level, drawn.generator)
+            found += drawn.attacked(model, drawn.others(self.auxiliary), self.sizes, BEHIND[:2], defense=defence)
+        kept = ("attack", "size", "count", "over_guess_least", "over_guess_most")
+        for row in averaged(found):
+            if row["attack"] != GUESS:
+                yield {name: row[name] for name in kept}
 
 
 def _clipped(defense: str, level: float, whole: Gradients) -> float:
@@ -197,14 +219,14 @@ def summary(record: Record) -> Summary:
     guessed = knowing - clipped["over_guess"].mean()
     rows = record.frame()
     stops = rows["step"].isna() | rows["step"].isin([0, rows["step"].max()])
-    rows = rows[stops & ~rows["attack"].str.startswith("guess")]
+    rows = rows[stops & rows["success"].notna() & ~rows["attack"].str.startswith("guess")]
     return Summary(
         f"Neither training nor noise hides the labels: LLG finds at least {llg.text} during training, LLG+ at least "
         f"{noise.text} over a guess behind noise. Clipping with noise leaves {knowing:.0f} % (guess: "
         f"{guessed:.0f} %) to an attacker knowing it, but destroys the gradient (cosine {cosine:.2f}).",
         true=bool(llg.agrees and noise.agrees and knowing < 50 and cosine < 0.1),
         claim="defenses-noise-1",
-        what="labels that LLG+ finds beyond a guess, at the worst batch size (noise of variance 1, MNIST)",
+        what="labels that LLG+ finds beyond a guess, lower 95 % bound, worst batch size (noise of variance 1, MNIST)",
         figure=figure_defenses,
         of="batches",
         outcomes=collected(
