@@ -23,6 +23,7 @@ COLUMNS = Columns(
     share=Column("share of one class", "{:.0%}"),
     auxiliary=Column("auxiliary samples per class", "{:.0f}"),
     accuracy=Column("test accuracy (%)", ".1f"),
+    gain=Column("instance accuracy above that in the smallest batches", INDEX),
     # Formulas for the gradient of a loss, and formulas that count labels.
     form=Column("formula"),
     worst=Column("largest relative error", ERROR),

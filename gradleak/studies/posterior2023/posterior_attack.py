@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gradleak import augment, claims, data, metrics, studies
 from gradleak.labels import Knowledge, count_heads
@@ -23,7 +24,7 @@ from gradleak.leak import HeadLeaks, head_inputs, observe_heads
 from gradleak.losses import CrossEntropy, Focal, Loss
 from gradleak.models import training
 from gradleak.show.aggregate import aggregate, among, joined, only, select
-from gradleak.show.drawn import Look, Mark, arranged, level, lines, panel, powers_of_two
+from gradleak.show.drawn import Look, Mark, arranged, drawn, level, lines, only_rows, panel, powers_of_two
 from gradleak.show.summary import Leaks, Summary
 from gradleak.show.tables import duration
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
@@ -44,6 +45,8 @@ KEY = "posterior-vgg16-with-relu-cifar-10-posterior-instance-accuracy"
 MOST = 2000
 # The batch size of Figure 4 on a trained model.
 SIZE = 32
+# The size of the batches that a model learns by plain gradient descent, and the number of its private images.
+LEARNED, PRIVATE = 64, 2000
 OPTIMIZERS = {"adam": "Adam", "sgd": "SGD"}
 # Section 4.3 says that the accuracy is above this in every setting of Figure 3; its curves have no numbers.
 PUBLISHED_BOUND = 0.9
@@ -96,6 +99,8 @@ class Parameters(studies.Parameters):
     epochs: int = setting(ge=1, le=100)
     learns: str = setting(paper="cifar10-jpeg")
     optimizers: list[Literal["adam", "sgd"]] = setting(smallest=["adam"])
+    rates: list[float] = setting(paper=[0.001, 0.003, 0.01, 0.03, 0.1], smallest=[0.1])
+    learning_steps: int = setting(paper=40, smallest=2, ge=1, le=100_000)
 
     def sees(self) -> list[Sees]:
         """Return the networks of all rows with their images, and the trained model with its training set."""
@@ -131,6 +136,8 @@ class Parameters(studies.Parameters):
             yield TrainedModel.of(
                 self, **last, optimizer=optimizer, shares=[0.0, *self.shares], batches=alone["batches"]
             )
+        for rate in self.rates:
+            yield LearningModel.of(self, **last, rate=rate, steps=self.learning_steps, batches=alone["batches"])
 
     def about(self) -> str:
         """Return the number of networks and batches of a run in a few words."""
@@ -203,20 +210,53 @@ class Attacking(Experiment):
     init: str
     batches: int
     auxiliary: int
-    epochs: int
 
     def trained(self, dataset: str, seed: int, **settings: Any) -> training.Trained:
         """Train the network on a dataset; `settings` are further fields of the recipe."""
         recipe = training.Recipe(
-            network=self.network, dataset=dataset, activation=self.activation, init=self.init, epochs=self.epochs,
-            learning_rate=1e-3, seed=seed, **settings,
+            network=self.network, dataset=dataset, activation=self.activation, init=self.init, learning_rate=1e-3,
+            seed=seed, **settings,
         )  # fmt: skip
         return training.train(recipe, device=self.device)
+
+    def through_head(
+        self, model: nn.Module, settings: Iterable[tuple[int, float, int]], images: int | None = None
+    ) -> Iterator[list[Columns]]:
+        """Attack batches through the last layer of a model, and yield the rows of each setting.
+
+        Samples do not influence each other, so the last layer's inputs are computed only once.
+
+        Args:
+            model: The model.
+            settings: Batch sizes, shares of one class, and numbers of auxiliary samples per class.
+            images: The number of private images, by default all.
+        """
+        private, public = load(self.dataset, "train"), load(self.dataset, "test")
+        generator = torch.Generator().manual_seed(self.seed)
+        if images is not None:
+            few = torch.randperm(len(private), generator=generator)[:images]
+            private = replace(private, images=private.images[few], labels=private.labels[few])
+        private, public = _seen(model, private, self.device), _seen(model, public, self.device)
+        head = model.get_submodule("head")
+
+        def batches(size: int, share: float, each: int) -> Iterator[tuple[HeadLeaks, Tensor, Knowledge]]:
+            for number in range(self.batches):
+                chosen = skewed(private, size, share, generator)
+                inputs, labels = private.images[chosen].to(self.device), private.labels[chosen]
+                heads = observe_heads(head, inputs, labels.to(self.device), batch_size=size)
+                given, classes = others(public, each, generator)
+                known = Knowledge(head, (given.to(self.device), classes.to(self.device)), seed=self.seed + number)
+                yield heads, labels.bincount(minlength=private.classes).unsqueeze(0), known
+
+        for size, share, each in settings:
+            setting: Columns = {"size": size, "share": share, "auxiliary": each}
+            yield [row | setting for row in counted(ON_TRAINED, batches(size, share, each))]
 
 
 class Counting(Attacking):
     """Batches of one kind, on untrained networks or after a short training on the private images."""
 
+    epochs: int
     size: int
     networks: int
     loss: str
@@ -242,7 +282,7 @@ class Counting(Attacking):
         for number in range(self.networks):
             seed = self.seed + number
             if self.epochs:
-                model = self.trained(self.dataset, seed).model.to(self.device)
+                model = self.trained(self.dataset, seed, epochs=self.epochs).model.to(self.device)
             else:
                 model = built(self.network, private, seed, self.device, init=self.init, activation=self.activation)
             given, classes = others(public, max(1, min(self.auxiliary, MOST // public.classes)), generator)
@@ -299,6 +339,7 @@ class OfWeights(Counting, part="begun"):
 class TrainedModel(Attacking, part="trained"):
     """A model trained on a whole training set, and batches of every size, imbalance and number of auxiliary samples."""
 
+    epochs: int
     optimizer: Literal["adam", "sgd"]
     learns: str
     sizes: list[int]
@@ -307,28 +348,46 @@ class TrainedModel(Attacking, part="trained"):
 
     def run(self) -> Iterator[Columns]:
         """Train the model, and count the labels by every attack."""
-        trained = self.trained(self.learns, self.seed, optimizer=self.optimizer, weight_decay=0, flips_and_crops=False)
-        model = trained.model.to(self.device)
-        # Samples do not influence each other, so the last layer's inputs are computed only once.
-        private, public = (_seen(model, load(self.dataset, split), self.device) for split in ("train", "test"))
-        head = model.get_submodule("head")
-        generator = torch.Generator().manual_seed(self.seed)
-
-        def batches(size: int, share: float, each: int) -> Iterator[tuple[HeadLeaks, Tensor, Knowledge]]:
-            for number in range(self.batches):
-                chosen = skewed(private, size, share, generator)
-                inputs, labels = private.images[chosen].to(self.device), private.labels[chosen]
-                heads = observe_heads(head, inputs, labels.to(self.device), batch_size=size)
-                given, classes = others(public, each, generator)
-                known = Knowledge(head, (given.to(self.device), classes.to(self.device)), seed=self.seed + number)
-                yield heads, labels.bincount(minlength=private.classes).unsqueeze(0), known
-
+        trained = self.trained(
+            self.learns, self.seed, epochs=self.epochs, optimizer=self.optimizer, weight_decay=0, flips_and_crops=False
+        )
         settings = [("settings", size, share, self.auxiliary) for size in self.sizes for share in self.shares]
         settings += [("scale", SIZE, 0.0, each) for each in self.scales]
-        for series, size, share, each in settings:
-            setting: Columns = {"series": series, "size": size, "share": share, "auxiliary": each}
-            for row in counted(ON_TRAINED, batches(size, share, each)):
-                yield row | setting | {"accuracy": 100 * trained.accuracy}
+        attacked = self.through_head(trained.model.to(self.device), (setting[1:] for setting in settings))
+        for (series, *_), rows in zip(settings, attacked, strict=True):
+            for row in rows:
+                yield row | {"series": series, "accuracy": 100 * trained.accuracy}
+
+
+class LearningModel(Attacking, part="learned"):
+    """A model after some steps of plain gradient descent, with balanced batches of every size."""
+
+    rate: float
+    steps: int
+    learns: str
+    sizes: list[int]
+
+    def run(self) -> Iterator[Columns]:
+        """Train the model, and count the labels by every attack."""
+        learning, testing = load(self.learns, "train"), load(self.dataset, "test")
+        generator = torch.Generator().manual_seed(self.seed)
+        model = built(self.network, learning, self.seed, self.device, init=self.init, activation=self.activation)
+        optimizer = torch.optim.SGD(model.parameters(), lr=self.rate)
+        model.train()
+        for _ in range(self.steps):
+            chosen = torch.randint(len(learning), (LEARNED,), generator=generator)
+            images, labels = data.normalise(learning.images[chosen]), learning.labels[chosen]
+            optimizer.zero_grad()
+            F.cross_entropy(model(images.to(self.device)), labels.to(self.device)).backward()
+            optimizer.step()
+        model.eval()
+        reached = 100 * training.accuracy(model, testing, self.device)
+        settings = [(size, 0.0, self.auxiliary) for size in self.sizes]
+        first: list[Any] = []
+        for rows in self.through_head(model, settings, PRIVATE):
+            first = first or [row["instances"] for row in rows]
+            for row, least in zip(rows, first, strict=True):
+                yield row | {"accuracy": reached, "gain": row["instances"] - least}
 
 
 def _seen(model: nn.Module, dataset: data.Dataset, device: str) -> data.Dataset:
@@ -384,6 +443,7 @@ def _outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
     # A trained model has the usual loss and labels, and only its rows state a series and an optimizer.
     rows = record.frame().fillna(USUAL | {"series": "", "optimizer": ""})
+    rows = rows[rows["part"] != LearningModel.part]
     rows = rows.assign(chance=100 * guessed(rows, "instances", ["part", "series", "optimizer", *SETTING]))
     rows = rows[rows["attack"] != "guess"]
     found = average_of("instances", "instance accuracy", "batches", of=1.0, spread="spread")
@@ -457,6 +517,30 @@ def figure_settings(record: Record) -> Figure:
         axes = {"title": title, "xlabel": columns[column], "ylabel": "instance accuracy", "ylim": (0, 1.05)}
         panels.append(panel(rows, accuracy, *marks, *scale, **axes))
     return arranged(panels, 3, height=2.6, legend=3)
+
+
+def figure_learning(record: Record) -> Figure:
+    """Draw instance accuracy in balanced batches against the model's accuracy on test images (%).
+
+    Models after a few steps of plain gradient descent at several rates, and the two models after an epoch (the
+    farthest right). Dashed: a guess. Dotted: the paper's lower bound.
+    """
+    epoch = select(record.rows(TrainedModel), series="settings", share=0.0)
+    rows = pd.concat([record.rows(LearningModel), epoch]).sort_values("accuracy")
+    rows = rows[rows["size"].isin([rows["size"].min(), rows["size"].max()])].astype({"size": int})
+    attacked = lines("accuracy", "instances", by="size", label="batches of {}".format)
+    guess = lines("accuracy", "instances", by="size", label="a guess, batches of {}".format, linestyle="--", marker="")
+    return drawn(
+        rows,
+        only_rows(attacked, attack="posterior"),
+        only_rows(guess, attack="guess"),
+        level(PUBLISHED_BOUND, "the paper’s lower bound", **PUBLISHED),
+        height=3.2,
+        legend=4,
+        xlabel="accuracy on test images (%)",
+        ylabel="instance accuracy",
+        ylim=(0, 1.05),
+    )
 
 
 def _paper_series(optimizer: str) -> Mark:

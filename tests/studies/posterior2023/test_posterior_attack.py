@@ -19,6 +19,8 @@ CHOSEN = {
     "shares": [0.5, 0.9],
     "scales": [1, 5],
     "optimizers": ["adam"],
+    "rates": [0.1],
+    "learning_steps": 3,
 }
 
 
@@ -36,3 +38,10 @@ def test_the_attack_beats_the_guess_where_one_class_fills_the_batch(record: Reco
     own = frame[(frame["share"] == 0.9)].groupby("attack")["instances"].mean()
     assert own["posterior"] > own["guess"] + 0.3
     assert frame["accuracy"].between(0, 100).all()
+
+
+def test_a_model_that_learned_little_hides_no_label(record: Record) -> None:
+    learned = record.rows(posterior_attack.LearningModel)
+    own = learned[learned["attack"] == "posterior"]
+    assert own["instances"].min() > 0.9
+    assert own.set_index("size")["gain"][16] == 0
