@@ -415,7 +415,7 @@ def summary(record: Record) -> Summary:
     return Summary(
         "The posterior attack counts nearly all labels on untrained networks with default weights (accuracy "
         f"{lenet.text} on LeNet5 and VGG16, {resnet.text} on ResNet50), but after one epoch of training, on small "
-        f"balanced batches, only {adam.text} (Adam) or {sgd.text} (gradient descent), where guessing equal counts "
+        f"balanced batches, only {adam.text} (Adam) or {sgd.text} (momentum), where guessing equal counts "
         f"reaches {guess:.3f}.",
         true=bool(lenet.agrees and known[KEY].agrees and rows["instances"].min() > 0.97)
         and adam.agrees is False
