@@ -76,7 +76,7 @@ class Parameters(studies.Parameters):
         return [Sees("llg-cnn", self.dataset)]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield an experiment for each kind of client and trained network, and one for each defence, or two for the paper's."""
+        """Yield an experiment for each kind of client and trained network, and one or two for each defence."""
         for clients, number in product(self.clients, range(self.runs)):
             yield AttackedTraining.of(self, clients=clients, number=number, auxiliary=self.training_auxiliary)
         for defence in self.defenses:
