@@ -149,6 +149,8 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
     """Measure a claim on a record and return the verdict; without rows that measure it, the verdict is "not run"."""
     if record is None or not (chosen := selected(claim, record)):
         return Judgement(claim)
+    # Where rows of the paper's setting lie beside those of a stand-in, they alone count.
+    chosen = [row for row in chosen if not differences(claim, [row], record.parameters)] or chosen
     values = pd.Series([line[claim.measure.column] for line in chosen], dtype=float)
     count = sum(int(line.get(claim.measure.samples, 1)) for line in chosen)
     value = _reduced(values, claim)
