@@ -37,8 +37,14 @@ def text(lines: Sequence[Line]) -> str:
 
 def scores(lines: Sequence[Line]) -> str:
     """Return the numbers of the papers' claims and of ours by verdict, as a list."""
-    groups = {"The papers' claims": claims.of_papers(lines), "Our own": claims.of_ours(lines)}
-    return "".join(f"- **{who}, {len(own)}**: {claims.in_words(own) or 'none'}.\n" for who, own in groups.items())
+    papers, ours = claims.of_papers(lines), claims.of_ours(lines)
+    decided = sum(line.verdict in claims.DECIDED for line in papers)
+    ended = sum(line.verdict == "reproduced" and line.claim.open_ended for line in papers)
+    return (
+        f"- **The papers' claims, {len(papers)}, of which {decided} are decided**: {claims.in_words(papers) or 'none'}. "
+        f"Of the reproduced, {ended} have an interval that reaches the end of the scale, so that one limit cannot fail.\n"
+        f"- **Our own, {len(ours)}**: {claims.in_words(ours) or 'none'}.\n"
+    )
 
 
 def bars(papers: Sequence[str], lines: Sequence[Line]) -> str:
