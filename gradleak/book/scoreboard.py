@@ -41,8 +41,8 @@ def scores(lines: Sequence[Line]) -> str:
     decided = sum(line.verdict in claims.DECIDED for line in papers)
     ended = sum(line.verdict == "reproduced" and line.claim.open_ended for line in papers)
     return (
-        f"- **The papers' claims, {len(papers)}, {decided} decided**: {claims.in_words(papers) or 'none'}. The interval "
-        f"of {ended} reproduced ones reaches the end of the scale, so that one of its limits cannot fail.\n"
+        f"- **The papers' claims, {len(papers)}, {decided} decided**: {claims.in_words(papers) or 'none'}. The "
+        f"interval of {ended} reproduced ones reaches the end of the scale, so that one of its limits cannot fail.\n"
         f"- **Our own, {len(ours)}**: {claims.in_words(ours) or 'none'}.\n"
     )
 
