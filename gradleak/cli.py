@@ -378,11 +378,18 @@ def _write(report: Report, place: Path) -> None:
 
 
 @app.command()
-def data() -> None:
+def data(
+    check: Annotated[bool, Option("--check", help="Load every file, and say whether it can be used.")] = False,
+) -> None:
     """List the datasets and texts, and the source of each."""
     from gradleak import data as datasets
+    from gradleak.book import lacking
     from gradleak.data import text
 
+    if check:
+        found = lacking.check()
+        _show(found or [{"state": "no file in $GRADLEAK_DATA or $GRADLEAK_WEIGHTS that a page reads"}])
+        raise typer.Exit(any(one["state"].startswith("cannot") for one in found))
     _show([vars(state) for state in (*datasets.states(), *text.states())])
 
 

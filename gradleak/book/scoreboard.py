@@ -10,6 +10,7 @@ import pandas as pd
 from jinja2 import Template
 
 from gradleak import claims
+from gradleak.book import lacking
 from gradleak.claims import Line, listed, shown
 from gradleak.runs import golden, records
 from gradleak.show import provenance
@@ -23,7 +24,10 @@ def text(lines: Sequence[Line]) -> str:
     """Return the sections that follow the table of all claims, in Markdown."""
     columns = [f"`{name}`\n: {about}" for name, about in listed.ABOUT.items()]
     return (
-        f"## What fails, and why\n\n{claims.causes_table(lines)._repr_markdown_()}\n\n## Downloads\n\n"
+        f"## What fails, and why\n\n{claims.causes_table(lines)._repr_markdown_()}\n\n## What is not decided yet\n\n"
+        "Some claims need a dataset or a network that is not at hand here, others time. Provide what the table names, "
+        "check it with `gradleak data --check`, and run the command: the claims are then decided.\n\n"
+        f"{lacking.table(lines)._repr_markdown_()}\n\n## Downloads\n\n"
         "All claims with their verdicts: {bookfile}`claims.csv <claims.csv>` and {bookfile}`claims.json "
         "<claims.json>`. Both have the same fields. The records are linked from each page's table of provenance and "
         "from {doc}`architecture`, and every table has a link that saves it as CSV.\n\n"
@@ -33,8 +37,14 @@ def text(lines: Sequence[Line]) -> str:
 
 def scores(lines: Sequence[Line]) -> str:
     """Return the numbers of the papers' claims and of ours by verdict, as a list."""
-    groups = {"The papers' claims": claims.of_papers(lines), "Our own": claims.of_ours(lines)}
-    return "".join(f"- **{who}, {len(own)}**: {claims.in_words(own) or 'none'}.\n" for who, own in groups.items())
+    papers, ours = claims.of_papers(lines), claims.of_ours(lines)
+    decided = sum(line.verdict in claims.DECIDED for line in papers)
+    ended = sum(line.verdict == "reproduced" and line.claim.open_ended for line in papers)
+    return (
+        f"- **The papers' claims, {len(papers)}, {decided} decided**: {claims.in_words(papers) or 'none'}. The "
+        f"interval of {ended} reproduced ones reaches the end of the scale, so that one of its limits cannot fail.\n"
+        f"- **Our own, {len(ours)}**: {claims.in_words(ours) or 'none'}.\n"
+    )
 
 
 def bars(papers: Sequence[str], lines: Sequence[Line]) -> str:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import pandas as pd
 
-from gradleak.claims.model import Claim
+from gradleak.claims.model import ERROR, Claim
 from gradleak.errors import InputError
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 
 Verdict = Literal[
-    "reproduced", "better", "not reproduced", "no evidence",
+    "reproduced", "better", "not reproduced", "agrees, as we read it", "disagrees, as we read it", "no evidence",
     "stand-in: agrees", "stand-in: disagrees", "trend: agrees", "trend: disagrees",
     "holds", "fails", "not run",
 ]  # fmt: skip
 # The verdicts that decide a claim, because it was measured at the claim's scale.
-DECIDED: frozenset[Verdict] = frozenset({"reproduced", "better", "not reproduced", "holds", "fails"})
+DECIDED: frozenset[Verdict] = frozenset(
+    {"reproduced", "better", "not reproduced", "agrees, as we read it", "disagrees, as we read it", "holds", "fails"}
+)
 # The verdicts on claims that were measured at their scale and do not hold.
-FAILED: frozenset[Verdict] = frozenset({"not reproduced", "fails"})
+FAILED: frozenset[Verdict] = frozenset({"not reproduced", "disagrees, as we read it", "fails"})
 # The causes that follow from the verdict. They need not be stated with the claim.
 DERIVED: dict[Verdict, str] = {
     "stand-in: disagrees": "a stand-in was measured",
@@ -34,18 +35,21 @@ DERIVED: dict[Verdict, str] = {
 # The attackers that use nothing of what was sent, by their names in the columns that name a row's attacker.
 TRIVIAL = frozenset({"guess", "guess, drawn", "constant", "noise", "mean colour", "grey", "one direction"})
 ATTACKERS = ("attack", "run")
-# What an attacker gets, by column, who answers nothing, and who gives the mean of other images: 12.5 to 12.7 dB on the
-# photographs, CIFAR-10 and Flowers-17.
+# Columns in which an attacker who answers nothing gets 0.
+FOUND = (
+    "accuracy", "back", "bag_exact", "certified", "class_right", "confirmed", "counted_zero", "drawn", "drawn_idlg",
+    "drawn_known", "exact", "f1", "features_found", "identified", "idlg", "inputs", "labels", "labels_found", "opened",
+    "oracle", "over_40", "precision", "reached", "recall", "right", "right_share", "searched_right", "square_right",
+    "success", "unique", "unique_right", "unique_share", "whole", "within_one", "within_tenth",
+)  # fmt: skip
+# What an attacker gets, by column, who answers nothing, who gives the mean of other images (12.5 to 12.7 dB on the
+# photographs, CIFAR-10 and Flowers-17; SSIM and LPIPS on CIFAR-10), and who gives every class the same probability.
 ANSWERS = {
-    "an empty answer": dict.fromkeys(
-        ("accuracy", "bag_exact", "counted_zero", "exact", "f1", "precision", "recall", "right", "success", "whole"),
-        0.0,
-    )
-    | {"word_errors": 1.0},
-    "the mean of other images": dict.fromkeys(("psnr", "eight_bit", "image-psnr"), 12.6),
+    "an empty answer": dict.fromkeys(FOUND, 0.0) | {"word_errors": 1.0},
+    "the mean of other images": {"ssim": 0.12, "lpips": 0.51}
+    | dict.fromkeys(("psnr", "eight_bit", "image-psnr", "scaled"), 12.6),
+    "equal probabilities": {"label_error": 1.35, "mean_error": 1.35},
 }
-# Measures of which less is better.
-ERROR = re.compile("error|lpips")
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,8 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
     """Measure a claim on a record and return the verdict; without rows that measure it, the verdict is "not run"."""
     if record is None or not (chosen := selected(claim, record)):
         return Judgement(claim)
+    # Where rows of the paper's setting lie beside those of a stand-in, they alone count.
+    chosen = [row for row in chosen if not differences(claim, [row], record.parameters)] or chosen
     values = pd.Series([line[claim.measure.column] for line in chosen], dtype=float)
     count = sum(int(line.get(claim.measure.samples, 1)) for line in chosen)
     value = _reduced(values, claim)
@@ -205,6 +211,8 @@ def _verdict(claim: Claim, value: float, *, agrees: bool, trivial: bool, differs
         return "holds" if agrees else "fails"
     if claim.beats(value):
         return "better"
+    if claim.read:
+        return "agrees, as we read it" if agrees else "disagrees, as we read it"
     return "reproduced" if agrees else "not reproduced"
 
 

@@ -11,6 +11,7 @@ findings, and hold or fail.
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -21,6 +22,12 @@ from gradleak.claims import rounding
 from gradleak.runs.records import Strict
 
 Number = int | float
+# The ends of the scales of measures other than shares in per cent and errors, which are never below 0.
+SCALES = dict.fromkeys(("classes", "f1", "instances", "precision", "recall"), (0.0, 1.0)) | {"ssim": (-1.0, 1.0)}
+# Measures of which less is better.
+ERROR = re.compile("error|lpips")
+# A number in the text that a paper states in place of a number.
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 class Measure(Strict):
@@ -128,6 +135,10 @@ class Rule(Strict):
         least, most, origin = self._interval(published)
         return bool(least <= value - origin <= most) and (self.central is None or self.central.holds(published, draws))
 
+    def limits(self) -> set[float]:
+        """Return the limits of a rule that does not compare with a published number."""
+        return {float(limit) for limit in (self.at_most, self.at_least, *(self.between or ())) if limit is not None}
+
     def text(self) -> str:
         """Return the rule as a short text, such as "≤ 2"."""
         if self.at_most is not None:
@@ -192,6 +203,8 @@ class Claim(Strict):
         published: The published number, or a text.
         unit: The unit of the value.
         rule: The rule under which the claim holds.
+        limit: What the rule's limit is where `published` has no number: "" if it is our choice, "rounding" if it leaves
+            room for rounding errors or few exceptions alone, "sentence" if the paper's sentence means this limit.
         method: Whether a published method is measured, or our own; only our own can be `better`.
         better: The direction in which a value beyond the published one is better.
         protocol: The change of a published method, in words.
@@ -221,6 +234,7 @@ class Claim(Strict):
     published: Number | str | None = None
     unit: str = ""
     rule: Rule
+    limit: Literal["", "rounding", "sentence"] = ""
     method: Literal["published", "own"] = "published"
     better: Literal["higher", "lower"] | None = None
     protocol: str = ""
@@ -259,6 +273,28 @@ class Claim(Strict):
             raise ValueError("a paper's claim must state its setting: the paper's network, data and steps")
         return self
 
+    @property
+    def read(self) -> bool:
+        """Whether a paper's claim rests on our reading: its limit is our choice, or was made looser after the run."""
+        if self.ours:
+            return False
+        looser = any(change.kind == "rule made looser" for change in self.changed)
+        stated = {0.0, *(float(number) for number in NUMBER.findall(str(self.published or "")))}
+        return looser or not (
+            isinstance(self.published, int | float) or self.limit or stated.issuperset(self.rule.limits())
+        )
+
+    @property
+    def open_ended(self) -> bool:
+        """Whether a two-sided rule reaches the end of its measure's scale, so that only one of its limits can fail."""
+        if self.rule.within is None:
+            return False
+        error = ERROR.search(self.measure.column)
+        scale = (0.0, math.inf) if error else SCALES.get(self.measure.column, (-math.inf, math.inf))
+        least, most = (0.0, 100.0) if self.unit == "%" else scale
+        low, high = self.rule.accepted(self.published)
+        return low <= least or high >= most
+
     def beats(self, value: float) -> bool:
         """Whether a value is better than the published value, in the claim's direction `better`."""
         if self.better is None or not isinstance(self.published, int | float):
@@ -295,7 +331,9 @@ class Claim(Strict):
         ]
         changed = [f"Changed ({entry.kind}): {entry.why}" for entry in self.changed]
         other = rounding.verdicts(self.id)
-        return [text for text in (self.note, self.stand_in, *immaterial, *changed, *other) if text]
+        ends = "The rule's interval reaches the end of the scale, so that only values on one side of it fail."
+        rule = [ends] if self.open_ended else []
+        return [text for text in (self.note, self.stand_in, *immaterial, *rule, *changed, *other) if text]
 
     def number(self, value: Any) -> str:
         """Return a value of this claim as text in its format, without its unit."""

@@ -17,7 +17,9 @@ COLOURS: dict[Verdict, str] = {
     "better": "dark green",
     "reproduced": "green",
     "holds": "green",
+    "agrees, as we read it": "light green",
     "not reproduced": "red",
+    "disagrees, as we read it": "light red",
     "fails": "red",
     "no evidence": "pale brown",
     "stand-in: agrees": "pale blue",
@@ -111,7 +113,7 @@ def counted(judged: Iterable[Line]) -> list[tuple[Verdict, int]]:
 
 def style(verdict: Verdict) -> str:
     """Return the class with which the book's style sheet colours a verdict."""
-    return f"badge-{verdict.replace(':', '').replace(' ', '-')}"
+    return f"badge-{verdict.replace(':', '').replace(',', '').replace(' ', '-')}"
 
 
 def bars(of_paper: str, ours: str, judged: Sequence[Line]) -> str:

@@ -7,13 +7,16 @@ from torch import Tensor, nn
 
 from gradleak import paths
 from gradleak.data.base import NORMALISATION
-from gradleak.errors import MissingData, unknown
+from gradleak.errors import InputError, MissingData, unknown
 from gradleak.models.resnet import CifarResNet
 
 # ImageNet's channel means and standard deviations, with which these networks were trained.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# The file of each network and the number of blocks in each stage.
+# The file of each network for CIFAR-10 and the number of blocks in each stage.
 READY = {"cifar10-resnet20": ("cifar10_resnet20.pt", 3), "cifar10-resnet56": ("cifar10_resnet56.pt", 9)}
+# Each network for ImageNet and the name of torchvision's function that builds it. Its file is that network's state,
+# as `torch.save(model.state_dict(), file)` writes it.
+IMAGENET = {"resnet50-imagenet": "resnet50", "resnet50-moco": "resnet50", "efficientnet-b0-imagenet": "efficientnet_b0"}
 
 
 class Rescaled(nn.Module):
@@ -38,12 +41,25 @@ class Rescaled(nn.Module):
 
 def pretrained(name: str) -> nn.Module:
     """Return a trained network in eval mode, whose inputs are images after `gradleak.data.normalise`."""
-    if name not in READY:
-        raise unknown("pretrained network", name, READY)
-    file, blocks = READY[name]
-    network = CifarResNet(blocks, 10, 3, bias=True)
-    network.load_state_dict(stored(file))
+    if name in IMAGENET:
+        state = stored(file_of(name))
+        from torchvision import models as torchvision_models
+
+        network: nn.Module = getattr(torchvision_models, IMAGENET[name])(weights=None)
+    elif name in READY:
+        state, network = stored(file_of(name)), CifarResNet(READY[name][1], 10, 3, bias=True)
+    else:
+        raise unknown("pretrained network", name, [*READY, *IMAGENET])
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        raise InputError(f"{file_of(name)} in $GRADLEAK_WEIGHTS is not the state of '{name}': {error}") from error
     return Rescaled(network).eval()
+
+
+def file_of(name: str) -> str:
+    """Return the name of a pretrained network's file in $GRADLEAK_WEIGHTS."""
+    return READY[name][0] if name in READY else f"{name.replace('-', '_')}.pt"
 
 
 def stored(file: str) -> dict[str, Tensor]:

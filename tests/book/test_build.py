@@ -62,7 +62,7 @@ def test_pages_are_run_once_and_stale_ones_removed(
         "pages-toy2020.md": ":img-top: generated/gallery/toy.png\n:img-alt: A toy: draws and their sum\n"
         ":link: executed/toy2020/toy\n:link-type: doc\n\nTable 1\n\n1 reproduced",
         "pages-empty2020.md": "No page",
-        "scores.md": "**The papers' claims, 1**: 1 reproduced.\n- **Our own, 0**: none.",
+        "scores.md": "**The papers' claims, 1, 1 decided**: 1 reproduced.",
         "places.json": '{"book/executed/toy2020/toy": ["toy2020", "Table 1"]}',
         "status.json": '"page": "toy", "record": "not recorded"',
         "claims.json": '"decided":"reproduced"',

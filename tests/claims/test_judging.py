@@ -93,6 +93,12 @@ NINE: dict[str, Any] = {"published": 9.0}
         ({"setting": {"net": "b"}, "immaterial": {"net": {"value": "a", "why": "it is alike"}}}, "reproduced", None),
         ({"setting": {"net": "b"}, "immaterial": {"net": {"value": "c", "why": "no"}}}, "stand-in: agrees", None),
         ({"needs": {"count": 9}, "immaterial": {"count": {"value": 1, "why": "one"}}}, "reproduced", None),
+        ({"published": "over 1.5", "rule": Rule(at_least=1.5)}, "reproduced", None),
+        ({"published": "much", "rule": Rule(at_least=1.5)}, "agrees, as we read it", None),
+        ({"published": "much", "rule": Rule(at_least=3), "cause": "chance"}, "disagrees, as we read it", "chance"),
+        ({"published": "always", "rule": Rule(at_least=1.5), "limit": "rounding"}, "reproduced", None),
+        ({"published": "more", "rule": Rule(at_least=0)}, "reproduced", None),
+        ({"changed": [{"kind": "rule made looser", "why": "after the run"}]}, "agrees, as we read it", None),
         ({"ours": "prediction"}, "holds", None),
         (NINE | {"ours": "prediction"}, "fails", "our prediction was wrong"),
         ({"ours": "finding", "needs": {"count": 2}}, "trend: agrees", None),
@@ -107,8 +113,30 @@ NINE: dict[str, Any] = {"published": 9.0}
 def test_verdicts_and_causes(changes: dict[str, Any], verdict: str, cause: str | None) -> None:
     judged, none = claims.judge(claim(**changes), record(ROWS)), claims.judge(claim(**changes), None)
     assert (judged.verdict, Line(judged, none).cause) == (verdict, cause)
-    assert bool(judged.agrees) == (verdict in ("reproduced", "better", "holds") or verdict.endswith(": agrees"))
+    assert bool(judged.agrees) == (
+        verdict in ("reproduced", "better", "holds") or verdict.startswith("agrees") or verdict.endswith(": agrees")
+    )
     assert none.verdict == "not run"
+
+
+@pytest.mark.parametrize(
+    ("column", "published", "changes", "open_ended"),
+    [
+        ("success", 96.0, {"unit": "%"}, True),
+        ("success", 90.0, {"unit": "%"}, False),
+        ("success", 3.0, {"unit": "%"}, True),
+        ("success", 3.0, {"unit": "points"}, False),
+        ("recall", 0.999, {"rule": Rule(within=Within(absolute=0.01))}, True),
+        ("label_error", 0.1, {"rule": Rule(within=Within(relative=1.0))}, True),
+        ("success", 96.0, {"unit": "%", "rule": Rule(at_least=90)}, False),
+    ],
+)
+def test_an_interval_that_reaches_the_end_of_the_scale_is_shown(
+    column: str, published: float, changes: dict[str, Any], open_ended: bool
+) -> None:
+    measure = Measure(column=column, reduce="mean")
+    made = claim(measure=measure, published=published, **({"rule": Rule(within=Within(absolute=5))} | changes))
+    assert made.open_ended == open_ended == any("end of the scale" in text for text in made.remarks)
 
 
 GUESSED: list[dict[str, object]] = [

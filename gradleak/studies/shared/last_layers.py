@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from gradleak import data, models
 from gradleak.leak import head_inputs
+from gradleak.models.ready import IMAGENET
 from gradleak.studies import Experiment, Group, Sees
 from gradleak.studies.shared.attacked_networks import built
 
@@ -30,7 +31,7 @@ class ShownImages(Group):
     @property
     def sees(self) -> Sees:
         """The network with its images."""
-        channels = 3 if self.network == TRAINED else 0
+        channels = 3 if self.network in (TRAINED, *IMAGENET) else 0
         return Sees(self.network, self.dataset, activation=self.activation, channels=channels)
 
 
@@ -88,6 +89,8 @@ class OnLastLayer(Experiment):
         private = data.load(self.dataset, "test")
         if self.network == TRAINED:
             return seen(models.efficientnet_lite0(), (private.images - MEAN) / STD, self.device, private.labels)
+        if self.network in IMAGENET:
+            return seen(models.pretrained(self.network), data.normalise(private.images), self.device, private.labels)
         options = {"classes": self.classes, "init": "torch", "activation": self.activation or None}
         model = built(self.network, private, self.seed, self.device, **options)
         return seen(model, data.normalise(private.images), self.device)

@@ -52,7 +52,7 @@ class Parameters(studies.Parameters):
 
     pairs: int = setting(paper=45, ge=2, le=10_000)
     images: int = setting(paper=30, ge=2, le=10_000)
-    l2_restarts: int = setting(paper=10, ge=1, le=100)
+    l2_restarts: int = setting(paper=1, ge=1, le=100)
     cosine_restarts: int = setting(paper=10, ge=1, le=100)
     l2_steps: int = setting(paper=300, ge=1, le=100_000)
     cosine_steps: int = setting(paper=4800, ge=1, le=1_000_000)

@@ -71,13 +71,8 @@ class Parameters(matched_runs.Parameters):
         """Yield the rows of Table 3 as published and without line search; then second order."""
         yield from EveryLabel.every(self)
         if self.whole:
-            rows = KnownLabel.every(self, restarts=self.whole_starts)
-            yield from (row for row in rows if row.distance == "l2")
-            for row in WholeSteps.every(self, restarts=self.whole_starts):
-                # The paper's training recipe is unpublished, so the effect of full steps cannot be compared on trained
-                # networks.
-                if (row.distance, row.stage) == ("l2", "untrained"):
-                    yield row
+            for part in (KnownLabel, WholeSteps):
+                yield from (row for row in part.every(self, restarts=self.whole_starts) if row.distance == "l2")
         for one in self.second_order_starts:
             for place in range(min(self.images, one.images)):
                 about = {"stage": one.stage, "place": place, "start": one.start, "steps": self.second_order_steps}

@@ -5,7 +5,7 @@ wang2024, section 5.1: Table 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from matplotlib.figure import Figure
@@ -32,9 +32,16 @@ def weighted(*pairs: tuple[int, int], whole: bool = False) -> dict[str, Run]:
 RUNS = weighted((1, 0), (0, 1), (1, 1), (0, 2), (2, 2))
 # The weights that the paper's code uses for the last column: the code does not apply α, so α stays 1.
 CODED = weighted((1, 2))
-WHOLE = weighted((1, 0), (0, 2), (1, 2), whole=True)
+WHOLE = weighted((1, 0), (0, 1), (1, 1), (0, 2), (1, 2), whole=True)
 BASE, BEST = "α=1 β=0", "α=0 β=2"
-PAIRS = [(BEST, BASE), *((BEST, name) for name in RUNS if name not in (BASE, BEST)), ("α=0 β=1", "α=1 β=1")]
+
+
+def compared(names: Iterable[str], end: str = "") -> list[tuple[str, str]]:
+    """Return the best setting with each other one, and the input alone with both; `end` is the end of all names."""
+    others = [name for name in names if name != BEST + end]
+    return [*((BEST + end, name) for name in others), ("α=0 β=1" + end, "α=1 β=1" + end)]
+
+
 # The runs' names in tables and figures.
 NAMES = {name: name for name in RUNS} | {"α=1 β=2": "α=1 β=2 (code)"}
 
@@ -58,7 +65,7 @@ class Stated(WholeRow, part="as stated"):
     """Match with the paper's five pairs of weights."""
 
     runs: ClassVar[Mapping[str, Run]] = RUNS
-    pairs: ClassVar[Sequence[tuple[str, str]]] = PAIRS
+    pairs: ClassVar[Sequence[tuple[str, str]]] = compared(RUNS)
 
 
 class Coded(Matched, part="as coded"):
@@ -68,10 +75,10 @@ class Coded(Matched, part="as coded"):
 
 
 class WholeSteps(Matched, part="full steps"):
-    """Match with three pairs of weights without line search (full L-BFGS steps), as in the paper's code."""
+    """Match with the code's pairs of weights without line search (full L-BFGS steps), as in the paper's code."""
 
     runs: ClassVar[Mapping[str, Run]] = WHOLE
-    pairs: ClassVar[Sequence[tuple[str, str]]] = [(BEST + FULL, BASE + FULL)]
+    pairs: ClassVar[Sequence[tuple[str, str]]] = compared(WHOLE, FULL)
 
 
 def summary(record: Record) -> Summary:

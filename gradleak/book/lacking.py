@@ -1,0 +1,128 @@
+"""What the papers' undecided claims lack, files or time, and the command that decides them once it is there.
+
+The pages take the files already, and a claim prefers rows of the paper's setting to those of a stand-in.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from gradleak import claims, data, models, paths
+from gradleak.book import queue
+from gradleak.claims import Line
+from gradleak.claims.judging import enough
+from gradleak.data import files
+from gradleak.errors import GradleakError, first_line
+from gradleak.models import ready
+from gradleak.show.tables import Table, duration
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Something that claims ask for and this book does not have.
+
+    Attributes:
+        study: The study whose page measures the claims.
+        setting: The names in the claims' setting, with the values that they want.
+        provide: What to provide, and where it comes from.
+        parameters: The page's parameters with which it measures the claims.
+    """
+
+    study: str
+    setting: Mapping[str, str]
+    provide: str
+    parameters: Mapping[str, Any]
+
+    @property
+    def command(self) -> str:
+        """The command that decides the claims once the file is there."""
+        given = (f"-p {shlex.quote(f'{name}={json.dumps(value)}')}" for name, value in self.parameters.items())
+        return " ".join(["gradleak record", self.study, *given])
+
+    def about(self, line: Line) -> bool:
+        """Whether a claim lacks this and nothing else."""
+        wanted = _wanted(line)
+        met = (name in self.setting and enough(self.setting[name], value) for name, value in wanted.items())
+        return line.claim.study == self.study and bool(wanted) and all(met)
+
+
+def _state_of(network: str, origin: str) -> str:
+    """Return in words how to provide a network that was trained on ImageNet."""
+    return f"`{ready.file_of(network)}` in `$GRADLEAK_WEIGHTS`: the state of torchvision's network, {origin}"
+
+
+WANTED: list[Wanted] = []
+
+
+def undecided(lines: Sequence[Line]) -> list[Line]:
+    """Return the papers' claims that were not decided."""
+    known = claims.DECIDED | {"no evidence"}
+    return [line for line in claims.of_papers(lines) if line.verdict not in known]
+
+
+def rows(lines: Sequence[Line]) -> Iterator[tuple[str, str, int, str, str]]:
+    """Yield what is lacking, the page, the number of claims, what to provide, and the command."""
+    left = undecided(lines)
+    late, others = ([line for line in left if bool(line.recorded.differs) == other] for other in (False, True))
+    for page, count in Counter(line.claim.study for line in late).items():
+        times = [entry.seconds or 0.0 for entry in queue.queue() if entry.study == page]
+        time = f"{duration(sum(times))} of one thread of a CPU, as far as is known"
+        yield "samples or random starts", page, count, time, "gradleak record --undecided"
+    for wanted in WANTED:
+        if own := [line for line in others if wanted.about(line)]:
+            others = [line for line in others if line not in own]
+            lacking = ", ".join(f"{name} {value}" for name, value in wanted.setting.items())
+            yield lacking, wanted.study, len(own), wanted.provide, wanted.command
+    for (lacking, page), count in Counter((_in_words(line), line.claim.study) for line in others).items():
+        yield lacking, page, count, "the page has no parameters for this", ""
+
+
+def _wanted(line: Line) -> dict[str, Any]:
+    setting = line.claim.setting
+    return {name: setting[name] for name in line.recorded.differs} if isinstance(setting, dict) else {}
+
+
+def _in_words(line: Line) -> str:
+    wanted = _wanted(line).items()
+    return ", ".join(f"{name} {' or '.join(map(str, one)) if isinstance(one, list) else one}" for name, one in wanted)
+
+
+def table(lines: Sequence[Line]) -> Table:
+    """Return the table of what undecided claims lack, what most of them lack first."""
+    found = sorted(rows(lines), key=lambda row: -row[2])
+    frame = pd.DataFrame(found, columns=["lacking", "page", "claims", "what decides them", "command"])
+    caption = f"What the papers' {frame['claims'].sum()} undecided claims lack, and how to decide them."
+    return Table(frame, caption, "tab-scoreboard-lacking")
+
+
+def check() -> list[dict[str, str]]:
+    """Load every dataset and network that is there as a file, and return whether it can be used, or why not."""
+    folder = paths.weights_folder()
+    networks = [name for name in (*ready.READY, *ready.IMAGENET) if folder and (folder / ready.file_of(name)).is_file()]
+    parts = [(name, files.FILES[name].file, _images) for name in files.FILES if files.location(name)]
+    parts += [(name, ready.file_of(name), _parameters) for name in networks]
+    return [{"name": name, "file": file, "state": _tried(load, name)} for name, file, load in parts]
+
+
+def _tried(load: Callable[[str], str], name: str) -> str:
+    try:
+        return load(name)
+    except GradleakError as error:
+        return f"cannot be used: {first_line(error)}"
+
+
+def _images(name: str) -> str:
+    train, test = (data.load(name, split) for split in ("train", "test"))
+    shape = "×".join(map(str, test.images.shape[1:]))
+    return f"good: {len(train.images):,} and {len(test.images):,} images, {shape}, {test.classes} classes"
+
+
+def _parameters(name: str) -> str:
+    return f"good: {sum(value.numel() for value in models.pretrained(name).parameters()):,} parameters"
