@@ -337,7 +337,7 @@ def summary(record: Record) -> Summary:
     stated = record.stated(Parameters)
     largest, auxiliary = max(stated.sizes), stated.auxiliary
     rows = record.frame()
-    rows = rows[rows["attack"].notna() & ~rows["attack"].isin([tally.GUESS, GRADIENTS])]
+    rows = rows[rows["success"].notna() & ~rows["attack"].isin([tally.GUESS, GRADIENTS])]
     others = rows["part"].map({AttackedArchitecture.part: ", auxiliary batches of the same size"}).fillna("")
     return Summary(
         f"From the gradient of an unbalanced batch of up to {largest} MNIST images (untrained CNN), a server finds "
