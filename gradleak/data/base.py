@@ -89,7 +89,10 @@ KNOWN = {
     "imagenet-sample": Known("ImageNet", 224, file="imagenet_sample.npz", notes="one image a class, one split only"),
     "tinyimagenet32": Known("Tiny ImageNet", 32, file="tinyimagenet32.npz", notes="200 classes; JPEG quality 75"),
     "mnist": Known("MNIST", 28, 10, "mnist.npz", "MNIST", channels=1, notes="lossless"),
-    "cifar100": Known("CIFAR-100", 32, 100, torchvision="CIFAR100"),
+    "cifar100": Known(
+        "CIFAR-100", 32, 100, "cifar100_subset.npz", "CIFAR100",
+        notes="lossless; 500 test images, five a class, and a part of the others; torchvision downloads all",
+    ),
     "svhn": Known("SVHN", 32, 10, torchvision="SVHN"),
 }  # fmt: skip
 

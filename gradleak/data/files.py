@@ -1,4 +1,4 @@
-"""Load datasets from numpy archives, in two layouts, in the folder that $GRADLEAK_DATA names."""
+"""Load datasets from numpy archives, in three layouts, in the folder that $GRADLEAK_DATA names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from gradleak.errors import InputError, MissingData, StorageError
 
 RAW = ("train_images", "train_labels", "test_images", "test_labels", "class_names")
 PACKED = ("jpeg", "offsets", "labels", "split", "class_names")
-
+# All images in one array; those of the group "test" are the test split, all others the training split.
+GROUPED = ("images", "labels", "group", "class_names")
 
 FILES = {name: known for name, known in KNOWN.items() if known.file}
 
@@ -41,10 +42,16 @@ def load(name: str, split: Split, size: int | None = None) -> Dataset:
     if "jpeg" in archive:
         images, labels = _packed(path, archive, split, size or known.size)
     else:
-        images, labels = archive[f"{split}_images"], archive[f"{split}_labels"]
+        if "group" in archive:
+            if not len(archive["group"]) == len(archive["images"]) == len(archive["labels"]):
+                raise InputError(f"{path.name}: images, labels and group must have the same length")
+            keep = (archive["group"] == "test") == (split == "test")
+            images, labels = archive["images"][keep], archive["labels"][keep]
+        else:
+            images, labels = archive[f"{split}_images"], archive[f"{split}_labels"]
         if images.ndim not in (3, 4) or images.dtype != np.uint8 or len(images) != len(labels):
             raise InputError(
-                f"{path.name}: {split}_images must be uint8 (N, H, W[, 3]), one for each label; got {images.shape}"
+                f"{path.name}: the {split} images must be uint8 (N, H, W[, 3]), one for each label; got {images.shape}"
             )
         images = images[..., None] if images.ndim == 3 else images
         if size not in (None, images.shape[1]):
@@ -90,7 +97,7 @@ def _read(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.error) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise StorageError(f"{path.name} in $GRADLEAK_DATA is damaged ({reason}): copy it again") from error
-    needed = PACKED if "jpeg" in archive else RAW
+    needed = PACKED if "jpeg" in archive else GROUPED if "group" in archive else RAW
     missing = [key for key in needed if key not in archive]
     if missing:
         raise InputError(f"{path.name} lacks {', '.join(missing)}; it must hold {', '.join(needed)}")

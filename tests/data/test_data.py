@@ -15,7 +15,7 @@ import torchvision
 from PIL import Image
 
 from gradleak import data
-from gradleak.data import embedded
+from gradleak.data import embedded, files
 from gradleak.errors import InputError, MissingData, StorageError
 
 
@@ -91,6 +91,19 @@ def test_packed_files(folder: Path) -> None:
     assert len(data.load("flowers17", "test", size=8)) == len(data.load("flowers17", "train", size=8)) == 3
 
 
+def grouped(path: Path, groups: list[str]) -> None:
+    images = np.stack([np.full((32, 32, 3), 10 * n, dtype=np.uint8) for n in range(3)])
+    np.savez(path, images=images, labels=np.arange(3), group=np.array(groups), class_names=np.array(["a", "b", "c"]))
+
+
+def test_grouped_files(folder: Path) -> None:
+    grouped(folder / "cifar100_subset.npz", ["eval", "test", "train"])
+    train, test = data.load("cifar100", "train"), data.load("cifar100", "test")
+    assert (train.labels.tolist(), test.labels.tolist()) == ([0, 2], [1])
+    assert float(test.images.mean()) == pytest.approx(10 / 255)
+    assert data.load("cifar100", "test", size=8).images.shape == (1, 3, 8, 8)
+
+
 def test_states_need_no_image(folder: Path) -> None:
     raw(folder / "mnist.npz")
     packed(folder / "flowers17.npz", [0] * 5)
@@ -116,6 +129,7 @@ DAMAGED: list[tuple[type[Exception], str, Callable[[Path], object]]] = [
      lambda folder: np.savez(folder / "mnist.npz", train_images=np.zeros(1))),
     (InputError, "offsets must be one longer",
      lambda folder: packed(folder / "flowers17.npz", [0, 0], offsets=np.array([0, 5]))),
+    (InputError, "group must have the same length", lambda folder: grouped(folder / "cifar100_subset.npz", ["test"])),
     (MissingData, r"mnist.npz holds no train images",
      lambda folder: raw(folder / "mnist.npz", train_images=np.zeros((0, 28, 28), np.uint8), train_labels=np.zeros(0))),
 ]  # fmt: skip
@@ -126,8 +140,9 @@ def test_damaged_files_are_said_in_one_clear_line(
     folder: Path, error: type[Exception], message: str, damage: Callable[[Path], object]
 ) -> None:
     damage(folder)
+    (name,) = (name for name in ("mnist", "flowers17", "cifar100") if files.location(name))
     with pytest.raises(error, match=message) as caught:
-        data.load("mnist" if (folder / "mnist.npz").exists() else "flowers17")
+        data.load(name)
     assert str(folder) not in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -163,5 +178,7 @@ def test_the_papers_data_are_as_their_papers_say() -> None:
     cifar = data.load("cifar10", "test")
     assert cifar.images.shape == (1017, 3, 32, 32)
     assert cifar.classes == 10
+    hundred = data.load("cifar100", "test")
+    assert torch.bincount(hundred.labels).tolist() == [5] * hundred.classes == [5] * 100
     # The first ten labels of the original test set.
     assert cifar.labels[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
