@@ -5,9 +5,12 @@ wang2024, section 4.1, Tables 1 and 2: labels recovered from random and from tra
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
+from typing import ClassVar
 
 import pandas as pd
 import torch
@@ -25,7 +28,7 @@ from gradleak.show.summary import Leaks, Summary, listed
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, NamedNetwork, built, network
 from gradleak.studies.shared.last_layers import TRAINED
-from gradleak.studies.shared.outcomes import average_of, collected
+from gradleak.studies.shared.outcomes import average_of, collected, wilson
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples
 from gradleak.studies.shared.searched import KNOWN, Search, judged, percentage, search, search_both
 from gradleak.wording import label_kind
@@ -48,13 +51,15 @@ SOLVERS = {EXACT: "exact solver", BOTH: "published search (Algorithm 1, then 2)"
 class Parameters(studies.Parameters):
     """Parameters of the page: the networks of both tables, and the images for each."""
 
-    datasets: list[str] = setting(paper=["tinyimagenet32", "flowers17", "imagenet-sample"])
+    datasets: list[str] = setting(paper=["cifar100", "flowers17", "imagenet-sample"])
     network: str
+    whole: str = setting(paper="cifar10-jpeg")
+    subsets: list[int] = setting(paper=[500, 1000])
     samples: int = setting(paper=1000, smallest=60, ge=2, le=100_000)
     searches: int = setting(paper=100, ge=1, le=100_000)
     varied: str = setting(paper="flowers17")
     varied_draws: int = setting(paper=30, ge=1, le=1000)
-    varied_drawn: int = setting(paper=34, smallest=10, ge=2, le=100_000)
+    varied_drawn: int = setting(paper=1000, smallest=10, ge=2, le=100_000)
     trunk: str = setting(paper=TRAINED)
     head_draws: int = setting(paper=10, ge=1, le=1000)
     head_drawn: int = setting(paper=25, smallest=6, ge=2, le=100_000)
@@ -75,7 +80,7 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks of both tables, and the images that they see."""
-        random = [Sees(self.network, dataset) for dataset in (*self.datasets, self.varied)]
+        random = [Sees(self.network, dataset) for dataset in (*self.datasets, self.whole, self.varied)]
         trunks = [
             Sees(TRAINED, dataset, channels=3) if self.trunk == TRAINED else Sees(self.trunk, dataset, learns=dataset)
             for dataset in self.datasets
@@ -83,18 +88,22 @@ class Parameters(studies.Parameters):
         return [*random, *trunks, *(row.sees for row in self.rows)]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield the experiments of Table 1, by dataset and kind of label, and then those of Table 2, by network."""
+        """Yield the experiments of Table 1, by dataset and kind of label, then those of Table 2, by network, and then
+        those of Table 1 on further networks.
+        """
         for dataset, labels in product(self.datasets, LABELS):
             yield RandomNetwork.of(self, dataset=dataset, labels=labels)
-        fewer = {"samples": self.varied_drawn, "searches": 0}
-        for draw, labels in product(range(1, self.varied_draws + 1), LABELS):
-            yield VariedNetwork.of(self, dataset=self.varied, labels=labels, draw=draw, **fewer)
+        for labels in LABELS:
+            yield Subsets.of(self, dataset=self.whole, labels=labels, searches=0)
         sizes = {"draws": self.head_draws, "drawn": self.head_drawn, "searched": self.head_searches}
         for dataset, head, labels in product(self.datasets, HEADS, LABELS):
             yield DrawnHeads.of(self, dataset=dataset, head=head, labels=labels, **sizes)
         sizes = {name: getattr(self, f"network_{name}") for name in ("samples", "doubles", "searches", "swarms")}
         for row, labels in product(self.rows, LABELS):
             yield NetworkAttacked.of(self, row=row, labels=labels, **sizes)
+        fewer = {"samples": self.varied_drawn, "searches": 0}
+        for draw, labels in product(range(1, self.varied_draws + 1), LABELS):
+            yield VariedNetwork.of(self, dataset=self.varied, labels=labels, draw=draw, **fewer)
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
@@ -115,9 +124,12 @@ class OnNetwork(Experiment):
     draw: int = 0
 
     def run(self) -> list[Columns]:
-        """Recover the labels; for one of many networks, whose number is `draw`, measure only success rates."""
+        """Recover the labels of the dataset's test images."""
+        return [self.attacked(data.load(self.dataset, "test"))]
+
+    def attacked(self, private: data.Dataset) -> Columns:
+        """Recover the labels of some images; without searches, return only success rates."""
         seed = self.seed + self.draw
-        private = data.load(self.dataset, "test")
         inputs, targets = private_samples(private, self.labels, self.samples, seed)
         model = built(self.network, private, seed, self.device, bias=False)
         size = max(1, CHUNK_ELEMENTS // model.get_parameter("head.weight").numel())
@@ -134,33 +146,57 @@ class OnNetwork(Experiment):
         top, right = targets.argmax(dim=1), metrics.label_error(labels, targets) < KNOWN
         # The published code returns 0 for a zero gradient and counts this as a success.
         counted, by_idlg = percentage(right | zero), percentage(classes == top)
-        if self.draw:
-            return [{"drawn": counted, "count": self.samples, "drawn_known": percentage(right), "drawn_idlg": by_idlg}]
+        if not self.searches:
+            return {"drawn": counted, "count": self.samples, "drawn_known": percentage(right), "drawn_idlg": by_idlg}
         few = targets[: self.searches]
         leaks = observe_heads(model, inputs[: self.searches].to(self.device), few.to(self.device))
         gradients = leaks.weight_gradients.cpu()
         _, by_search = search_both(gradients, leaks.weight, self.labels)
-        return [
-            judged(labels, status, targets)
-            | {
-                "classes": private.classes,
-                "zero": percentage(zero),
-                "counted_zero": counted,
-                "class_right": percentage(labels.nan_to_num(-1).argmax(dim=1).eq(top) & ~labels[:, 0].isnan()),
-                "idlg": by_idlg,
-                "milliseconds": 1e3 * seconds / self.samples,
-                "searches": len(gradients),
-                "searched": percentage((metrics.label_error(by_search.labels, few) < KNOWN) | _is_zero(gradients)),
-            }
-        ]
+        return judged(labels, status, targets) | {
+            "classes": private.classes,
+            "zero": percentage(zero),
+            "counted_zero": counted,
+            "class_right": percentage(labels.nan_to_num(-1).argmax(dim=1).eq(top) & ~labels[:, 0].isnan()),
+            "idlg": by_idlg,
+            "milliseconds": 1e3 * seconds / self.samples,
+            "searches": len(gradients),
+            "searched": percentage((metrics.label_error(by_search.labels, few) < KNOWN) | _is_zero(gradients)),
+        }
 
 
 class RandomNetwork(OnNetwork, part="random"):
     """Attack one network on each dataset."""
 
 
+class Subsets(OnNetwork, part="subsets"):
+    """Attack one network on all test images of a dataset, and on as many samples of some of these images alone."""
+
+    subsets: list[int]
+
+    def run(self) -> Iterator[Columns]:
+        """Compare the share of labels recovered from some images, the first of the test set, with that from all."""
+        private = data.load(self.dataset, "test")
+        whole = self.attacked(private)["drawn_known"]
+        for images in self.subsets:
+            some = replace(private, images=private.images[:images], labels=private.labels[:images])
+            share = self.attacked(some)["drawn_known"]
+            pair = sorted((share, whole))
+            (_, above), (below, _) = (wilson(round(part * self.samples / 100), self.samples) for part in pair)
+            # Newcombe's interval of the difference of two shares.
+            half = math.hypot(100 * above - pair[0], pair[1] - 100 * below)
+            yield {
+                "images": images,
+                "count": self.samples,
+                "drawn_known": share,
+                "drawn_whole": whole,
+                "drawn_beyond": abs(share - whole) - half,
+            }
+
+
 class VariedNetwork(OnNetwork, part="varied"):
     """Attack one of many random networks on a single dataset; each has other parameters and images."""
+
+    effort_fields: ClassVar[frozenset[str]] = frozenset({"samples"})
 
 
 def _is_zero(gradients: Tensor) -> Tensor:
