@@ -81,7 +81,7 @@ class Parameters(studies.Parameters):
     )
     defended: int = setting(paper=21, smallest=1, ge=1)
     compressed: list[Compressed] = setting(
-        paper=["sign/0/359", "grad-drop/0.5/120", "grad-drop/0.9/120"], smallest=["sign/0/1"]
+        paper=["sign/0/120", "grad-drop/0.5/120", "grad-drop/0.9/120"], smallest=["sign/0/1"]
     )
     compared: int = setting(paper=40, smallest=1, ge=1)
 
