@@ -6,9 +6,11 @@ import functools
 import io
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gradleak import paths
@@ -93,11 +95,11 @@ def _places(file: Path) -> dict[str, int]:
 
 
 @functools.cache
-def _flac(file: Path) -> tuple[np.ndarray, ...]:
+def _flac(file: Path) -> tuple[NDArray[Any], ...]:
     return _stored(file, "flac", "offsets")
 
 
-def _stored(file: Path, *names: str) -> tuple[np.ndarray, ...]:
+def _stored(file: Path, *names: str) -> tuple[NDArray[Any], ...]:
     try:
         with np.load(file) as stored:
             return tuple(stored[name] for name in names)

@@ -94,7 +94,7 @@ def last_gradient(model: Recogniser, inputs: Tensor, tokens: Sequence[int]) -> T
     if len(inputs) != len(tokens):
         raise InputError(f"{len(inputs)} inputs do not go with {len(tokens)} tokens")
     with torch.no_grad():
-        errors = model.head(inputs).softmax(dim=1)
+        errors: Tensor = model.head(inputs).softmax(dim=1)
         errors[range(len(tokens)), list(tokens)] -= 1
         return errors.T @ inputs / len(tokens)
 

@@ -102,12 +102,12 @@ class Parameters(studies.Parameters):
                 own = {"size": small.size, "trained": trained, "utterances": self.defended}
                 yield BehindDefense.of(self, **own, defense=str(defense))
         heard = (self.recorded or self.rows)[0]
-        on = {"source": text.RECORDED if self.recorded else self.source, "size": heard.size, "trained": heard.trained}
+        on: Columns = {"source": text.RECORDED if self.recorded else self.source, "size": heard.size, "trained": heard.trained}
         yield SpeechCompared.of(self, **on, utterances=self.compared)
         for sent in self.compressed:
-            own = on | {"defense": f"{sent.defense}/{sent.level:g}", "utterances": sent.utterances}
+            behind = {"defense": f"{sent.defense}/{sent.level:g}", "utterances": sent.utterances}
             for first in range(0, sent.utterances, CHUNK):
-                yield PublishedBehindDefense.of(self, **own, first=first)
+                yield PublishedBehindDefense.of(self, **on, **behind, first=first)
         for form in self.published:
             for first in range(0, form.count, TOGETHER):
                 yield PublishedBatches.of(self, **on, form=str(form), first=first)
