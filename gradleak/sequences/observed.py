@@ -84,15 +84,12 @@ def observe_speech(
     return Leak(model, defended(sent, defense), HEAD, size, None, local_steps)
 
 
-@checked_arguments()
 def last_gradient(model: Recogniser, inputs: Tensor, tokens: Sequence[int]) -> Tensor:
     """Return the gradient (C, I) of the last layer's weight, from the layer's inputs (S, I) and the tokens (S).
 
     The loss is that of `observe_speech`. Nothing below the last layer is needed, so several gradients, such as those of
     batches, follow from the inputs of each utterance.
     """
-    if len(inputs) != len(tokens):
-        raise InputError(f"{len(inputs)} inputs do not go with {len(tokens)} tokens")
     with torch.no_grad():
         errors: Tensor = model.head(inputs).softmax(dim=1)
         errors[range(len(tokens)), list(tokens)] -= 1

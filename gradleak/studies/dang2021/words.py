@@ -102,7 +102,11 @@ class Parameters(studies.Parameters):
                 own = {"size": small.size, "trained": trained, "utterances": self.defended}
                 yield BehindDefense.of(self, **own, defense=str(defense))
         heard = (self.recorded or self.rows)[0]
-        on: Columns = {"source": text.RECORDED if self.recorded else self.source, "size": heard.size, "trained": heard.trained}
+        on: Columns = {
+            "source": text.RECORDED if self.recorded else self.source,
+            "size": heard.size,
+            "trained": heard.trained,
+        }
         yield SpeechCompared.of(self, **on, utterances=self.compared)
         for sent in self.compressed:
             behind = {"defense": f"{sent.defense}/{sent.level:g}", "utterances": sent.utterances}
@@ -288,7 +292,7 @@ def summary(record: Record) -> Summary:
     known = claims.judgements(record)
     paper, ours = known["words-rlg-untrained-exact-matches"], known["words-ours-paper"]
     signs, directions = known["words-defense-sign-exact-matches"], known["words-ours-sign"]
-    rows = record.frame().fillna({"form": "1/1/1", "defense": UNDEFENDED})
+    rows = record.frame().dropna(subset="f1").fillna({"form": "1/1/1", "defense": UNDEFENDED})
     batches = rows["form"].str.split("/", expand=True).astype(int)
     outcomes = collected(
         record, rows, "text", share_of("f1", "F1 of the bag of words", "utterances"),
@@ -297,9 +301,9 @@ def summary(record: Record) -> Summary:
         client=[f"{steps} local steps" if steps > 1 else "float32" for steps in batches[1]],
     )  # fmt: skip
     return Summary(
-        f"For {paper.cases} utterances, RLG recovers exactly which words were said, from one gradient of an untrained "
-        f"speech recogniser; if only signs are sent (small recogniser), RLG recovers {signs.cases} bags of words, but "
-        f"comparing the directions of rows recovers {directions.cases}.",
+        f"For {paper.cases} recorded utterances, RLG recovers exactly which words were said, from one gradient of an "
+        f"untrained speech recogniser; if only signs are sent, RLG recovers {signs.cases} bags of words, but comparing "
+        f"the directions of rows recovers {directions.cases} (small recogniser).",
         true=bool(paper.agrees and ours.agrees and directions.agrees) and (signs.value or 0) <= 20,
         claim="words-rlg-untrained-exact-matches",
         what="utterances whose bag of words is exactly right (untrained recogniser of the paper's size, RLG as coded)",
