@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -208,6 +208,9 @@ class OneInterval(OnNetwork, part="figure"):
 class Landscape(Experiment, part="landscape"):
     """Find the minima of the loss of single images in one network, untrained or trained by `recipe`."""
 
+    # A record keeps a stand-in's minima until those of the network itself take their place.
+    effort_fields: ClassVar[frozenset[str]] = frozenset({"network", "recipe"})
+
     stage: str
     network: str
     recipe: StatedRecipe | None
@@ -355,7 +358,7 @@ def summary(record: Record) -> Summary:
     needed = ("theorem1-sum-float64", "theorem1-prior", "loss-landscape-untrained-first")
     return Summary(
         f"For every value of the unknown scalar the label sums to one, and for {interval.text} of smoothed labels an "
-        f"interval of scalars is valid. On a trained ResNet18 the loss's first minimum is wrong for "
+        f"interval of scalars is valid. On a trained network the loss's first minimum is wrong for "
         f"{first.text} of them, the lowest for {lowest.text}.",
         true=bool(interval.agrees and lowest.agrees and (first.value or 0) > 20)
         and all(known[name].agrees for name in needed),
