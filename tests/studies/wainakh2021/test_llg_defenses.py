@@ -29,6 +29,6 @@ def test_defences_cost_attackers_and_training(record: Record) -> None:
     assert utility["none"] == pytest.approx(1)
     assert utility["noise"] < utility["grad-drop"] < 1
     bounds = record.rows(BoundedBehind)
-    assert set(bounds["defense"]) == {"noise", "prune", "dp", "dp-coded"}
+    assert set(bounds["defense"]) == {"noise", "dp", "dp-coded"}
     assert set(bounds["attack"]) == {"LLG+"}
     assert (bounds["over_guess_least"] <= bounds["over_guess_most"]).all()
