@@ -99,7 +99,7 @@ class Parameters(studies.Parameters):
     epochs: int = setting(ge=1, le=100)
     learns: str = setting(paper="cifar10-jpeg")
     optimizers: list[Literal["adam", "sgd"]] = setting(smallest=["adam"])
-    rates: list[float] = setting(paper=[0.001, 0.003, 0.01, 0.03, 0.1], smallest=[0.1])
+    rates: list[float] = setting(paper=[0.001, 0.003, 0.01, 0.1], smallest=[0.1])
     learning_steps: int = setting(paper=40, smallest=2, ge=1, le=100_000)
 
     def sees(self) -> list[Sees]:

@@ -50,6 +50,8 @@ FEWEST = 20
 CLASSES = {"flowers17": 5}
 # About as many pixels as CelebA's 178 × 218. Of the 80 images of each flower, 64 are private and the rest auxiliary.
 SIDE, PRIVATE = 197, 64
+# The offsets of Figure 1(c) are estimated on at most this number of samples per class.
+CALIBRATING = 400
 # On other architectures LLG+ gets several batches of each class, each as large as the attacked batch. For slow networks
 # the number of samples per class is limited to this.
 MOST, SLOW = 32, "llg-resnet20"
@@ -123,7 +125,7 @@ class OnNetworks(Experiment):
 class RowsOfClasses(OnNetworks, part="properties"):
     """Compare the row sums of the gradients of batches of one size with the counts of the classes.
 
-    The offset is estimated on auxiliary batches of every class, each as large as the batch.
+    The offset is estimated on auxiliary batches of every class, each as large as the batch, up to a number of samples.
     """
 
     size: int
@@ -179,7 +181,7 @@ class RowsOfClasses(OnNetworks, part="properties"):
 
     def _batches(self, model: nn.Module, count: int, drawn: tally.Batches) -> tuple[Tensor, Tensor, float]:
         """Return the classes' counts (N, C) in N batches, the row sums of both KINDS (2, N, C), and LLG's impact."""
-        given, classes = drawn.others(self.rounds * self.size)
+        given, classes = drawn.others(min(self.rounds * self.size, CALIBRATING))
         batches = [drawn.batch(self.size, self.balance, self.device) for _ in range(count)]
         inputs, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
         heads = observe_heads(model, inputs, labels, batch_size=self.size)

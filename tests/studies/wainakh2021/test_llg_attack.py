@@ -55,3 +55,24 @@ def test_batches_are_drawn_as_the_paper_says() -> None:
     assert counts[1] >= 8
     chosen = tally.batch_of(labels, 64, "balanced", generator)
     assert len(chosen.unique()) == 64
+
+
+def test_balanced_batches_hardly_differ_and_dlg_is_timed(record: Record) -> None:
+    balances = record.rows(llg_attack.ComparedBalances)
+    assert set(balances["attack"]) == set(tally.ATTACKS)
+    assert balances.loc[balances["attack"] == "LLG+", "over_unbalanced"].abs().max() < 5
+    assert len(record.rows(llg_attack.ComparedTimes)) == 1
+
+
+def test_bounds_are_those_of_differences_on_the_same_batches() -> None:
+    shares = {"LLG": (60.0, 100.0), "guess": (50.0, 70.0)}
+    results = [
+        {"attack": attack, "size": 8, "success": own[number], "classes": 0.0, "seconds": 0.0}
+        for number in range(2)
+        for attack, own in shares.items()
+    ]
+    llg, guess = tally.averaged(results)
+    assert llg["over_guess"] == pytest.approx(20)
+    assert (llg["over_guess_least"], llg["over_guess_most"]) == pytest.approx((20 - 16.45, 20 + 16.45))
+    assert "over_guess_least" not in guess
+    assert "over_guess" not in tally.averaged(results[::2])[0]

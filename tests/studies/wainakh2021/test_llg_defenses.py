@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gradleak.runs.records import Record
-from gradleak.studies.wainakh2021.llg_defenses import AttackedBehind
+from gradleak.studies.wainakh2021.llg_defenses import AttackedBehind, BoundedBehind
 
 STUDY = "llg-defenses"
 CHOSEN = {
@@ -28,3 +28,7 @@ def test_defences_cost_attackers_and_training(record: Record) -> None:
     utility = frame.groupby("defense")["utility"].first()
     assert utility["none"] == pytest.approx(1)
     assert utility["noise"] < utility["grad-drop"] < 1
+    bounds = record.rows(BoundedBehind)
+    assert set(bounds["defense"]) == {"noise", "dp", "dp-coded"}
+    assert set(bounds["attack"]) == {"LLG+"}
+    assert (bounds["over_guess_least"] <= bounds["over_guess_most"]).all()
