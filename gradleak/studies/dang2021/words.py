@@ -299,7 +299,7 @@ def summary(record: Record) -> Summary:
     paper, ours = known["words-rlg-untrained-exact-matches"], known["words-ours-paper"]
     signs, directions = known["words-defense-sign-exact-matches"], known["words-ours-sign"]
     rows = record.frame().dropna(subset="f1").fillna({"form": "1/1/1", "defense": UNDEFENDED})
-    batches = rows["form"].str.split("/", expand=True).astype(int)
+    batches = rows["form"].str.split("/", expand=True)[[0, 1]].astype(int)
     outcomes = collected(
         record, rows, "text", share_of("f1", "F1 of the bag of words", "utterances"),
         attack="bag of words, " + rows["attack"], network=rows["size"].map(RECOGNISERS),
@@ -308,7 +308,7 @@ def summary(record: Record) -> Summary:
     )  # fmt: skip
     return Summary(
         f"For {paper.cases} recorded utterances, RLG recovers exactly which words were said, from one gradient of an "
-        f"untrained speech recogniser; if only signs are sent, RLG recovers {signs.cases} bags of words, but comparing "
+        f"untrained speech recogniser; if only signs are sent, RLG recovers {signs.cases} bags, but comparing "
         f"the directions of rows recovers {directions.cases} (small recogniser).",
         true=bool(paper.agrees and ours.agrees and directions.agrees) and (signs.value or 0) <= 20,
         claim="words-rlg-untrained-exact-matches",
