@@ -21,6 +21,7 @@ from gradleak.claims.judging import enough
 from gradleak.data import files
 from gradleak.errors import GradleakError, first_line
 from gradleak.models import ready
+from gradleak.runs import records
 from gradleak.show.tables import Table, duration
 
 
@@ -32,19 +33,30 @@ class Wanted:
         study: The study whose page measures the claims.
         setting: The names in the claims' setting, with the values that they want.
         provide: What to provide, and where it comes from.
-        parameters: The page's parameters with which it measures the claims.
+        parameter: The page's parameter that gets a further entry, beside those of the record.
+        entry: The entry.
+        first: Whether it comes before the others, because the page measures more with its last one.
     """
 
     study: str
     setting: Mapping[str, str]
     provide: str
-    parameters: Mapping[str, Any]
+    parameter: str
+    entry: Any
+    first: bool = False
+
+    @property
+    def given(self) -> list[Any]:
+        """The entries of the parameter with which the page measures the claims."""
+        record = records.recorded(self.study)
+        present = record.parameters[self.parameter] if record else []
+        others = [one for one in present if one != self.entry] if isinstance(present, list) else []
+        return [self.entry, *others] if self.first else [*others, self.entry]
 
     @property
     def command(self) -> str:
         """The command that decides the claims once the file is there."""
-        given = (f"-p {shlex.quote(f'{name}={json.dumps(value)}')}" for name, value in self.parameters.items())
-        return " ".join(["gradleak record", self.study, *given])
+        return f"gradleak record {self.study} -p {shlex.quote(f'{self.parameter}={json.dumps(self.given)}')}"
 
     def about(self, line: Line) -> bool:
         """Whether a claim lacks this and nothing else."""
@@ -53,12 +65,28 @@ class Wanted:
         return line.claim.study == self.study and bool(wanted) and all(met)
 
 
-def _state_of(network: str, origin: str) -> str:
-    """Return in words how to provide a network that was trained on ImageNet."""
-    return f"`{ready.file_of(network)}` in `$GRADLEAK_WEIGHTS`: the state of torchvision's network, {origin}"
+def _imagenet(study: str, network: str, weights: str, *, first: bool = False, **more: str) -> Wanted:
+    """Return what claims on a network that was trained on ImageNet want."""
+    provide = (
+        f"`imagenet.npz` in `$GRADLEAK_DATA`, with the validation images, and `{ready.file_of(network)}` in "
+        f"`$GRADLEAK_WEIGHTS`, the state of torchvision's network with {weights}"
+    )
+    entry = {"dataset": "imagenet", "network": network, "activation": "", "classes": 1000} | more
+    return Wanted(study, {"network": network, "dataset": "imagenet"}, provide, "rows", entry, first)
 
 
-WANTED: list[Wanted] = []
+def _dataset(name: str, provide: str) -> Wanted:
+    """Return what claims on a dataset of wainakh2021 want."""
+    return Wanted("llg-attack", {"dataset": name}, provide, "datasets", name)
+
+
+WANTED = [
+    _imagenet("reveal-labels", "efficientnet-b0-imagenet", "its own weights", features="signed"),
+    _imagenet("reveal-labels", "resnet50-imagenet", "its own weights", first=True, features="plain"),
+    _imagenet("batch-restoration", "resnet50-moco", "those of MoCo V2 and its linear classifier"),
+    _dataset("svhn", "`svhn.npz` in `$GRADLEAK_DATA`, or with a network torchvision's download"),
+    _dataset("celeba", "`celeba.npz` in `$GRADLEAK_DATA`, faces at 197×197 with one of five colours of hair"),
+]
 
 
 def undecided(lines: Sequence[Line]) -> list[Line]:

@@ -100,9 +100,12 @@ def _raised(offered: Any, needed: Any) -> Any:
 
 def _open(claim: Claim, record: Record) -> bool:
     """Whether more samples or starts would decide a claim."""
+    return _undecided(claim, record) and not claim.stand_in and not judge(claim, record).differs
+
+
+def _undecided(claim: Claim, record: Record) -> bool:
     judged = judge(claim, record)
-    undecided = judged.verdict not in claims.DECIDED and not judged.trivial
-    return undecided and not claim.stand_in and not judged.differs
+    return judged.verdict not in claims.DECIDED and not judged.trivial
 
 
 def queue() -> list[Entry]:
@@ -139,7 +142,8 @@ def _behind(
     """Return the places of the missing trials that may measure a claim, for each claim that they can decide."""
     values, behind = parameters.model_dump(), {}
     for claim in claims.load(study.name):
-        if _open(claim, record) and claims.reaches(claim, values):
+        # A trial in the paper's setting may take the place of a stand-in.
+        if _undecided(claim, record) and claims.reaches(claim, values):
             parts = {line.get("part", "") for line in selected(claim, record)}
             places = frozenset(
                 place

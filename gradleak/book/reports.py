@@ -29,7 +29,7 @@ SECTIONS = {
 }
 # "Figures 5 and 6" and "Table 2" in the place of a claim.
 NUMBERED = re.compile(
-    r"\b(Figure|Table|Theorem|Property|Appendix|Algorithm)s? ((?:\d+|[A-H]\b)(?: and (?:\d+|[A-H]\b))*)"
+    r"\b(Figure|Table|Theorem|Property|Remark|Appendix|Algorithm)s? ((?:\d+|[A-H]\b)(?: and (?:\d+|[A-H]\b))*)"
 )
 REST = "the text"
 NOTHING = "*This book has no report on this paper yet, or not the pages on which it rests.*\n"

@@ -93,7 +93,9 @@ KNOWN = {
         "CIFAR-100", 32, 100, "cifar100_subset.npz", "CIFAR100",
         notes="lossless; 500 test images, five a class, and a part of the others; torchvision downloads all",
     ),
-    "svhn": Known("SVHN", 32, 10, torchvision="SVHN"),
+    "svhn": Known("SVHN", 32, 10, "svhn.npz", "SVHN"),
+    "celeba": Known("CelebA", 197, 5, "celeba.npz", notes="five colours of hair"),
+    "imagenet": Known("ImageNet", 224, file="imagenet.npz", notes="the validation images"),
 }  # fmt: skip
 
 

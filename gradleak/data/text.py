@@ -10,16 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gradleak import paths
+from gradleak.data import recordings
 from gradleak.data.base import DatasetState, Split
 from gradleak.errors import InputError, MissingData, StorageError, unknown
 
-NAMES = ("sentences", "librispeech")
-TITLES = {"sentences": "sentences of our own", "librispeech": "LibriSpeech"}
+RECORDED = "librispeech-recorded"
+NAMES = ("sentences", "librispeech", RECORDED)
+TITLES = {"sentences": "sentences of our own", "librispeech": "LibriSpeech", RECORDED: "LibriSpeech, recorded"}
 # Sentences written for this project, for studies of words on machines without other texts.
 SENTENCES = Path(__file__).with_name("sentences.txt")
 TRANSCRIPTS, PIECES = "librispeech_transcripts.txt", "librispeech_vocabulary.txt"
 # The largest number of characters of a transcript that dang2021 attacks; longer transcripts are for training.
 SHORT = 50
+ALIKE = 10  # dang2021 attacks at most this number of transcripts of each length in characters
 UNKNOWN, START, END = "<unk>", "<s>", "</s>"
 SPACE = "▁"  # marks the beginning of a word
 EMBEDDED_PIECES = 1024
@@ -144,10 +147,11 @@ def texts(name: str, split: Split | None = None) -> tuple[str, ...]:
     """Return a text's sentences in lower case.
 
     Args:
-        name: "sentences" for the sentences of this project, or "librispeech".
+        name: "sentences" for the sentences of this project, "librispeech", or "librispeech-recorded".
         split: "test" for sentences to attack, "train" for sentences to train on, None for all. The test split of
             "librispeech" has the transcripts of at most 50 characters (402, as in dang2021); the test split of
-            "sentences" has every second sentence.
+            "sentences" has every second sentence. "librispeech-recorded" has no others than its test split: by the same
+            rule, at most ten transcripts of a length, those that have recordings, first those of "librispeech".
     """
     if split not in (None, "train", "test"):
         raise InputError(f"split must be 'train' or 'test'; got '{split}'")
@@ -155,6 +159,8 @@ def texts(name: str, split: Split | None = None) -> tuple[str, ...]:
         sentences = _read(SENTENCES)
         return {None: sentences, "test": sentences[::2], "train": sentences[1::2]}[split]
     _check(name)
+    if name == RECORDED:
+        return () if split == "train" else _recorded()
     lines = [line.partition(" ")[2].strip().lower() for line in _lines(TRANSCRIPTS)]
     return tuple(line for line in lines if split is None or (len(line) <= SHORT) == (split == "test"))
 
@@ -164,6 +170,14 @@ def vocabulary(name: str) -> Vocabulary:
     """Return the vocabulary of a text: published for "librispeech", built here for "sentences"."""
     _check(name)
     return build_vocabulary(_read(SENTENCES), EMBEDDED_PIECES) if name == "sentences" else Vocabulary(_lines(PIECES))
+
+
+def _recorded() -> tuple[str, ...]:
+    """Return the transcripts to attack of which there are recordings, sorted by length."""
+    listed = set(texts("librispeech", "test"))
+    short = [text for text in recordings.transcripts() if len(text) <= SHORT]
+    by_length = itertools.groupby(sorted(short, key=lambda text: (len(text), text not in listed)), key=len)
+    return tuple(text for _, alike in by_length for text in itertools.islice(alike, ALIKE))
 
 
 def source(name: str) -> str:
@@ -186,7 +200,14 @@ def states() -> list[DatasetState]:
         published = DatasetState("librispeech", "missing", needed, None, None, "text", "")
     except StorageError:
         published = DatasetState("librispeech", "damaged", TRANSCRIPTS, None, None, "text", "cannot be read")
-    return [sentences, published]
+    try:
+        source, count = f"$GRADLEAK_DATA/{recordings.FILE}", len(recordings.transcripts())
+        heard = DatasetState(RECORDED, "file", source, count, published.classes, "speech", "of LibriSpeech's test sets")
+    except MissingData:
+        heard = DatasetState(RECORDED, "missing", recordings.WANTED, None, None, "speech", "")
+    except StorageError:
+        heard = DatasetState(RECORDED, "damaged", recordings.FILE, None, None, "speech", "cannot be read")
+    return [sentences, published, heard]
 
 
 def _check(name: str) -> None:

@@ -41,20 +41,24 @@ class Rescaled(nn.Module):
 
 def pretrained(name: str) -> nn.Module:
     """Return a trained network in eval mode, whose inputs are images after `gradleak.data.normalise`."""
-    if name in IMAGENET:
-        state = stored(file_of(name))
-        from torchvision import models as torchvision_models
-
-        network: nn.Module = getattr(torchvision_models, IMAGENET[name])(weights=None)
-    elif name in READY:
-        state, network = stored(file_of(name)), CifarResNet(READY[name][1], 10, 3, bias=True)
-    else:
+    if name not in (*READY, *IMAGENET):
         raise unknown("pretrained network", name, [*READY, *IMAGENET])
+    state, network = stored(file_of(name)), untrained(name)
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
         raise InputError(f"{file_of(name)} in $GRADLEAK_WEIGHTS is not the state of '{name}': {error}") from error
     return Rescaled(network).eval()
+
+
+def untrained(name: str) -> nn.Module:
+    """Return a network that `pretrained` knows, without its weights."""
+    if name in READY:
+        return CifarResNet(READY[name][1], 10, 3, bias=True)
+    from torchvision import models
+
+    network: nn.Module = getattr(models, IMAGENET[name])(weights=None)
+    return network
 
 
 def file_of(name: str) -> str:

@@ -84,6 +84,18 @@ def observe_speech(
     return Leak(model, defended(sent, defense), HEAD, size, None, local_steps)
 
 
+def last_gradient(model: Recogniser, inputs: Tensor, tokens: Sequence[int]) -> Tensor:
+    """Return the gradient (C, I) of the last layer's weight, from the layer's inputs (S, I) and the tokens (S).
+
+    The loss is that of `observe_speech`. Nothing below the last layer is needed, so several gradients, such as those of
+    batches, follow from the inputs of each utterance.
+    """
+    with torch.no_grad():
+        errors: Tensor = model.head(inputs).softmax(dim=1)
+        errors[range(len(tokens)), list(tokens)] -= 1
+        return errors.T @ inputs / len(tokens)
+
+
 def _gradients(
     model: Recogniser,
     learned: Sequence[str],

@@ -26,7 +26,8 @@ CLAIMS = """
   - {id: cheap, statement: A cheap draw, where: {number: 0}, needs: {scale: 10}}
   - {id: more, statement: More of the dear ones, where: {number: 2}, needs: {scale: 10}}
   - {id: decided, statement: Decided already, where: {number: 3}, needs: {scale: 1}}
-  - {id: other, statement: On another network, where: {number: 3}, needs: {scale: 10}, stand_in: a toy}
+  - {id: other, statement: Large, where: {number: 3}, setting: {network: large}, needs: {scale: 10}, stand_in: a toy}
+  - {id: replaced, statement: At full scale, where: {number: 1}, setting: {scale: 10}, stand_in: a smaller scale}
 """
 SECONDS = {0: 1.0, 1: 40.0, 2: 20.0, 3: 1.0}
 
@@ -48,11 +49,11 @@ def test_most_claims_per_second_come_first_and_finished_trials_leave_the_queue(
     recorded: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entries = queue.queue()
-    expected = [(0, ("cheap",)), (2, ("more",)), (1, ("dear",))]
+    expected = [(0, ("cheap",)), (2, ("more",)), (1, ("dear", "replaced"))]
     assert [(entry.inputs["number"], entry.decides) for entry in entries] == expected
     assert [entry.seconds for entry in entries] == [10.0, 200.0, 400.0], "ten times the effort takes ten times as long"
     assert all(entry.inputs["scale"] == 10 for entry in entries)
-    assert queue.summary(entries).startswith("3 trials would decide 3 claims; expected time: 10 min")
+    assert queue.summary(entries).startswith("3 trials would decide 4 claims; expected time: 10 min")
     assert len(recorded.traced) == 4, "a queue is only a list"
     assert verdicts() == ["trend: agrees", "trend: agrees", "trend: agrees", "reproduced"]
     monkeypatch.setenv("TOY_FAILS", "1")

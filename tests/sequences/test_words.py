@@ -12,7 +12,9 @@ from gradleak.errors import InputError
 from gradleak.labels.hard.rlg_as_coded import rlg_as_coded
 from gradleak.models.recogniser import Recogniser, recogniser
 from gradleak.sequences import observe_speech, reveal_words
+from gradleak.sequences.observed import last_gradient
 from gradleak.sequences.words import outlying_words, rounded_rank
+from gradleak.studies.shared.recognisers import last_inputs
 
 WORDS = text.vocabulary("sentences")
 SAID = [one for one in text.texts("sentences", "test") if len(one) > 25][::12]
@@ -35,6 +37,13 @@ def test_words_and_their_number(model: Recogniser) -> None:
         assert found.count == len(tokens)
         assert found.texts == [" ".join(WORDS.pieces[token] for token in sorted(set(tokens)))]
         assert found.status == ["ambiguous"]
+
+
+def test_the_last_gradient_of_a_batch_follows_from_the_inputs_of_each_utterance(model: Recogniser) -> None:
+    tokens = [tokens_of(said) for said in SAID[:2]]
+    whole = observe_speech(model, list(map(pseudo_speech, SAID[:2])), tokens, only=["head.weight"]).weight_gradient
+    inputs = [last_inputs("small", "sentences", 0, 0, said) for said in SAID[:2]]
+    torch.testing.assert_close(last_gradient(model, torch.cat(inputs), [*tokens[0], *tokens[1]]), whole)
 
 
 @pytest.mark.parametrize("defense", ["sign", "grad-drop/0.5", "grad-drop/0.9", "quantize/8", "gaussian/0.0001"])

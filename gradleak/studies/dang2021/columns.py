@@ -19,6 +19,7 @@ COLUMNS = Columns(
     number=Column("number of the utterance or batch", "{:.0f}"),
     length=Column("tokens", "{:.0f}"),
     length_error=Column("length error (tokens)", ".2g"),
+    same=Column("same words from artificial speech"),
     # sentences: the sentences that were read from a batch. `exact` is whether the attack found
     # all of its sentences and no others; `rank` is that of the gradient whose row span contains the prefixes.
     right=Column("sentences correct", ".0%"),

@@ -37,10 +37,11 @@ PLACE = "Sections 2.5.1 and 3, Tables 1 and 4"
 class Shown(ShownImages):
     """A network, the images that it is shown, and the kind of its features.
 
-    For centred features their mean is moved into the bias, so that they have both signs.
+    Plain features are not negative, signed ones have both signs. For centred features their mean is moved into the
+    bias, so that they have both signs.
     """
 
-    features: Literal["plain", "centred"]
+    features: Literal["plain", "signed", "centred"]
 
 
 class Parameters(studies.Parameters):
@@ -182,7 +183,7 @@ def found(record: Record) -> str:
 
 def _titled(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows with the name of their network, and with its kind of features unless they are plain."""
-    kinds = rows["features"].map({"plain": "", "centred": "centred features"})
+    kinds = rows["features"].map({"plain": "", "signed": "", "centred": "centred features"})
     words = zip(rows["network"], rows["activation"], kinds, strict=True)
     return rows.assign(title=[", ".join(filter(None, own)) for own in words])
 

@@ -35,7 +35,15 @@ from gradleak.studies import Columns, Experiment, Group, Record, setting
 from gradleak.studies.dang2021.experiments import certified, set_scores, two_digits, word_error_rate
 from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages, wilson_interval
-from gradleak.studies.shared.recognisers import LAST, AttackedRecogniser, OnRecogniser, OnUtterances, Source, stage_of
+from gradleak.studies.shared.recognisers import (
+    LAST,
+    AttackedRecogniser,
+    OnRecogniser,
+    OnUtterances,
+    Source,
+    speech_of,
+    stage_of,
+)
 from gradleak.studies.shared.steps_read import draw_steps
 
 PLACE = "Section 4, Table 5, Figure 2; Table 2"
@@ -90,6 +98,7 @@ class Parameters(studies.Parameters):
     stand_in: bool = setting(paper=False)
     utterances: int = setting(paper=134, smallest=2, ge=1)
     digits: int = setting(paper=60, ge=0, le=500)
+    recordings: int = setting(paper=60, ge=0)
     stages: list[NonNegativeInt] = setting(paper=[0, 100], smallest=[0])
     searches: list[SearchedTexts] = setting(
         paper=SearchedTexts.listed(
@@ -129,6 +138,9 @@ class Parameters(studies.Parameters):
                 yield SynthesisedTexts.of(self, voices=voices, trained=trained, first=first)
             for first in range(0, self.digits, HEARD):
                 yield RecordedDigits.of(self, utterances=self.digits, trained=trained, first=first)
+            read = {"source": self.source if self.stand_in else text.RECORDED, "utterances": self.recordings}
+            for first in range(0, self.recordings, HEARD):
+                yield RecordedTexts.of(self, **read, trained=trained, first=first)
         for search in self.searches:
             steps = self.steps if search.search == "printed" else OURS.steps
             for number in range(search.utterances):
@@ -271,6 +283,15 @@ class RecordedDigits(HearSpeech, part=RECORDED):
         generator = torch.Generator().manual_seed(1009 * self.seed + number)
         said = " ".join(DIGITS[one] for one in torch.randint(len(DIGITS), (2 + number % 6,), generator=generator))
         return said, RECORDED, spoken_digits(said, number)
+
+
+class RecordedTexts(HearSpeech, part="read aloud"):
+    """Texts of LibriSpeech that people read aloud, or artificial speech for another `source`."""
+
+    def utterance(self, number: int) -> tuple[str, str, Tensor]:
+        """Return a text, its source as the voice, and its speech."""
+        said = self.attacked_texts(self.utterances)[number]
+        return said, self.source, speech_of(self.source, said)
 
 
 class ReadOrMatch(OnRecogniser):

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from matplotlib.figure import Figure
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from gradleak import claims, defenses, studies
 from gradleak.data import text
 from gradleak.labels.hard.rlg import rlg
 from gradleak.labels.hard.rlg_as_coded import rlg_as_coded
+from gradleak.sequences.observed import last_gradient
 from gradleak.sequences.words import outlying_words, rounded_rank
 from gradleak.show.drawn import bars, drawn
 from gradleak.show.summary import Summary
@@ -25,10 +27,10 @@ from gradleak.studies import Columns, Experiment, Group, Record, setting
 from gradleak.studies.dang2021.experiments import UNDEFENDED, PaperDefense, set_scores
 from gradleak.studies.shared.attempts import timed, unless_refused
 from gradleak.studies.shared.outcomes import RECOGNISERS, collected, share_of, stages
-from gradleak.studies.shared.recognisers import RATE, AttackedRecogniser, OnRecogniser, Source, stage_of
+from gradleak.studies.shared.recognisers import RATE, AttackedRecogniser, OnRecogniser, Source, last_inputs, stage_of
 
 PLACE = "Sections 2.5.2 and 3, Tables 2, 3 and 4"
-CHUNK = 25  # utterances per experiment
+CHUNK, TOGETHER = 25, 4  # utterances per experiment, and batches
 MARKS = 2  # tokens up to this number are marks, not words
 # A bag of tokens, and the number of tokens.
 Bag = tuple[set[int], int]
@@ -48,27 +50,50 @@ class Batch(Group):
     count: PositiveInt
 
 
+class Compressed(PaperDefense):
+    """A defence, its level, and the number of utterances that are attacked by RLG as coded."""
+
+    utterances: int = Field(ge=1)
+
+
 class Parameters(studies.Parameters):
-    """Parameters of the page: recognisers with their utterances, batches and defences."""
+    """Parameters of the page: recognisers with their utterances, batches and defences.
+
+    Recorded utterances, and batches and defences for RLG as coded alone, are those of the first recogniser of
+    `recorded`, or of `rows` if there is none.
+    """
 
     source: Source = setting(paper="librispeech")
     rows: list[Compared] = setting(
         paper=Compared.listed(("paper", 0, 402, 1), *(("small", trained, 402, 4) for trained in (0, 100, 400))),
         smallest=Compared.listed(("small", 0, 2, 2)),
     )
+    recorded: list[Compared] = setting(paper=Compared.listed(("paper", 0, 359, 1)), smallest=[])
     batches: list[Batch] = setting(
         paper=Batch.listed((4, 1, 8), (8, 1, 4), (1, 4, 8), (1, 8, 4), (2, 2, 8)), smallest=Batch.listed((2, 1, 1))
+    )
+    published: list[Batch] = setting(
+        paper=Batch.listed((4, 1, 100), (8, 1, 100), (1, 4, 100), (2, 2, 100), (1, 8, 100)),
+        smallest=Batch.listed((2, 1, 1), (1, 2, 1)),
     )
     defenses: list[PaperDefense] = setting(
         paper=["none/0", "sign/0", "grad-drop/0.5", "grad-drop/0.9"], smallest=["none/0"]
     )
     defended: int = setting(paper=21, smallest=1, ge=1)
+    compressed: list[Compressed] = setting(
+        paper=["sign/0/120", "grad-drop/0.5/120", "grad-drop/0.9/120"], smallest=["sign/0/1"]
+    )
+    compared: int = setting(paper=40, smallest=1, ge=1)
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield single utterances, batches of each form, and each defence before and after training."""
-        for row in self.rows:
-            for first in range(0, row.utterances, CHUNK):
-                yield SingleUtterances.of(self, **dict(row), first=first)
+        """Yield single utterances, batches of each form, and each defence before and after training.
+
+        Then RLG as coded on batches and behind defences, and on artificial beside recorded speech.
+        """
+        for source, rows in ((self.source, self.rows), (text.RECORDED, self.recorded)):
+            for row in rows:
+                for first in range(0, row.utterances, CHUNK):
+                    yield SingleUtterances.of(self, **dict(row), source=source, first=first)
         small = next((row for row in self.rows if row.size != "paper"), self.rows[0])
         for form in self.batches:
             yield Batches.of(self, size=small.size, trained=0, form=str(form))
@@ -76,6 +101,21 @@ class Parameters(studies.Parameters):
             for trained in (0, small.trained or self.rows[-1].trained):
                 own = {"size": small.size, "trained": trained, "utterances": self.defended}
                 yield BehindDefense.of(self, **own, defense=str(defense))
+        heard = (self.recorded or self.rows)[0]
+        on: Columns = {
+            "source": text.RECORDED if self.recorded else self.source,
+            "size": heard.size,
+            "trained": heard.trained,
+        }
+        yield SpeechCompared.of(self, **on, utterances=self.compared)
+        for sent in self.compressed:
+            behind = {"defense": f"{sent.defense}/{sent.level:g}", "utterances": sent.utterances}
+            for first in range(0, sent.utterances, CHUNK):
+                yield PublishedBehindDefense.of(self, **on, **behind, first=first)
+        for batch in self.published:
+            form = f"{batch.utterances}/{batch.local_steps}"
+            for first in range(0, batch.count, TOGETHER):
+                yield PublishedBatches.of(self, **on, form=form, first=first, batches=batch.count)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
@@ -92,6 +132,17 @@ class RevealWords(OnRecogniser):
         """Return the gradient of the last layer that a client sends."""
         return self.leak_of(tokens, self.size, only=["head.weight"], **sent).weight_gradient
 
+    def at_once(self, tokens: Sequence[list[int]], source: str = "") -> Tensor:
+        """Return the gradient of one step, computed from the last layer's inputs, which are kept for further batches.
+
+        Args:
+            tokens: The tokens of each utterance, with the end mark.
+            source: The text whose speech is heard; by default the experiment's.
+        """
+        source, words = source or self.source, text.vocabulary(self.source)
+        said = [last_inputs(self.size, source, self.trained, self.seed, words.decode(one)) for one in tokens]
+        return last_gradient(self.recogniser(self.size), torch.cat(said), [token for one in tokens for token in one])
+
 
 class SingleUtterances(RevealWords, part="table 2"):
     """Table 2: single utterances, numbered from `first`; RLG as coded is run on every `coded`-th utterance."""
@@ -104,7 +155,7 @@ class SingleUtterances(RevealWords, part="table 2"):
         """Find the words of each utterance."""
         every = list(enumerate(self.attacked_tokens(self.utterances)))
         for number, tokens in every[self.first : self.first + CHUNK]:
-            gradient = self.gradient([tokens])
+            gradient = self.at_once([tokens])
             attacks = {"ours": partial(ours, gradient)}
             if number % self.coded == 0:
                 attacks["as coded"] = partial(rlg_as_coded, gradient, len(tokens))
@@ -127,7 +178,6 @@ class Batches(RevealWords, part="table 3"):
             attacks = {
                 "ours, sum": partial(ours, total),
                 "ours, difference": partial(of_difference, change, weights, steps),
-                "as coded": partial(rlg_as_coded, change, sum(map(len, tokens))),
             }
             yield from revealed(number, attacks, tokens)
 
@@ -148,6 +198,62 @@ class BehindDefense(RevealWords, part="table 4"):
                 "outlying rows": partial(outlying, gradient),
             }
             yield from revealed(number, attacks, [tokens])
+
+
+class PublishedBehindDefense(RevealWords, part="table 4 as coded"):
+    """Single utterances behind a defence, numbered from `first` and attacked by RLG as coded."""
+
+    utterances: int
+    first: int
+    defense: str
+
+    def run(self) -> Iterator[Columns]:
+        """Find the words of each utterance."""
+        defense = defenses.named(self.defense, generator=None)
+        every = list(enumerate(self.attacked_tokens(self.utterances)))
+        for number, tokens in every[self.first : self.first + CHUNK]:
+            sent = defense({"head.weight": self.at_once([tokens])})["head.weight"]
+            yield from revealed(number, {"as coded": partial(rlg_as_coded, sent, len(tokens))}, [tokens])
+
+
+class PublishedBatches(RevealWords, part="table 3 as coded"):
+    """Batches and local steps, numbered from `first` and attacked by RLG as coded, from the difference of weights.
+
+    A record keeps batches on the small recogniser until those on the recogniser of the paper's size have run.
+    """
+
+    effort_fields: ClassVar[frozenset[str]] = frozenset({"size", "source", "batches"})
+
+    form: str
+    first: int
+    batches: int
+
+    def run(self) -> Iterator[Columns]:
+        """Find the words of each batch."""
+        utterances, steps = map(int, self.form.split("/"))
+        for number in range(self.batches)[self.first : self.first + TOGETHER]:
+            tokens = self.batch_of(number, utterances * steps)
+            if steps > 1:
+                change = self.gradient(tokens, local_steps=steps, rate=RATE, difference=True)
+            else:
+                weights = self.recogniser(self.size).head.weight.detach()
+                change = (weights - (weights - RATE * self.at_once(tokens))) / RATE
+            yield from revealed(number, {"as coded": partial(rlg_as_coded, change, sum(map(len, tokens)))}, tokens)
+
+
+class SpeechCompared(RevealWords, part="speech"):
+    """Single utterances, heard as the experiment's source has them and in artificial speech."""
+
+    utterances: int
+
+    def run(self) -> Iterator[Columns]:
+        """Run RLG as coded on both, and state whether it finds the same words."""
+        artificial = "librispeech" if self.source == text.RECORDED else self.source
+        for number, tokens in enumerate(self.attacked_tokens(self.utterances)):
+            one, other = (
+                rlg_as_coded(self.at_once([tokens], source), len(tokens))[0] for source in (self.source, artificial)
+            )
+            yield {"number": number, "attack": "as coded", "same": one == other}
 
 
 def ours(gradient: Tensor) -> Bag:
@@ -192,7 +298,7 @@ def summary(record: Record) -> Summary:
     known = claims.judgements(record)
     paper, ours = known["words-rlg-untrained-exact-matches"], known["words-ours-paper"]
     signs, directions = known["words-defense-sign-exact-matches"], known["words-ours-sign"]
-    rows = record.frame().fillna({"form": "1/1/1", "defense": UNDEFENDED})
+    rows = record.frame().dropna(subset="f1").fillna({"form": "1/1/1", "defense": UNDEFENDED})
     batches = rows["form"].str.split("/", expand=True).astype(int)
     outcomes = collected(
         record, rows, "text", share_of("f1", "F1 of the bag of words", "utterances"),
@@ -201,9 +307,9 @@ def summary(record: Record) -> Summary:
         client=[f"{steps} local steps" if steps > 1 else "float32" for steps in batches[1]],
     )  # fmt: skip
     return Summary(
-        f"For {paper.cases} utterances, RLG recovers exactly which words were said, from one gradient of an untrained "
-        f"speech recogniser; if only signs are sent (small recogniser), RLG recovers {signs.cases} bags of words, but "
-        f"comparing the directions of rows recovers {directions.cases}.",
+        f"For {paper.cases} recorded utterances, RLG recovers exactly which words were said, from one gradient of an "
+        f"untrained speech recogniser; if only signs are sent, RLG recovers {signs.cases} bags of words, but comparing "
+        f"the directions of rows recovers {directions.cases} (small recogniser).",
         true=bool(paper.agrees and ours.agrees and directions.agrees) and (signs.value or 0) <= 20,
         claim="words-rlg-untrained-exact-matches",
         what="utterances whose bag of words is exactly right (untrained recogniser of the paper's size, RLG as coded)",

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
+from typing import ClassVar
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from gradleak import claims, data, metrics, models, studies
+from gradleak import augment, claims, data, metrics, models, studies
 from gradleak.labels import idlg, recover_soft_labels
 from gradleak.labels.soft.search import BOUND, COEFFICIENTS
 from gradleak.leak import HeadLeaks, head_inputs, observe_heads
@@ -25,8 +27,8 @@ from gradleak.show.summary import Leaks, Summary, listed
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, NamedNetwork, built, network
 from gradleak.studies.shared.last_layers import TRAINED
-from gradleak.studies.shared.outcomes import average_of, collected
-from gradleak.studies.shared.samples import LABELS, observe_private, private_samples
+from gradleak.studies.shared.outcomes import average_of, collected, wilson
+from gradleak.studies.shared.samples import LABELS, observe_private, private_samples, soft_labels
 from gradleak.studies.shared.searched import KNOWN, Search, judged, percentage, search, search_both
 from gradleak.wording import label_kind
 
@@ -48,14 +50,17 @@ SOLVERS = {EXACT: "exact solver", BOTH: "published search (Algorithm 1, then 2)"
 class Parameters(studies.Parameters):
     """Parameters of the page: the networks of both tables, and the images for each."""
 
-    datasets: list[str] = setting(paper=["tinyimagenet32", "flowers17", "imagenet-sample"])
+    datasets: list[str] = setting(paper=["cifar100", "flowers17", "imagenet-sample"])
     network: str
+    whole: str = setting(paper="cifar10-jpeg")
+    subsets: list[int] = setting(paper=[500, 1000], smallest=[60])
     samples: int = setting(paper=1000, smallest=60, ge=2, le=100_000)
     searches: int = setting(paper=100, ge=1, le=100_000)
-    varied: str = setting(paper="flowers17")
+    varied: list[str] = setting(paper=["cifar100", "flowers17"])
     varied_draws: int = setting(paper=30, ge=1, le=1000)
-    varied_drawn: int = setting(paper=34, smallest=10, ge=2, le=100_000)
+    varied_drawn: int = setting(paper=1000, smallest=10, ge=2, le=100_000)
     trunk: str = setting(paper=TRAINED)
+    head_datasets: list[str] = setting(paper=["flowers17", "imagenet-sample"])
     head_draws: int = setting(paper=10, ge=1, le=1000)
     head_drawn: int = setting(paper=25, smallest=6, ge=2, le=100_000)
     head_searches: int = setting(paper=10, smallest=2, ge=1, le=100_000)
@@ -75,26 +80,30 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks of both tables, and the images that they see."""
-        random = [Sees(self.network, dataset) for dataset in (*self.datasets, self.varied)]
+        random = [Sees(self.network, dataset) for dataset in (*self.datasets, self.whole, *self.varied)]
         trunks = [
             Sees(TRAINED, dataset, channels=3) if self.trunk == TRAINED else Sees(self.trunk, dataset, learns=dataset)
-            for dataset in self.datasets
+            for dataset in self.head_datasets
         ]
         return [*random, *trunks, *(row.sees for row in self.rows)]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield the experiments of Table 1, by dataset and kind of label, and then those of Table 2, by network."""
+        """Yield the experiments of Table 1, by dataset and kind of label, then those of Table 2, by network, and then
+        those of Table 1 on further networks.
+        """
         for dataset, labels in product(self.datasets, LABELS):
             yield RandomNetwork.of(self, dataset=dataset, labels=labels)
-        fewer = {"samples": self.varied_drawn, "searches": 0}
-        for draw, labels in product(range(1, self.varied_draws + 1), LABELS):
-            yield VariedNetwork.of(self, dataset=self.varied, labels=labels, draw=draw, **fewer)
+        for labels in LABELS:
+            yield Subsets.of(self, dataset=self.whole, labels=labels)
         sizes = {"draws": self.head_draws, "drawn": self.head_drawn, "searched": self.head_searches}
-        for dataset, head, labels in product(self.datasets, HEADS, LABELS):
+        for dataset, head, labels in product(self.head_datasets, HEADS, LABELS):
             yield DrawnHeads.of(self, dataset=dataset, head=head, labels=labels, **sizes)
         sizes = {name: getattr(self, f"network_{name}") for name in ("samples", "doubles", "searches", "swarms")}
         for row, labels in product(self.rows, LABELS):
             yield NetworkAttacked.of(self, row=row, labels=labels, **sizes)
+        fewer = {"samples": self.varied_drawn, "searches": 0}
+        for dataset, draw, labels in product(self.varied, range(1, self.varied_draws + 1), LABELS):
+            yield VariedNetwork.of(self, dataset=dataset, labels=labels, draw=draw, **fewer)
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
@@ -104,21 +113,37 @@ class Parameters(studies.Parameters):
         )
 
 
+@dataclass(frozen=True)
+class Solved:
+    """What the exact solver and iDLG find for N samples in one network.
+
+    Attributes:
+        model: The network.
+        labels: The labels (N, C), with their `status`.
+        zero: Whether the gradient is zero, (N,).
+        classes: The classes that iDLG names, (N,).
+        right: Whether the label is recovered, (N,).
+        seconds: The time (s) of the exact solver.
+    """
+
+    model: nn.Module
+    labels: Tensor
+    status: list[str]
+    zero: Tensor
+    classes: Tensor
+    right: Tensor
+    seconds: float
+
+
 class OnNetwork(Experiment):
-    """Recover the labels of single images in a random network, by the published search as well."""
+    """Recover the labels of single images in a random network."""
 
     dataset: str
     labels: str
-    samples: int
-    searches: int
     network: str
-    draw: int = 0
 
-    def run(self) -> list[Columns]:
-        """Recover the labels; for one of many networks, whose number is `draw`, measure only success rates."""
-        seed = self.seed + self.draw
-        private = data.load(self.dataset, "test")
-        inputs, targets = private_samples(private, self.labels, self.samples, seed)
+    def solved(self, private: data.Dataset, inputs: Tensor, targets: Tensor, seed: int) -> Solved:
+        """Recover the labels of samples by the exact solver and by iDLG."""
         model = built(self.network, private, seed, self.device, bias=False)
         size = max(1, CHUNK_ELEMENTS // model.get_parameter("head.weight").numel())
         parts, status, seconds = [], list[str](), 0.0
@@ -131,36 +156,92 @@ class OnNetwork(Experiment):
             status += found.status
             parts.append([values.cpu() for values in (found.labels, _is_zero(gradients), idlg(gradients))])
         labels, zero, classes = map(torch.cat, zip(*parts, strict=True))
-        top, right = targets.argmax(dim=1), metrics.label_error(labels, targets) < KNOWN
-        # The published code returns 0 for a zero gradient and counts this as a success.
-        counted, by_idlg = percentage(right | zero), percentage(classes == top)
-        if self.draw:
-            return [{"drawn": counted, "count": self.samples, "drawn_known": percentage(right), "drawn_idlg": by_idlg}]
+        return Solved(model, labels, status, zero, classes, metrics.label_error(labels, targets) < KNOWN, seconds)
+
+
+class RandomNetwork(OnNetwork, part="random"):
+    """Attack one network on each dataset, by the published search as well."""
+
+    samples: int
+    searches: int
+
+    def run(self) -> list[Columns]:
+        """Recover the labels of images drawn from the test set."""
+        private = data.load(self.dataset, "test")
+        inputs, targets = private_samples(private, self.labels, self.samples, self.seed)
+        found = self.solved(private, inputs, targets, self.seed)
         few = targets[: self.searches]
-        leaks = observe_heads(model, inputs[: self.searches].to(self.device), few.to(self.device))
+        leaks = observe_heads(found.model, inputs[: self.searches].to(self.device), few.to(self.device))
         gradients = leaks.weight_gradients.cpu()
         _, by_search = search_both(gradients, leaks.weight, self.labels)
+        top, classes = targets.argmax(dim=1), found.labels.nan_to_num(-1).argmax(dim=1)
         return [
-            judged(labels, status, targets)
+            judged(found.labels, found.status, targets)
             | {
                 "classes": private.classes,
-                "zero": percentage(zero),
-                "counted_zero": counted,
-                "class_right": percentage(labels.nan_to_num(-1).argmax(dim=1).eq(top) & ~labels[:, 0].isnan()),
-                "idlg": by_idlg,
-                "milliseconds": 1e3 * seconds / self.samples,
+                "zero": percentage(found.zero),
+                # The published code returns 0 for a zero gradient and counts this as a success.
+                "counted_zero": percentage(found.right | found.zero),
+                "class_right": percentage(classes.eq(top) & ~found.labels[:, 0].isnan()),
+                "idlg": percentage(found.classes == top),
+                "milliseconds": 1e3 * found.seconds / self.samples,
                 "searches": len(gradients),
                 "searched": percentage((metrics.label_error(by_search.labels, few) < KNOWN) | _is_zero(gradients)),
             }
         ]
 
 
-class RandomNetwork(OnNetwork, part="random"):
-    """Attack one network on each dataset."""
+class Subsets(OnNetwork, part="subsets"):
+    """Compare the labels recovered from some test images of a dataset with those recovered from all of them."""
+
+    subsets: list[int]
+
+    def run(self) -> Iterator[Columns]:
+        """Attack every image once: those of each part, the first of the test set, and then all of it."""
+        private, right = data.load(self.dataset, "test"), list[Tensor]()
+        for images in (*self.subsets, len(private)):
+            generator = torch.Generator().manual_seed(self.seed)
+            inputs, classes = data.normalise(private.images[:images]), private.labels[:images]
+            if self.labels == "mixup":
+                hot = augment.one_hot(classes, private.classes).double()
+                inputs, targets = augment.mixup(inputs, hot, generator=generator)
+            else:
+                targets = soft_labels(self.labels, classes, private.classes, generator)
+            right.append(self.solved(private, inputs, targets, self.seed).right)
+        whole = percentage(right.pop())
+        for part in right:
+            low, high = wilson(int(part.sum()), len(part))
+            yield {
+                "images": len(part),
+                "count": len(part),
+                "drawn_known": percentage(part),
+                "drawn_whole": whole,
+                "drawn_beyond": max(100 * low - whole, whole - 100 * high),
+            }
 
 
 class VariedNetwork(OnNetwork, part="varied"):
-    """Attack one of many random networks on a single dataset; each has other parameters and images."""
+    """Attack one of many random networks on a dataset; each has other parameters and images."""
+
+    effort_fields: ClassVar[frozenset[str]] = frozenset({"samples"})
+
+    samples: int
+    searches: int  # none; the recorded trials state it
+    draw: int
+
+    def run(self) -> list[Columns]:
+        """Recover the labels of images drawn from the test set, and measure only success rates."""
+        private = data.load(self.dataset, "test")
+        inputs, targets = private_samples(private, self.labels, self.samples, self.seed + self.draw)
+        found = self.solved(private, inputs, targets, self.seed + self.draw)
+        return [
+            {
+                "drawn": percentage(found.right | found.zero),
+                "count": self.samples,
+                "drawn_known": percentage(found.right),
+                "drawn_idlg": percentage(found.classes == targets.argmax(dim=1)),
+            }
+        ]
 
 
 def _is_zero(gradients: Tensor) -> Tensor:

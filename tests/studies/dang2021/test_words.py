@@ -11,6 +11,9 @@ CHOSEN = {
     "batches": Batch.listed((1, 2, 1)),
     "defenses": ["none/0", "sign/0"],
     "defended": 2,
+    "published": Batch.listed((2, 1, 2), (1, 2, 1)),
+    "compressed": ["sign/0/2"],
+    "compared": 2,
 }
 
 

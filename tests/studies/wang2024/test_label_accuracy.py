@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from gradleak import claims, metrics
+from gradleak.claims.judging import DECIDED
 from gradleak.runs import records
 from gradleak.runs.records import Record
+from gradleak.studies.shared.outcomes import wilson
 from gradleak.studies.shared.searched import judged
 from gradleak.studies.wang2024 import label_accuracy as study
 
@@ -62,6 +64,17 @@ def test_a_wrong_label_counts_as_one() -> None:
     assert success.tolist() == [True, False, False]
 
 
-def test_claims_on_data_that_is_not_at_hand_are_stand_ins() -> None:
-    judged_claims = claims.judgements(records.recorded(STUDY)).values()
-    assert [judged.differs for judged in judged_claims if judged.claim.stand_in] == [("dataset",)] * 4
+def test_a_part_of_the_test_set_counts_as_the_papers_data_and_another_stem_as_a_stand_in() -> None:
+    judged_claims = claims.judgements(records.recorded(STUDY))
+    assert [judged.differs for judged in judged_claims.values() if judged.claim.stand_in] == [("network",)] * 12
+    of_part = [judged for name, judged in judged_claims.items() if name.endswith("-cifar-100")]
+    assert len(of_part) == 4
+    assert all("test_images" in judged.claim.immaterial and judged.verdict in DECIDED for judged in of_part)
+    assert judged_claims["label-accuracy-subsets"].agrees
+
+
+def test_a_part_of_a_test_set_is_compared_with_the_whole(record: Record) -> None:
+    for row in record.rows(study.Subsets).to_dict("records"):
+        low, high = wilson(round(row["drawn_known"] * row["images"] / 100), row["images"])
+        inside = 100 * low <= row["drawn_whole"] <= 100 * high
+        assert (row["drawn_beyond"] <= 0) is inside

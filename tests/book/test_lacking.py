@@ -1,0 +1,79 @@
+"""What undecided claims lack is named, and a file that provides it is checked and decides them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gradleak import claims, studies
+from gradleak.book import lacking
+from gradleak.claims.judging import differences, may_measure
+from gradleak.models import ready
+from gradleak.runs import runner
+from tests.recorded import lines, record_of
+
+
+@pytest.mark.parametrize("wanted", lacking.WANTED, ids=lambda wanted: "-".join(wanted.setting.values()))
+def test_a_command_runs_trials_that_measure_the_claims_in_the_papers_setting(wanted: lacking.Wanted) -> None:
+    own = [line.claim for line in lines() if wanted.about(line)]
+    study, record = studies.load(wanted.study), record_of(wanted.study)
+    parameters = study.Parameters(**record.parameters | {wanted.parameter: wanted.given})
+    trials = [dict(inputs) for inputs in study.trials(parameters)]
+    assert own
+    for claim in own:
+        assert any(may_measure(claim, one) and not differences(claim, [one], parameters.model_dump()) for one in trials)
+    assert f"gradleak record {wanted.study} -p '{wanted.parameter}=" in wanted.command
+
+
+def test_every_undecided_claim_is_in_one_row_of_the_table() -> None:
+    table = lacking.table(lines())
+    assert sum(table.frame["claims"]) == len(lacking.undecided(lines()))
+    assert (table.frame["command"] == "").mean() < 0.8
+
+
+def made_up(folder: Path, name: str, *, side: int, classes: int, count: int = 600) -> None:
+    generator = np.random.default_rng(0)
+    parts = {
+        f"{split}_{what}": values
+        for split in ("train", "test")
+        for what, values in (
+            ("images", generator.integers(256, size=(count, side, side, 3), dtype=np.uint8)),
+            ("labels", np.arange(count) % classes),
+        )
+    }
+    np.savez(folder / f"{name}.npz", **parts, class_names=np.array([f"class {n}" for n in range(classes)]))
+
+
+def test_files_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADLEAK_DATA", str(tmp_path))
+    monkeypatch.setenv("GRADLEAK_WEIGHTS", str(tmp_path))
+    assert lacking.check() == []
+    made_up(tmp_path, "svhn", side=32, classes=10)
+    (tmp_path / "celeba.npz").write_bytes(b"no archive")
+    with torch.device("meta"):
+        network = ready.untrained("efficientnet-b0-imagenet")
+    state = {name: torch.zeros(value.shape, dtype=value.dtype) for name, value in network.state_dict().items()}
+    torch.save(state, tmp_path / ready.file_of("efficientnet-b0-imagenet"))
+    torch.save({"fc.bias": torch.zeros(3)}, tmp_path / ready.file_of("resnet50-moco"))
+    states = {row["name"]: row["state"] for row in lacking.check()}
+    assert states["svhn"] == "good: 600 and 600 images, 3×32×32, 10 classes"
+    assert states["efficientnet-b0-imagenet"] == "good: 5,288,548 parameters"
+    assert states["celeba"].startswith("cannot be used: celeba.npz in $GRADLEAK_DATA is damaged")
+    assert states["resnet50-moco"].startswith(
+        "cannot be used: resnet50_moco.pt in $GRADLEAK_WEIGHTS is not the state of"
+    )
+
+
+def test_a_file_turns_a_stand_in_into_the_papers_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADLEAK_DATA", str(tmp_path))
+    made_up(tmp_path, "svhn", side=32, classes=10)
+    study = studies.load("llg-attack")
+    given = {"datasets": ["svhn"], "repeats": 2, "sizes": [8]}
+    record = runner.run_study("llg-attack", studies.parameters(study, "smallest", given))
+    own = [claim for claim in claims.load("llg-attack") if dict(claim.setting).get("dataset") == "svhn"]
+    judged = [claims.judge(claim, record) for claim in own]
+    assert [one.differs for one in judged] == [()] * 3
+    assert all(one.verdict.startswith("trend") for one in judged)
