@@ -167,7 +167,6 @@ CAUSES = {
     "the paper contradicts itself": "Its text, its numbers and its code do not agree with each other.",
     "the statement does not hold": "It was measured in the paper's setting, and the reason why it is false is known.",
     "details are not published": "The number depends on something that neither the paper nor its code states.",
-    "another method": "The measured method is not the one that the number was published for.",
     "chance": "The paper's number comes from a single draw, and other draws lie as far away.",
     "our prediction was wrong": "A prediction of ours, or a limit that we chose ourselves, was not met.",
     "a stand-in was measured": "Another network, dataset or length of the search stands in for the paper's.",
