@@ -113,9 +113,9 @@ class Parameters(studies.Parameters):
             for first in range(0, sent.utterances, CHUNK):
                 yield PublishedBehindDefense.of(self, **on, **behind, first=first)
         for batch in self.published:
-            form = f"{batch.utterances}/{batch.local_steps}"
+            shape = f"{batch.utterances}/{batch.local_steps}"
             for first in range(0, batch.count, TOGETHER):
-                yield PublishedBatches.of(self, **on, form=form, first=first, batches=batch.count)
+                yield PublishedBatches.of(self, **on, form=shape, first=first, batches=batch.count)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
