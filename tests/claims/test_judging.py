@@ -200,11 +200,12 @@ def test_what_is_enough(given: Any, needed: Any, expected: bool) -> None:
     assert enough(given, needed) is expected
 
 
-def test_a_setting_holds_for_every_row_that_is_taken() -> None:
+def test_rows_in_the_papers_setting_count_alone_and_without_them_all_rows_are_a_stand_in() -> None:
     both = Measure(where={"net": ["a", "b"]}, column="value", reduce="median")
-    judged = claims.judge(claim(measure=both, setting={"net": "a"}, published=3.0), record(ROWS))
-    assert (judged.verdict, judged.differs) == ("stand-in: agrees", ("net",))
-    assert claims.judge(claim(setting={"net": "a"}), record(ROWS)).differs == ()
+    own = claims.judge(claim(measure=both, setting={"net": "a"}), record(ROWS))
+    assert (own.verdict, own.value, own.count, own.differs) == ("reproduced", 2.0, 2, ())
+    other = claims.judge(claim(measure=both, setting={"net": "c"}, published=3.0), record(ROWS))
+    assert (other.verdict, other.value, other.differs) == ("stand-in: agrees", 3.0, ("net",))
 
 
 FORTY = [float(number) for number in range(40)]
