@@ -24,6 +24,8 @@ from gradleak.models import ready
 from gradleak.runs import records
 from gradleak.show.tables import Table, duration
 
+RECORD = "gradleak record"
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -33,16 +35,16 @@ class Wanted:
         study: The study whose page measures the claims.
         setting: The names in the claims' setting, with the values that they want.
         provide: What to provide, and where it comes from.
-        parameter: The page's parameter that gets a further entry, beside those of the record.
-        entry: The entry.
-        first: Whether it comes before the others, because the page measures more with its last one.
+        parameter: The page's parameter that gets further entries, beside those of the record.
+        entries: The entries.
+        first: Whether they come before the others, because the page measures more with its last one.
     """
 
     study: str
     setting: Mapping[str, str]
     provide: str
     parameter: str
-    entry: Any
+    entries: Sequence[Any]
     first: bool = False
 
     @property
@@ -50,13 +52,13 @@ class Wanted:
         """The entries of the parameter with which the page measures the claims."""
         record = records.recorded(self.study)
         present = record.parameters[self.parameter] if record else []
-        others = [one for one in present if one != self.entry] if isinstance(present, list) else []
-        return [self.entry, *others] if self.first else [*others, self.entry]
+        others = [one for one in present if one not in self.entries] if isinstance(present, list) else []
+        return [*self.entries, *others] if self.first else [*others, *self.entries]
 
     @property
     def command(self) -> str:
         """The command that decides the claims once the file is there."""
-        return f"gradleak record {self.study} -p {shlex.quote(f'{self.parameter}={json.dumps(self.given)}')}"
+        return f"{RECORD} {self.study} -p {shlex.quote(f'{self.parameter}={json.dumps(self.given)}')}"
 
     def about(self, line: Line) -> bool:
         """Whether a claim lacks this and nothing else."""
@@ -68,24 +70,35 @@ class Wanted:
 def _imagenet(study: str, network: str, weights: str, *, first: bool = False, **more: str) -> Wanted:
     """Return what claims on a network that was trained on ImageNet want."""
     provide = (
-        f"`imagenet.npz` in `$GRADLEAK_DATA`, with the validation images, and `{ready.file_of(network)}` in "
-        f"`$GRADLEAK_WEIGHTS`, the state of torchvision's network with {weights}"
+        f"imagenet.npz in $GRADLEAK_DATA, with the validation images, and {ready.file_of(network)} in "
+        f"$GRADLEAK_WEIGHTS, the state of torchvision's network with {weights}"
     )
     entry = {"dataset": "imagenet", "network": network, "activation": "", "classes": 1000} | more
-    return Wanted(study, {"network": network, "dataset": "imagenet"}, provide, "rows", entry, first)
+    return Wanted(study, {"network": network, "dataset": "imagenet"}, provide, "rows", [entry], first)
 
 
 def _dataset(name: str, provide: str) -> Wanted:
     """Return what claims on a dataset of wainakh2021 want."""
-    return Wanted("llg-attack", {"dataset": name}, provide, "datasets", name)
+    return Wanted("llg-attack", {"dataset": name}, provide, "datasets", [name])
 
 
 WANTED = [
     _imagenet("reveal-labels", "efficientnet-b0-imagenet", "its own weights", features="signed"),
     _imagenet("reveal-labels", "resnet50-imagenet", "its own weights", first=True, features="plain"),
     _imagenet("batch-restoration", "resnet50-moco", "those of MoCo V2 and its linear classifier"),
-    _dataset("svhn", "`svhn.npz` in `$GRADLEAK_DATA`, or with a network torchvision's download"),
-    _dataset("celeba", "`celeba.npz` in `$GRADLEAK_DATA`, faces at 197×197 with one of five colours of hair"),
+    Wanted(
+        "posterior-attack",
+        {"dataset": "cifar100"},
+        "cifar100_subset.npz in $GRADLEAK_DATA, or with a network torchvision's download, and an hour",
+        "rows",
+        [
+            {"dataset": "cifar100", "network": "resnet50-cifar", "activation": activation, "size": 256}
+            for activation in ("relu", "selu")
+        ],
+        first=True,
+    ),
+    _dataset("svhn", "svhn.npz in $GRADLEAK_DATA, or with a network torchvision's download"),
+    _dataset("celeba", "celeba.npz in $GRADLEAK_DATA, faces at 197×197 with one of five colours of hair"),
 ]
 
 
@@ -95,21 +108,42 @@ def undecided(lines: Sequence[Line]) -> list[Line]:
     return [line for line in claims.of_papers(lines) if line.verdict not in known]
 
 
-def rows(lines: Sequence[Line]) -> Iterator[tuple[str, str, int, str, str]]:
-    """Yield what is lacking, the page, the number of claims, what to provide, and the command."""
-    left = undecided(lines)
-    late, others = ([line for line in left if bool(line.recorded.differs) == other] for other in (False, True))
+@dataclass(frozen=True)
+class Gap:
+    """What some claims of a page lack.
+
+    Attributes:
+        what: What is lacking.
+        page: The page.
+        claims: The number of claims.
+        provide: What decides them.
+        command: The command that decides them then; "" if there is none.
+    """
+
+    what: str
+    page: str
+    claims: int
+    provide: str
+    command: str = ""
+
+
+def gaps(lines: Sequence[Line]) -> Iterator[Gap]:
+    """Yield what the papers' undecided claims lack."""
+    left, entries = undecided(lines), queue.queue()
+    waiting = {name for entry in entries for name in entry.decides}
+    late = [line for line in left if line.claim.id in waiting or not line.recorded.differs]
+    others = [line for line in left if line not in late]
     for page, count in Counter(line.claim.study for line in late).items():
-        times = [entry.seconds or 0.0 for entry in queue.queue() if entry.study == page]
-        time = f"{duration(sum(times))} of one thread of a CPU, as far as is known"
-        yield "samples or random starts", page, count, time, "gradleak record --undecided"
+        seconds = sum(entry.seconds or 0.0 for entry in entries if entry.study == page)
+        time = f"{duration(seconds)} of one thread of a CPU" if seconds else "a time that is not known"
+        yield Gap("time", page, count, time, f"{RECORD} --undecided")
     for wanted in WANTED:
         if own := [line for line in others if wanted.about(line)]:
             others = [line for line in others if line not in own]
             lacking = ", ".join(f"{name} {value}" for name, value in wanted.setting.items())
-            yield lacking, wanted.study, len(own), wanted.provide, wanted.command
+            yield Gap(lacking, wanted.study, len(own), wanted.provide, wanted.command)
     for (lacking, page), count in Counter((_in_words(line), line.claim.study) for line in others).items():
-        yield lacking, page, count, "the page has no parameters for this", ""
+        yield Gap(lacking, page, count, "a setting in which the page cannot be run")
 
 
 def _wanted(line: Line) -> dict[str, Any]:
@@ -122,12 +156,15 @@ def _in_words(line: Line) -> str:
     return ", ".join(f"{name} {' or '.join(map(str, one)) if isinstance(one, list) else one}" for name, one in wanted)
 
 
-def table(lines: Sequence[Line]) -> Table:
-    """Return the table of what undecided claims lack, what most of them lack first."""
-    found = sorted(rows(lines), key=lambda row: -row[2])
-    frame = pd.DataFrame(found, columns=["lacking", "page", "claims", "what decides them", "command"])
-    caption = f"What the papers' {frame['claims'].sum()} undecided claims lack, and how to decide them."
-    return Table(frame, caption, "tab-scoreboard-lacking")
+def text(lines: Sequence[Line]) -> str:
+    """Return the table of what undecided claims lack, what most of them lack first, and the commands, in Markdown."""
+    found = sorted(gaps(lines), key=lambda gap: -gap.claims)
+    frame = pd.DataFrame([(gap.what, gap.page, gap.claims, gap.provide) for gap in found])
+    frame.columns = pd.Index(["lacking", "page", "claims", "what decides them"])
+    caption = f"What the papers' {frame['claims'].sum()} undecided claims lack."
+    commands = dict.fromkeys(gap.command for gap in found if gap.command)
+    block = "\n".join(["gradleak data --check", *commands])
+    return f"{Table(frame, caption, 'tab-scoreboard-lacking')._repr_markdown_()}\n\n```bash\n{block}\n```"
 
 
 def check() -> list[dict[str, str]]:

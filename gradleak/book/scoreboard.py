@@ -25,9 +25,9 @@ def text(lines: Sequence[Line]) -> str:
     columns = [f"`{name}`\n: {about}" for name, about in listed.ABOUT.items()]
     return (
         f"## What fails, and why\n\n{claims.causes_table(lines)._repr_markdown_()}\n\n## What is not decided yet\n\n"
-        "Some claims need a dataset or a network that is not at hand here, others time. Provide what the table names, "
-        "check it with `gradleak data --check`, and run the command: the claims are then decided.\n\n"
-        f"{lacking.table(lines)._repr_markdown_()}\n\n## Downloads\n\n"
+        "Some claims need a dataset or a network that is not at hand here, others time. Provide what the table names. "
+        "The first command below checks the files, the others decide the claims.\n\n"
+        f"{lacking.text(lines)}\n\n## Downloads\n\n"
         "All claims with their verdicts: {bookfile}`claims.csv <claims.csv>` and {bookfile}`claims.json "
         "<claims.json>`. Both have the same fields. The records are linked from each page's table of provenance and "
         "from {doc}`architecture`, and every table has a link that saves it as CSV.\n\n"
