@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gradleak import claims, studies
-from gradleak.claims import Claim
+from gradleak.claims import Claim, Judgement
 from gradleak.claims.judging import differences, enough, judge, may_measure, selected
 from gradleak.errors import GradleakError, first_line
 from gradleak.runs import experiments, recording, records, runner
@@ -100,11 +100,11 @@ def _raised(offered: Any, needed: Any) -> Any:
 
 def _open(claim: Claim, record: Record) -> bool:
     """Whether more samples or starts would decide a claim."""
-    return _undecided(claim, record) and not claim.stand_in and not judge(claim, record).differs
-
-
-def _undecided(claim: Claim, record: Record) -> bool:
     judged = judge(claim, record)
+    return _undecided(judged) and not claim.stand_in and not judged.differs
+
+
+def _undecided(judged: Judgement) -> bool:
     return judged.verdict not in claims.DECIDED and not judged.trivial
 
 
@@ -121,6 +121,8 @@ def _of_study(study: Study) -> list[tuple[float, Entry]]:
         return []
     parameters = asked(study)
     missing = recording.Recording(study, parameters).missing()
+    if not missing:
+        return []
     behind = _behind(study, record, parameters, missing)
     seconds = [_expected(study, record, inputs) for inputs in missing]
     worth = [0.0] * len(missing)
@@ -143,7 +145,7 @@ def _behind(
     values, behind = parameters.model_dump(), {}
     for claim in claims.load(study.name):
         # A trial in the paper's setting may take the place of a stand-in.
-        if _undecided(claim, record) and claims.reaches(claim, values):
+        if claims.reaches(claim, values) and _undecided(judge(claim, record)):
             parts = {line.get("part", "") for line in selected(claim, record)}
             places = frozenset(
                 place

@@ -42,6 +42,7 @@ OWN = ("label_error",)
 NO_SUCCESS = {
     "a difference of two attacks or settings, which equal ones do not have": GAINS
     | {"ahead", "apart", "difference", "high", "over_guess_least", "over_guess_most", "over_unbalanced"},
+    "data compared, beside claims that the attack succeeds on them": {"drawn_beyond", "same"},
     "times and sizes": {
         "cases", "cpu_seconds", "seconds", "times", "times_faster", "times_seconds", "times_slower", "variables",
     },

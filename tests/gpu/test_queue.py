@@ -66,7 +66,7 @@ def start(pack: Path, folder: Path, out: Path) -> subprocess.Popen[str]:
 def test_a_bare_machine_runs_the_queue_and_a_stop_loses_only_what_was_running(recorded: Toy, tmp_path: Path) -> None:
     recorded.rewrite(EFFORT, HANG)
     lines = queue.pack(tmp_path / "pack", minutes=30, jobs=1, python=HERE)
-    assert lines[0].startswith("3 of 3 trials, 3 claims")
+    assert lines[0].startswith("3 of 3 trials, 4 claims")
     assert len((tmp_path / "pack" / queue.SCRIPT).read_text()) < queue.LONGEST
     folder, out = tmp_path / "elsewhere", tmp_path / "out"
     folder.mkdir()

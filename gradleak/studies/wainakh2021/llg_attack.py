@@ -274,10 +274,10 @@ class ComparedTimes(OnNetworks, part="times"):
             leak = observe(model, inputs, labels)
             spent[DLG] += timed(match, leak, "dlg", optimizer=optimizer, seed=self.seed, clock=perf_counter)[1]
             for method in [*spent][1:]:
-                known = Knowledge(model, drawn.others(self.auxiliary), tuple(inputs.shape[1:]), seed=self.seed)
-                spent[method] += timed(count_heads, leak.heads, method, known, whatever_holds=True, clock=perf_counter)[
-                    1
-                ]
+                images, classes = (one.to(self.device) for one in drawn.others(self.auxiliary))
+                known = Knowledge(model, (images, classes), tuple(inputs.shape[1:]), seed=self.seed)
+                _, seconds = timed(count_heads, leak.heads, method, known, whatever_holds=True, clock=perf_counter)
+                spent[method] += seconds
         longest = spent.pop(DLG)
         return [{"count": self.repeats, "seconds": longest, "times_slower": longest / max(spent.values())}]
 
