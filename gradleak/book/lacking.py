@@ -159,8 +159,8 @@ def _in_words(line: Line) -> str:
 def text(lines: Sequence[Line]) -> str:
     """Return the table of what undecided claims lack, what most of them lack first, and the commands, in Markdown."""
     found = sorted(gaps(lines), key=lambda gap: -gap.claims)
-    frame = pd.DataFrame([(gap.what, gap.page, gap.claims, gap.provide) for gap in found])
-    frame.columns = pd.Index(["lacking", "page", "claims", "what decides them"])
+    cells = [(gap.what, gap.page, gap.claims, gap.provide) for gap in found]
+    frame = pd.DataFrame(cells, columns=["lacking", "page", "claims", "what decides them"])
     caption = f"What the papers' {frame['claims'].sum()} undecided claims lack."
     commands = dict.fromkeys(gap.command for gap in found if gap.command)
     block = "\n".join(["gradleak data --check", *commands])
