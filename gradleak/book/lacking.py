@@ -34,7 +34,7 @@ class Wanted:
     Attributes:
         study: The study whose page measures the claims.
         setting: The names in the claims' setting, with the values that they want.
-        provide: What to provide, and where it comes from.
+        provide: The files to provide, and their source.
         parameter: The page's parameter that gets further entries, beside those of the record.
         entries: The entries.
         first: Whether they come before the others, because the page measures more with its last one.
@@ -104,8 +104,7 @@ WANTED = [
 
 def undecided(lines: Sequence[Line]) -> list[Line]:
     """Return the papers' claims that were not decided."""
-    known = claims.DECIDED | {"no evidence"}
-    return [line for line in claims.of_papers(lines) if line.verdict not in known]
+    return [line for line in claims.of_papers(lines) if line.deciding.undecided]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gradleak import claims, studies
-from gradleak.claims import Claim, Judgement
+from gradleak.claims import Claim
 from gradleak.claims.judging import differences, enough, judge, may_measure, selected
 from gradleak.errors import GradleakError, first_line
 from gradleak.runs import experiments, recording, records, runner
@@ -101,11 +101,7 @@ def _raised(offered: Any, needed: Any) -> Any:
 def _open(claim: Claim, record: Record) -> bool:
     """Whether more samples or starts would decide a claim."""
     judged = judge(claim, record)
-    return _undecided(judged) and not claim.stand_in and not judged.differs
-
-
-def _undecided(judged: Judgement) -> bool:
-    return judged.verdict not in claims.DECIDED and not judged.trivial
+    return judged.undecided and not claim.stand_in and not judged.differs
 
 
 def queue() -> list[Entry]:
@@ -145,7 +141,7 @@ def _behind(
     values, behind = parameters.model_dump(), {}
     for claim in claims.load(study.name):
         # A trial in the paper's setting may take the place of a stand-in.
-        if claims.reaches(claim, values) and _undecided(judge(claim, record)):
+        if claims.reaches(claim, values) and judge(claim, record).undecided:
             parts = {line.get("part", "") for line in selected(claim, record)}
             places = frozenset(
                 place

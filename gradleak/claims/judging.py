@@ -78,6 +78,11 @@ class Judgement:
     trivial: str = ""
 
     @property
+    def undecided(self) -> bool:
+        """Whether a further measurement could decide the claim."""
+        return self.verdict not in DECIDED and self.verdict != "no evidence"
+
+    @property
     def text(self) -> str:
         """The value alone with its unit, as a text."""
         return self.claim.formatted(self.value)

@@ -20,10 +20,9 @@ def load(name: str, split: Split) -> Dataset:
     try:
         raw = getattr(datasets, KNOWN[name].torchvision)(str(paths.cache() / "torchvision"), download=True, **part)
     except Exception as error:  # torchvision raises errors of its own, of urllib and of the system
-        file = KNOWN[name].file or f"{name}.npz"
         raise MissingData(
-            f"dataset '{name}' is not at hand and could not be downloaded: put {file} into a folder and set "
-            f"$GRADLEAK_DATA to it, or run once with a network, so that torchvision can fetch it"
+            f"dataset '{name}' is not at hand and could not be downloaded: put {KNOWN[name].file} into a folder and "
+            f"set $GRADLEAK_DATA to it, or run once with a network, so that torchvision can fetch it"
         ) from error
     images = np.asarray(raw.data)
     if images.ndim == 3:

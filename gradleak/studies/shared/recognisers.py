@@ -112,7 +112,7 @@ def last_inputs(size: str, source: str, trained: int, seed: int, said: str) -> T
 
 
 def speech_of(source: str, said: str) -> Tensor:
-    """Return the frames (F, 80) of a text: those of its recording, or else artificial ones."""
+    """Return the frames (F, 80) of a text: the frames of its recording, or else artificial frames."""
     return recorded(said) if source == text.RECORDED else pseudo_speech(said)
 
 

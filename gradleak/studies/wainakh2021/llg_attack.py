@@ -46,7 +46,7 @@ QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 ROW_SUMS, CALIBRATED = KINDS = ("row sums", "calibrated")
 # The figure omits quantiles of fewer row sums than this, which are mostly chance.
 FEWEST = 20
-# A stand-in has as many classes as the dataset that it stands for: CelebA as the paper takes it.
+# Flowers-17 stands in for CelebA, with as many classes as the paper takes of CelebA.
 CLASSES = {"flowers17": 5}
 # About as many pixels as CelebA's 178 × 218. Of the 80 images of each flower, 64 are private and the rest auxiliary.
 SIDE, PRIVATE = 197, 64

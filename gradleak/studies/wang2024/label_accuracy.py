@@ -226,7 +226,7 @@ class VariedNetwork(OnNetwork, part="varied"):
     effort_fields: ClassVar[frozenset[str]] = frozenset({"samples"})
 
     samples: int
-    searches: int  # none; the recorded trials state it
+    searches: int  # not used here, but an input of the recorded trials
     draw: int
 
     def run(self) -> list[Columns]:
