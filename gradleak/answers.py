@@ -66,7 +66,8 @@ class Answer:
         counts: How often each class occurs (C,).
         classes: The classes that occur.
         features: The inputs of the last layer (B, I).
-        inputs: The inputs of the network's first layer (B, …).
+        inputs: The inputs of the network's first layer (M, …), of M = B samples or of those that were found.
+        guaranteed: Which of these inputs the attack guarantees (M,); None: all if the answer is certain, else none.
         in_front: What changes the network's inputs before the first layer in train mode, "" if nothing is known to.
         tokens: The tokens in the input.
         words: The words in the targets.
@@ -84,6 +85,7 @@ class Answer:
     classes: set[int] | None = None
     features: Tensor | None = None
     inputs: Tensor | None = None
+    guaranteed: Tensor | None = None
     in_front: str = ""
     tokens: set[int] | None = None
     words: set[int] | None = None
@@ -96,6 +98,15 @@ class Answer:
     def certain(self) -> bool:
         """Whether the attack guarantees the answer."""
         return self.status in CERTAIN
+
+    @property
+    def certified(self) -> int:
+        """The number of inputs that the attack guarantees."""
+        if self.inputs is None:
+            return 0
+        if self.guaranteed is None:
+            return len(self.inputs) if self.certain else 0
+        return int(self.guaranteed.sum())
 
     @property
     def failed(self) -> bool:

@@ -350,6 +350,7 @@ def audit(
         )  # fmt: skip
         with interrupts.finishing() as pressed:
             _write(report, folder)
+    typer.echo(report.verdict)
     _show(report.table())
     _say([*sentences.of_outcomes(report), *report.proofs, *report.notes])
     if message := sentences.of_haste(report):

@@ -149,12 +149,15 @@ def class_jaccard(found: Tensor, truth: Tensor) -> Tensor:
 def match_batch(recovered: Tensor, truth: Tensor) -> Tensor:
     """Return the order (N,) for which `recovered[order]` (N, …) has the least squared error to `truth`.
 
-    The Hungarian algorithm finds the order.
+    The Hungarian algorithm finds the order. `recovered` (M, …) may have more rows than `truth`.
     """
     from scipy.optimize import linear_sum_assignment
 
-    if recovered.shape != truth.shape or recovered.ndim < 2:
-        raise InputError(f"batches must be two (N, …) of one shape; got {tuple(recovered.shape)}, {tuple(truth.shape)}")
+    if recovered.ndim < 2 or recovered.shape[1:] != truth.shape[1:] or len(recovered) < len(truth):
+        raise InputError(
+            "the recovered batch (M, …) must have rows like those of the true one (N, …), and not fewer; "
+            f"got {tuple(recovered.shape)}, {tuple(truth.shape)}"
+        )
     finite = torch.isfinite(recovered).flatten(1).all(dim=1)
     cost = torch.cdist(truth.double().flatten(1), recovered.double().nan_to_num(0, 0, 0).flatten(1)).square()
     # A reconstruction that is not finite costs the same everywhere, so it does not affect the order of the rest.

@@ -18,9 +18,7 @@ LEAST_SIDE = 64
 def pair(truth: Truth, recovered: Tensor) -> str:
     """Return the private images above the recovered images, as a PNG in base64."""
     assert truth.pixels is not None
-    matched = recovered.reshape(truth.inputs.shape).double()
-    matched = matched[truth.order(matched)]
-    batches = (truth.pixels(truth.inputs), truth.pixels(matched))
+    batches = (truth.pixels(truth.inputs), truth.pixels(truth.paired(recovered)))
     rows = [torch.cat(list(images[:MOST].nan_to_num(0.5).clamp(0, 1).cpu()), dim=2) for images in batches]
     pixels = (torch.cat(rows, dim=1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     side = truth.inputs.shape[-1]

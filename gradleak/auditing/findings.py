@@ -12,7 +12,8 @@ MEASURES = {
     "labels": "share of labels found",
     "classes": "share of classes found (Jaccard)",
     "features": "share of features found to 1 %",
-    "inputs": "share of inputs found (images: 30 dB; others: 1 %)",
+    "inputs": "share of inputs found exactly (images: 60 dB; others: 1 %)",
+    "recognisable": "share of inputs that can be recognised (20 dB, and 1 dB better than a guess)",
     "image-psnr": "the best image's PSNR in dB",
     "image-ssim": "the best image's SSIM",
     "words": "share of words found (Jaccard)",
@@ -23,6 +24,9 @@ MEASURES = {
 Target = Literal["labels", "classes", "features", "inputs", "words", "sentences"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 State = Literal["recovered", "not recovered", "not attacked", "not compared"]
+# What inputs are after the best attack, the worst for privacy first.
+Grade = Literal["exact", "recognisable", "not recognisable"]
+GRADES: tuple[Grade, ...] = get_args(Grade)
 
 
 class Place(NamedTuple):
@@ -63,6 +67,7 @@ class Finding(_Placed):
         chance: The same measures for a guess.
         expected: For counts, the share of "labels" that the attack counts correctly on simulated batches for this
             model, and the share that an even "guess" has there.
+        certified: The number of inputs that the attack guarantees.
         sentence: The result in one sentence.
         stops: What would stop the attack.
         page: The page of the book that shows the attack.
@@ -74,6 +79,7 @@ class Finding(_Placed):
     measures: dict[str, float]
     chance: dict[str, float]
     expected: dict[str, float] = {}
+    certified: int = 0
     sentence: str
     stops: str
     page: str
@@ -107,8 +113,11 @@ class Outcome(_Placed):
             than a guess; "not attacked" if no attack answered; "not compared" if the answers have no certificate and
             there is no private batch to compare them with.
         attack: The best attack.
-        share: The share that the best attack recovered.
+        share: The share that the best attack recovered; of inputs that are not exact, the share that is recognisable.
         guess: The share that a guess has.
+        grade: For inputs that were compared, the grade of the best one.
+        samples: The number of private samples with which the answers were compared, 0 if there are none.
+        certified: The number of inputs that the best attack guarantees.
         why: Why attacks did not answer.
     """
 
@@ -117,6 +126,9 @@ class Outcome(_Placed):
     attack: str = ""
     share: float | None = None
     guess: float | None = None
+    grade: Grade | None = None
+    samples: int = 0
+    certified: int = 0
     why: str = ""
 
     @property
@@ -124,8 +136,15 @@ class Outcome(_Placed):
         """The outcome in a few words, with the share if it is known."""
         if self.share is None or self.outcome == "not attacked":
             return self.outcome
+        if self.grade is not None:
+            return self.grade if self.outcome == "not recovered" else f"{self.grade}, {self.number} of {self.samples}"
         share = measure_text(self.target, self.share)
         return f"recovered, {share}" if self.outcome == "recovered" else f"not recovered ({share})"
+
+    @property
+    def number(self) -> int:
+        """The number of private samples that the share is."""
+        return round((self.share or 0.0) * self.samples)
 
 
 class Cost(_Placed):

@@ -69,6 +69,7 @@ def _content(report: Report, links: Mapping[str, str]) -> dict[str, Any]:
              for name, text in row.items()}
             for row, place in zip(report.table(), report.cases, strict=True)
         ],
+        "alarm": "bad" if any(outcome.outcome == "recovered" for outcome in report.outcomes) else "",
         "measures": "; ".join(f"{name}: {MEASURES[name]}" for name in report.measured),
         "outcomes": of_outcomes(report),
         "haste": of_haste(report),
@@ -84,10 +85,12 @@ def _content(report: Report, links: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _level(name: str, report: Report, place: Place) -> str:
-    """Return the style class of a cell; values that are unknown are neither good nor bad."""
+    """Return the style class of a cell: what was not recovered is not thereby safe, and has none."""
     value, state = report.most(name, place), report.outcome(name, place)
+    if state is not None and state.grade is not None:
+        return {"exact": "bad", "recognisable": "bad"}.get(state.grade, "")
     if state is not None and state.outcome == "not recovered":
-        return "good"
+        return ""
     if value is None:
         return "bad" if state is not None and state.outcome == "recovered" else "mid"
     return _grade(name, value)
@@ -96,6 +99,8 @@ def _level(name: str, report: Report, place: Place) -> str:
 def _grade(name: str, value: float) -> str:
     # A recognisable image is bad.
     share = BAD * (value - NOISE) / (RECOGNISABLE - NOISE) if name == "image-psnr" else value
+    if name == "recognisable":
+        return "bad" if value else ""
     return "bad" if share >= BAD else "mid" if share >= MIDDLE else "good"
 
 
@@ -118,15 +123,14 @@ def _foremost(findings: Sequence[Finding]) -> list[Finding]:
     best: dict[str, Finding] = {}
     for finding in sorted(findings, key=lambda finding: finding.certificate not in ("unique", "exact")):
         name = main_measure(finding)
-        name = "inputs" if name == "image-ssim" else name
         if name not in best or _badness(finding) > _badness(best[name]):
             best[name] = finding
     return [finding for finding in findings if finding in best.values()]
 
 
-def _badness(finding: Finding) -> float:
+def _badness(finding: Finding) -> tuple[float, ...]:
     name = main_measure(finding)
-    return finding.measures[name] if name else 0.0
+    return tuple(finding.measures.get(measure, 0.0) for measure in (name, "inputs", "image-psnr"))
 
 
 def _finding_grade(one: Finding) -> str:

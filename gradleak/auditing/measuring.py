@@ -16,8 +16,11 @@ from gradleak.errors import InputError
 from gradleak.labels import count_labels
 from gradleak.losses import PADDING
 
-# The least PSNR (dB) of an image that counts as found, and the largest relative error of a vector or a feature.
-FOUND_DB, FOUND_SHARE = 30.0, 0.01
+# The largest relative error of an exact vector or feature.
+EXACT_SHARE = 0.01
+# By how much (dB) a recognisable input must be better than a guess.
+BETTER = 1.0
+TINY = 1e-300
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,33 @@ def pixels_of(inputs: Tensor, given: tuple[Tensor, Tensor] | None) -> Pixels:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """The columns of tabular samples.
+
+    Attributes:
+        names: Their names.
+        mean: The mean of each column over all samples (D,).
+        span: The range of each column, 1 where it is constant (D,).
+        unit: The size of 1 in the table's own units (D,).
+    """
+
+    names: tuple[str, ...]
+    mean: Tensor
+    span: Tensor
+    unit: Tensor
+
+
+def columns_of(inputs: Tensor, names: tuple[str, ...] | None = None, unit: Tensor | None = None) -> Columns:
+    """Return the columns of samples (N, …), which are numbered if they have no names."""
+    rows = inputs.flatten(1).double()
+    span = rows.amax(dim=0) - rows.amin(dim=0)
+    names = names or tuple(map(str, range(1, rows.shape[1] + 1)))
+    return Columns(
+        names, rows.mean(dim=0), span.where(span > 0, 1), torch.ones_like(span) if unit is None else unit.to(span)
+    )
+
+
+@dataclass(frozen=True)
 class Truth:
     """The private batch.
 
@@ -58,6 +88,7 @@ class Truth:
         features: The last layer's inputs (B, I); None for sequences.
         kind: The kind of the inputs.
         pixels: The map to images.
+        columns: The columns of vectors, None for a single private sample, whose columns have no range.
     """
 
     inputs: Tensor
@@ -65,6 +96,7 @@ class Truth:
     features: Tensor | None
     kind: Kind
     pixels: Pixels | None = None
+    columns: Columns | None = None
 
     def measured(self, found: Answer) -> dict[str, float]:
         """Return the measures of an answer, by their names."""
@@ -112,29 +144,51 @@ class Truth:
         sentences = [row[row != PADDING].tolist() for row in self.targets]
         return sorted(row[:-1] for row in sentences)
 
-    def order(self, recovered: Tensor) -> Tensor:
-        """Return the order in which recovered inputs match the private inputs best."""
-        return metrics.match_batch(_bounded(recovered.reshape(self.inputs.shape).to(self.inputs)), self.inputs)
+    def paired(self, recovered: Tensor) -> Tensor:
+        """Return for each private input (B, …) the recovered one that matches it best, NaN where none is left."""
+        rows = recovered.reshape(-1, *self.inputs.shape[1:]).to(self.inputs.device).double()
+        missing = rows.new_full((max(0, len(self.inputs) - len(rows)), *rows.shape[1:]), math.nan)
+        rows = torch.cat([rows, missing])
+        return rows[metrics.match_batch(_bounded(rows.to(self.inputs)), self.inputs)]
 
     def _inputs(self, recovered: Tensor) -> dict[str, float]:
-        if recovered.numel() != self.inputs.numel():
+        if recovered.numel() % max(1, self.inputs[0].numel()):
             return {}
-        inputs = recovered.reshape(self.inputs.shape).double()
+        inputs = self.paired(recovered)
         if not bool(inputs.isfinite().any()):
-            return {"inputs": 0.0}
-        inputs = inputs[self.order(inputs)]
+            return {"inputs": 0.0, "recognisable": 0.0}
         if self.kind != "images" or self.pixels is None:
-            return {"inputs": _near(inputs.flatten(1), self.inputs.flatten(1), ordered=True)}
+            return self._vectors(inputs.flatten(1), self.inputs.flatten(1).double())
         # Pixel ranges are rounded, so private pixels may lie slightly outside [0, 1].
         found, truth = self.pixels(inputs), self.pixels(self.inputs).clamp(0, 1)
-        db = metrics.psnr(found, truth)
-        measures = {"inputs": float((db >= FOUND_DB).double().mean()), "image-psnr": float(db.max())}
+        db, guess = metrics.psnr(found, truth), metrics.psnr(truth.mean(dim=(2, 3), keepdim=True) + 0 * truth, truth)
+        measures = _grades(db, db >= metrics.EXACT, guess) | {"image-psnr": float(db.max())}
         if min(truth.shape[-2:]) >= metrics.SSIM_WINDOW:
             measures["image-ssim"] = float(metrics.ssim(found, truth).max())
         if truth.shape[1] == 3 and min(truth.shape[-2:]) >= 32:
             distances = metrics.lpips(found, truth).values
             measures |= {} if distances is None else {"lpips": float(distances.min())}
         return measures
+
+    def _vectors(self, inputs: Tensor, truth: Tensor) -> dict[str, float]:
+        """Return the measures of vectors; the ranges of their columns correspond to the range of pixels."""
+        missed = (inputs - truth).norm(dim=1) / truth.norm(dim=1).clamp(min=TINY)
+        if self.columns is None:
+            return _grades(
+                -20 * missed.clamp(min=TINY).log10(), missed <= EXACT_SHARE, torch.full_like(missed, -math.inf)
+            )
+        db, guess = (
+            -10 * ((rows - truth) / self.columns.span).square().mean(dim=1).clamp(min=TINY).log10()
+            for rows in (inputs, self.columns.mean)
+        )
+        # Where all samples are nearly the same, a guess is nearly exact.
+        return _grades(db, (missed <= EXACT_SHARE) & (db >= guess + BETTER), guess)
+
+
+def _grades(db: Tensor, exact: Tensor, guess: Tensor) -> dict[str, float]:
+    """Return the share of inputs that are exact, and of those that are at least recognisable."""
+    recognisable = (db >= metrics.RECOGNISABLE) & (db >= guess + BETTER)
+    return {"inputs": float(exact.double().mean()), "recognisable": float((exact | recognisable).double().mean())}
 
 
 def _labels(found: Tensor, truth: Tensor) -> float:
@@ -144,13 +198,12 @@ def _labels(found: Tensor, truth: Tensor) -> float:
     return metrics.label_accuracy(found[order], truth.double())
 
 
-def _near(found: Tensor, truth: Tensor, *, ordered: bool = False) -> float:
-    """Return the share of rows found with a relative error of at most 1 %, in the best order unless `ordered`."""
+def _near(found: Tensor, truth: Tensor) -> float:
+    """Return the share of rows found with a relative error of at most 1 %, in the best order."""
     found = found.to(truth.device).double()
-    if not ordered:
-        found = found[metrics.match_batch(_bounded(found), truth.double())]
-    errors = (found - truth.double()).norm(dim=1) / truth.double().norm(dim=1).clamp(min=1e-300)
-    return float((errors <= FOUND_SHARE).double().mean())
+    found = found[metrics.match_batch(_bounded(found), truth.double())]
+    errors = (found - truth.double()).norm(dim=1) / truth.double().norm(dim=1).clamp(min=TINY)
+    return float((errors <= EXACT_SHARE).double().mean())
 
 
 def _bounded(found: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ from gradleak.leak import Leak, evaluating
 
 # Share of the time that is reserved for writing the report; minutes for attacks if the time is already over.
 WRITING, LEAST = 0.05, 1e-6
+# Limits that any input of a grade exceeds.
+GRADE_LIMITS = {"inputs=exact": "inputs", "inputs=recognisable": "recognisable"}
 
 
 def report(
@@ -115,14 +117,19 @@ def _words(text: str) -> list[str]:
 
 
 def limits_of(pairs: Sequence[str]) -> dict[str, float]:
-    """Return the limits in texts such as labels=0.5."""
+    """Return the limits in texts such as labels=0.5, inputs=exact or inputs=recognisable."""
     parsed = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
+        if pair in GRADE_LIMITS:
+            parsed[GRADE_LIMITS[pair]] = 0.0
+            continue
         if name not in MEASURES:
             raise unknown("measure", printable(name), MEASURES)
         try:
             parsed[name] = float(value)
         except ValueError as error:
-            raise InputError(f"--fail-above takes MEASURE=LIMIT, such as labels=0.5; got {pair!r}") from error
+            raise InputError(
+                f"--fail-above takes labels=0.5, inputs=exact or inputs=recognisable; got {pair!r}"
+            ) from error
     return parsed

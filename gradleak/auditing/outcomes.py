@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from gradleak.auditing.findings import Finding, NotTried, Outcome, Place, State
+from gradleak.auditing.findings import Finding, Grade, NotTried, Outcome, Place, State
 from gradleak.cases import Attack, Subject
 
 # Most reasons that an outcome lists; the report's `not_tried` has all.
@@ -19,7 +20,7 @@ def targets_of(subject: Subject) -> tuple[str, ...]:
 
 
 def outcome_of(
-    target: str, place: Place, told: Sequence[tuple[Attack, Finding | NotTried | None]], compared: bool
+    target: str, place: Place, told: Sequence[tuple[Attack, Finding | NotTried | None]], samples: int
 ) -> Outcome:
     """Return the outcome of a target in one case.
 
@@ -27,20 +28,28 @@ def outcome_of(
         target: One of TARGETS.
         place: The case.
         told: The result of every attack in this case.
-        compared: Whether there is a private batch to compare answers with.
+        samples: The number of private samples to compare answers with, 0 if there are none.
     """
     results = [result for attack, result in told if target in attack.finds]
     answers = [result for result in results if isinstance(result, Finding)]
     silent = [result for result in results if isinstance(result, NotTried)]
-    about = {"target": target, **place._asdict(), "why": _reasons([result for result in silent if result.applies])}
+    about = {
+        "target": target,
+        **place._asdict(),
+        "samples": samples,
+        "why": _reasons([result for result in silent if result.applies]),
+    }
     if not answers:
         about["why"] = about["why"] or _reasons(silent) or "no attack here is after them"
         return Outcome(**about, outcome="not attacked")
-    if not compared:
-        certain = [result for result in answers if result.certificate in ("unique", "exact")]
+    if not samples:
+        certain = [result for result in answers if result.certificate in ("unique", "exact") or result.certified]
         tried = [result for result in answers if result.certificate != "failed"]
+        best = (certain or tried or answers)[0]
         state: State = "recovered" if certain else "not compared" if tried else "not recovered"
-        return Outcome(**about, outcome=state, attack=(certain or tried or answers)[0].attack)
+        return Outcome(**about, outcome=state, attack=best.attack, certified=best.certified)
+    if target == "inputs":
+        return _graded(about, answers)
     best = max(answers, key=lambda result: result.measures.get(target, -1.0))
     share = best.measures.get(target, 0.0)
     guess = max((result.chance[target] for result in answers if target in result.chance), default=None)
@@ -48,6 +57,23 @@ def outcome_of(
     sure = share == 1 or (share > 0 and best.certificate in ("unique", "exact"))
     state = "recovered" if sure or share > (guess or 0.0) else "not recovered"
     return Outcome(**about, outcome=state, attack=best.attack, share=share, guess=guess)
+
+
+def _graded(about: dict[str, Any], answers: Sequence[Finding]) -> Outcome:
+    """Return the outcome for inputs by the attack that recovered most exactly, then most recognisably."""
+
+    def shares(result: Finding) -> tuple[float, ...]:
+        # Of attacks that find the same, the one that guarantees most; then the one that comes nearest.
+        exact, recognisable, db = (result.measures.get(name, 0.0) for name in ("inputs", "recognisable", "image-psnr"))
+        return exact, recognisable, result.certified, db
+
+    best = max(answers, key=shares)
+    exact, recognisable, *_ = shares(best)
+    grade: Grade = "exact" if exact else "recognisable" if recognisable else "not recognisable"
+    state: State = "recovered" if recognisable else "not recovered"
+    return Outcome(
+        **about, outcome=state, attack=best.attack, share=exact or recognisable, grade=grade, certified=best.certified
+    )
 
 
 def _reasons(silent: Sequence[NotTried]) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradleak import leak
-from gradleak.auditing.measuring import Pixels, Truth, pixels_of
+from gradleak.auditing.measuring import Columns, Pixels, Truth, columns_of, pixels_of
 from gradleak.augment import as_probabilities
 from gradleak.cases import Kind, Subject
 from gradleak.errors import InputError
@@ -28,6 +28,7 @@ class Private:
         sequence: Whether there is a target at every position of a sequence.
         shown: For images, the map to the range [0, 1].
         box: For images, the range of their values.
+        columns: For several vectors, their columns.
     """
 
     inputs: Tensor
@@ -36,6 +37,7 @@ class Private:
     sequence: bool
     shown: Pixels | None
     box: tuple[float, float] | None
+    columns: Columns | None = None
 
     def drawn(self, size: int, seed: int) -> Private:
         """Return a random batch of `size` samples."""
@@ -48,7 +50,7 @@ class Private:
             return Truth(self.inputs, self.targets, None, self.kind)
         labels = as_probabilities(self.targets, subject.classes, dtype=torch.float64, device=self.inputs.device)
         features, _ = leak.head_inputs(seen.model, self.inputs, head=seen.head or None)
-        return Truth(self.inputs, labels, features, self.kind, self.shown)
+        return Truth(self.inputs, labels, features, self.kind, self.shown, self.columns)
 
     @property
     def marks(self) -> tuple[int, int] | None:
@@ -60,12 +62,15 @@ class Private:
         return (starts.pop(), ends.pop()) if len(starts) == 1 and len(ends) == 1 else None
 
 
-def private(inputs: Tensor, targets: Tensor, pixels: tuple[Tensor, Tensor] | None) -> Private:
-    """Return samples with their kind; `pixels` is (low, span) of images, if known."""
+def private(
+    inputs: Tensor, targets: Tensor, pixels: tuple[Tensor, Tensor] | None, columns: Columns | None = None
+) -> Private:
+    """Return samples with their kind; `pixels` is (low, span) of images, if known, and `columns` those of a table."""
     kind = kind_of(inputs)
     sequence = kind == "tokens" and targets.ndim == 2 and not targets.is_floating_point()
     shown, box = (pixels_of(inputs, pixels), _range(inputs)) if kind == "images" else (None, None)
-    return Private(inputs, targets, kind, sequence, shown, box)
+    columns = (columns or columns_of(inputs)) if kind == "vectors" and len(inputs) > 1 else None
+    return Private(inputs, targets, kind, sequence, shown, box, columns)
 
 
 def kind_of(inputs: Tensor) -> Kind:

@@ -30,7 +30,7 @@ from gradleak.precision import precision_of
 from gradleak.wording import counted
 
 # The targets of measures that have another name than their target.
-TARGET_OF = {"image-psnr": "inputs", "image-ssim": "inputs"}
+TARGET_OF = dict.fromkeys(("recognisable", "image-psnr", "image-ssim"), "inputs")
 
 
 class Report(Plain):
@@ -39,6 +39,7 @@ class Report(Plain):
     Attributes:
         form: The version of this format.
         version: The version of this package.
+        verdict: What the strongest attacks recovered in the worst case, in one sentence.
         facts: Facts about the network.
         settings: The settings of the audit.
         proofs: What the equations' number proves about labels, features and inputs.
@@ -56,6 +57,7 @@ class Report(Plain):
 
     form: Literal["gradleak-audit/1"] = Field(SCHEMA, alias="schema")
     version: str = gradleak.__version__
+    verdict: str = ""
     facts: dict[str, str]
     settings: dict[str, str]
     proofs: list[str]
@@ -189,7 +191,7 @@ class Report(Plain):
     def table(self) -> list[dict[str, str]]:
         """Return one row per case, with the outcomes of targets and the largest values of other measures."""
         targets = [name for name in TARGETS if any(outcome.target == name for outcome in self.outcomes)]
-        others = [name for name in self.measured if name not in targets]
+        others = [name for name in self.measured if name not in targets and name != "recognisable"]
         rows = []
         for place in self.cases:
             row = {"defence": place.defense, "batch size": str(place.batch_size)}

@@ -42,6 +42,7 @@ from gradleak.labels.priors import PRIORS
 from gradleak.leak import Leak, naming, observe
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import PRECISIONS, precision_of
+from gradleak.wording import duration
 
 # The least time for an attack (s), if that much time is left.
 LEAST_SECONDS = 10.0
@@ -335,22 +336,25 @@ def _report(
         cases.setdefault(job.place, []).append(job)
     subject = run.jobs[0].case.subject
     findings = [job.result for job in run.jobs if isinstance(job.result, Finding)]
+    outcomes = [
+        outcome_of(target, jobs[0].place, [(job.attack, job.result) for job in jobs], _samples(jobs[0].truth))
+        for jobs in cases.values()
+        for target in targets_of(subject)
+    ]
+    seconds = time.monotonic() - started
     return Report(
+        verdict=sentences.of_verdict(outcomes, f"{run.jobs[0].case.steps} steps and {duration(budget)}"),
         facts=dict(subject.facts),
         settings=settings,
         proofs=list(dict.fromkeys(proved)),
         findings=[one.model_copy(update={"stops": sentences.stopped(one, findings, costs)}) for one in findings],
         not_tried=[job.result for job in run.jobs if isinstance(job.result, NotTried)],
-        outcomes=[
-            outcome_of(target, jobs[0].place, [(job.attack, job.result) for job in jobs], jobs[0].truth is not None)
-            for jobs in cases.values()
-            for target in targets_of(subject)
-        ],
+        outcomes=outcomes,
         costs=list(costs),
         notes=[*notes, *(f"Not whole: {entry}" for entry in run.broken)],
         broken=run.broken,
         interrupted=run.interrupted,
-        seconds=round(time.monotonic() - started, 1),
+        seconds=round(seconds, 1),
         pictures=[job.picture for job in run.jobs if job.picture],
     )
 
@@ -421,6 +425,10 @@ def _one(job: _Job, seconds: float, run: _Audit, images: bool) -> None:
             raise KeyboardInterrupt
 
 
+def _samples(truth: Truth | None) -> int:
+    return 0 if truth is None else len(truth.inputs)
+
+
 def _finding(job: _Job, found: Answer, cut: bool) -> Finding:
     measures = {} if job.truth is None else job.truth.measured(found)
     chance = {} if job.truth is None or "labels" not in measures else job.truth.chance(job.case)
@@ -430,6 +438,7 @@ def _finding(job: _Job, found: Answer, cut: bool) -> Finding:
         measures=measures,
         chance=chance,
         expected={} if found.expected is None else {"labels": found.expected.share, "guess": found.expected.guess},
+        certified=found.certified,
         sentence=sentences.of_finding(found, measures, chance, job.case),
         stops="",
         page=job.attack.page,

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from gradleak import metrics
 from gradleak.answers import Answer
-from gradleak.auditing.findings import Cost, Finding, measure_text
+from gradleak.auditing.findings import Cost, Finding, Outcome, Place, Target, measure_text
 from gradleak.cases import Case
 from gradleak.catalogue import ATTACKS
 
 if TYPE_CHECKING:
     from gradleak.auditing.report import Report
 
-SHARES = ("labels", "classes", "features", "inputs", "words", "sentences")
+SHARES = ("labels", "classes", "features", "words", "sentences")
 CERTAIN = {
     "unique": "no other answer fits",
     "exact": "every layer's equations are met",
@@ -25,6 +25,8 @@ CERTAIN = {
     "searched": "the best of a search",
     "failed": "it says itself that it failed",
 }
+# The targets that a verdict names, the worst for privacy first.
+MAIN: tuple[Target, ...] = ("inputs", "sentences", "words", "labels")
 # A defence stops an attack if all attacks together recover at most this share of it, or no more than a guess.
 STOPPED = 0.25
 # A finding whose measure is below this value recovers too little to be stopped.
@@ -43,6 +45,10 @@ def of_finding(found: Answer, measures: Mapping[str, float], chance: Mapping[str
     if not measures:
         return _begun(f"{_claimed(found)}: {certain}{remark}.", case)
     parts = [f"{measure_text(name, measures[name])} of the {name}" for name in SHARES if name in measures]
+    if "inputs" in measures:
+        exact, recognisable = (measure_text(name, measures[name]) for name in ("inputs", "recognisable"))
+        more = "" if exact == recognisable else f", {recognisable} recognisable"
+        parts.append(f"{exact} of the inputs exact{more}")
     if "labels" in chance:
         parts[0] += f", where guessing gets {measure_text('labels', chance['labels'])}"
     if "image-psnr" in measures:
@@ -88,8 +94,8 @@ def _claimed(found: Answer) -> str:
 
 
 def main_measure(finding: Finding) -> str:
-    """Return the measure by which a finding is judged, "" if it has none; measures of inputs come first."""
-    for name in ("image-ssim", "inputs", "sentences", "words", "labels", "classes", "features"):
+    """Return the measure by which a finding is judged, "" if it has none; the measure of inputs comes first."""
+    for name in ("recognisable", "sentences", "words", "labels", "classes", "features"):
         if name in finding.measures:
             return name
     return ""
@@ -145,6 +151,62 @@ def of_outcomes(report: Report) -> list[str]:
     total = len(report.cases)
     places = {key: "" if len(where) == total else f" ({'; '.join(where)})" for key, where in groups.items()}
     return [f"{target} {state}{places[target, state, why]}: {why}" for target, state, why in groups]
+
+
+def of_verdict(outcomes: Sequence[Outcome], budget: str) -> str:
+    """Return the result of an audit in one sentence: what the strongest attacks recovered in the worst case.
+
+    Args:
+        outcomes: The outcomes of all cases.
+        budget: What attacks were given, in words.
+    """
+    cases: dict[Place, list[Outcome]] = {}
+    for outcome in outcomes:
+        cases.setdefault(outcome.place, []).append(outcome)
+    if not cases:
+        return "Nothing was attacked."
+    worst = max(cases.values(), key=_severity)
+    by_target = {outcome.target: outcome for outcome in worst}
+    # Labels determine the classes, and exact inputs the features.
+    told = [by_target[target] for target in MAIN if target in by_target]
+    found = [_recovered(outcome) for outcome in told if outcome.outcome == "recovered"]
+    nothing = [outcome.target for outcome in told if outcome.outcome == "not recovered"]
+    unknown = [outcome.target for outcome in told if outcome.outcome == "not compared"]
+    missed = [outcome.target for outcome in told if outcome.outcome == "not attacked"]
+    parts = ["recovered: " + ", ".join(found) if found else "nothing was recovered"]
+    parts += [f"{', '.join(nothing)} not recovered by these attacks within {budget}"] if nothing else []
+    parts += [f"{', '.join(unknown)} found, but with nothing to compare them with"] if unknown else []
+    parts += [f"not attacked: {', '.join(missed)}"] if missed else []
+    defense = {"none": "without a defence", "update": "from the update"}.get(
+        worst[0].defense, f"behind {worst[0].defense}"
+    )
+    place = f"{defense}, in a batch of {worst[0].batch_size}: "
+    start = f"In the worst of {len(cases)} cases, {place}" if len(cases) > 1 else place[0].upper() + place[1:]
+    return f"{start}{'; '.join(parts)}."
+
+
+def _severity(case: Sequence[Outcome]) -> tuple[float, ...]:
+    """Return how bad the outcomes of a case are; inputs and sentences count first."""
+    grades = {"exact": 2.0, "recognisable": 1.0}
+    by_target = {outcome.target: outcome for outcome in case}
+    severity: list[float] = []
+    for target in MAIN:
+        outcome = by_target.get(target)
+        recovered = outcome is not None and outcome.outcome == "recovered"
+        grade = grades.get(outcome.grade or "", 0.0) if outcome is not None else 0.0
+        severity += [float(recovered), grade, (outcome.share or 0.0) if recovered and outcome is not None else 0.0]
+    return tuple(severity)
+
+
+def _recovered(outcome: Outcome) -> str:
+    """Return what an attack recovered, how much of it, and how surely."""
+    number = f"{outcome.number} of {outcome.samples} {outcome.target}"
+    if outcome.target == "words" or not outcome.samples:
+        share = "" if outcome.share is None else f"{measure_text(outcome.target, outcome.share)} of the "
+        number = f"{share}{outcome.target}"
+    how = {"exact": " exactly", "recognisable": " recognisably"}.get(outcome.grade or "", "")
+    sure = f"{outcome.certified} of them guaranteed, " if outcome.certified else ""
+    return f"{number}{how} ({sure}{outcome.attack})"
 
 
 def of_haste(report: Report) -> str:

@@ -119,7 +119,7 @@ def test_what_an_attack_found_is_measured_however_large_it_is(value: float) -> N
     wrong = rows.clone()
     wrong[1, 0] = value
     found = Truth(rows, rows, rows, "vectors").measured(Answer(labels=wrong, features=wrong, inputs=wrong))
-    assert found == {name: pytest.approx(2 / 3) for name in ("labels", "features", "inputs")}
+    assert found == {name: pytest.approx(2 / 3) for name in ("labels", "features", "inputs", "recognisable")}
 
 
 # -------------------------------------------------------------------------------------------------------------- files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +15,16 @@ from torch.autograd.function import once_differentiable
 
 import gradleak
 from gradleak import sequences
+from gradleak.answers import Answer
 from gradleak.auditing import Report
+from gradleak.auditing.measuring import Truth
+from gradleak.auditing.options import limits_of
+from gradleak.auditing.private import private
 from gradleak.auditing.reach import reach_of
 from gradleak.auditing.sentences import of_outcomes
 from gradleak.auditing.steady import _equal
 from gradleak.auditing.subject import proofs, subject_of
+from gradleak.cases import Kind
 from gradleak.errors import InputError
 from gradleak.leak import Leak
 from gradleak.losses import CrossEntropy, Focal, Loss
@@ -295,3 +301,54 @@ def test_what_changes_is_said_in_one_line(change: Callable[[Any, Tensor], Tensor
     assert notes == ([note] if note else [])
     assert not any("vmap" in one for one in report.notes)
     assert not any(one.certificate == "exact" and one.measures["inputs"] < 1 for one in report.findings)
+
+
+# ------------------------------------------------------------------------------------------- three grades, one sentence
+def truth_of(samples: Tensor, count: int, kind: Kind) -> Truth:
+    private_ = private(samples, torch.arange(len(samples)), None)
+    return Truth(samples[:count], torch.eye(count), None, kind, private_.shown, private_.columns)
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 16), (12,)])
+def test_inputs_have_three_grades_and_a_guess_has_the_lowest(shape: tuple[int, ...]) -> None:
+    samples = torch.rand(40, *shape, generator=torch.Generator().manual_seed(0)).double()
+    kind: Kind = "images" if len(shape) == 3 else "vectors"
+    truth = truth_of(samples, 2, kind)
+    noise = torch.randn(samples[:2].shape, generator=torch.Generator().manual_seed(1)).double()
+
+    def grades(found: Tensor) -> tuple[float, float]:
+        measures = truth.measured(Answer(inputs=found))
+        return measures["inputs"], measures["recognisable"]
+
+    assert grades(truth.inputs.flip(0)) == (1, 1)
+    assert grades(truth.inputs[1:]) == (0.5, 0.5), "one of two samples is found"
+    assert grades(torch.cat([noise, truth.inputs])) == (1, 1), "wrong candidates beside the right ones do not count"
+    assert grades(truth.inputs + 0.05 * noise) == (0, 1)
+    assert grades(truth.inputs + 0.3 * noise) == (0, 0)
+    for all_samples in (samples, 0.5 + 0.02 * samples):  # the second are all as near to a guess as 20 dB
+        truth = truth_of(all_samples, 2, kind)
+        mean = truth.inputs.mean(dim=(2, 3), keepdim=True) if kind == "images" else all_samples.mean(dim=0)
+        assert grades(mean + 0 * truth.inputs) == (0, 0)
+
+
+def test_the_verdict_is_one_sentence_on_the_worst_case() -> None:
+    samples, classes = vectors()
+    report = gradleak.audit(mlp(), samples, classes, batch_sizes=(1,), defenses=("none", "gaussian/1"), steps=2)
+    assert report.verdict == (
+        "In the worst of 2 cases, without a defence, in a batch of 1: recovered: 1 of 1 inputs exactly (1 of them "
+        "guaranteed, bias attack), 1 of 1 labels (label of one sample)."
+    )
+    page = report._repr_html_()
+    assert page.index(report.verdict) < page.index("What was recovered")
+    assert json.loads(report.to_json())["verdict"] == report.verdict
+    behind = report.outcome("inputs", report.cases[1])
+    assert behind is not None
+    assert (behind.outcome, behind.text, behind.grade) == ("not recovered", "not recognisable", "not recognisable")
+    assert re.search(r"<td class='number '>not recognisable</td>", page), "what these attacks miss is not called good"
+
+
+def test_a_limit_may_be_a_grade() -> None:
+    assert limits_of(["inputs=recognisable", "labels=0.5"]) == {"recognisable": 0.0, "labels": 0.5}
+    assert limits_of(["inputs=exact"]) == {"inputs": 0.0}
+    report = gradleak.audit(mlp(), *vectors(), batch_sizes=(1,), steps=2)
+    assert report.above({"recognisable": 0.0}) == ["recognisable = 1 is above 0"]
