@@ -436,13 +436,18 @@ def check_repeatable(model: nn.Module, inputs: Tensor, classes: int) -> None:
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Run a model in eval mode, and restore the mode of every module afterwards."""
+    """Run a model in eval mode, and restore the mode of every module afterwards.
+
+    A model that returns its logits among other outputs, as those of `transformers` do, returns the logits alone.
+    """
     modes = {module: module.training for module in model.modules()}
     model.eval()
+    hook = model.register_forward_hook(lambda _, __, output: getattr(output, "logits", output))
     try:
         with differentiable(model):
             yield
     finally:
+        hook.remove()
         for module, training in modes.items():
             module.training = training
 
