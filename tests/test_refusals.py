@@ -62,11 +62,12 @@ def net(kind: str) -> Any:
         if kind == "norm":
             layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 5)
             return nn.Sequential(*layers)
-        return gradleak.models.language.build_language_model("gru", pieces=12, width=16)
+        cell = "transformer" if kind == "prefixes" else "gru"
+        return gradleak.models.language.build_language_model(cell, pieces=12, width=16)
 
 
 def leak_of(kind: str, size: int = 1) -> Leak:
-    if kind == "words":
+    if kind in ("words", "prefixes"):
         return observe(net(kind), *sequences.batch_of([[5, 6, 7], [8, 9]][:size]))
     return observe(net(kind), drawn(size, *((6,) if kind == "mlp" else (1, 4, 4))), torch.arange(size) % 5)
 
@@ -278,6 +279,7 @@ OWN: dict[str, dict[str, Any]] = {
     "restore_denoised": NORM | {"weight": 4.0},
     "batch_of": {"start": 1},
     "read_sentences": WORDS, "read_prefixes": WORDS, "reveal_words": WORDS,
+    "read_bag": {"leak": "prefixes"},
     "observe_speech": {"model": "speech", "speech": [drawn(8, 80)], "tokens": [[7, 2]], "start": 1},
     "read_transcripts": SPEECH, "read_output": SPEECH, "read_sharing": SPEECH, "read_defended": SPEECH,
     "match_transcript": SPEECH,

@@ -53,7 +53,7 @@ def report(
     network = loading.model_of(model, seed=seed)
     started = time.monotonic()
     common |= {"loss": loading.loss_of(loss), "seed": seed}
-    samples = loading.samples_of(data, size=size) if data else None
+    samples = loading.samples_of(data, size=size, model=network) if data else None
     sizes, precisions = whole(batch_size, "--batch-size"), None if precision is None else _words(precision)
     prior = labels.partition("/")[0] if labels else None
     if samples is not None:

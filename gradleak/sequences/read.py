@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradleak.answers import Answer
 from gradleak.answers import ReadingStatus as Status
@@ -22,8 +22,8 @@ from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.leak import Gradients, Leak, observe
 from gradleak.models.language import batch_of
+from gradleak.sequences import recurrent, transformers
 from gradleak.sequences.counts import count
-from gradleak.sequences import recurrent
 from gradleak.sequences.recognised import Model, recognise, tokens_of
 from gradleak.sequences.tree import Tree
 
@@ -345,22 +345,25 @@ def _parts(seen: Tensor, mine: Tensor) -> Iterator[Tensor]:
 def _why_not(case: Case) -> str:
     if not case.subject.sequence:
         return "the network does not predict the next token at every position"
-    if case.marks is None:
+    if not case.plain:
+        return f"it is made for the cross-entropy; this is {type(case.loss).__name__}"
+    if case.marks is None and any(isinstance(module, nn.RNNBase) for module in case.leak.model.modules()):
         return "sentences have no start and end mark in common"
-    return "" if case.plain else f"it is made for the cross-entropy; this is {type(case.loss).__name__}"
+    return transformers.unsent(case.leak)
 
 
 def _attack(case: Case) -> Answer:
-    assert case.marks is not None
-    return case.without_rounding(read_sentences(case.leak, case.marks[0], end=case.marks[1]).answers[0])
+    start, end = case.marks or (None, None)
+    return case.without_rounding(read_sentences(case.leak, start, end=end).answers[0])
 
 
 ATTACK = Attack(
     "sentences",
     page="sentences",
     finds=("sentences",),
-    needs="all gradients of a language model, and sentences with a known start and end mark",
+    needs="all gradients of a recurrent model and the start and end mark, or all gradients of a causal transformer",
     refused=_why_not,
     run=_attack,
-    remedy="noise; an embedding that is not trained",
+    remedy="noise; more tokens in a batch than the layers are wide",
+    memory=transformers.memory,
 )

@@ -111,7 +111,8 @@ def recognise(model: nn.Module, head: str, *, longest: int | None = None) -> Mod
     for name, module in owners.items() if layers else ():
         if not isinstance(module, nn.Embedding | nn.LSTM | nn.GRU) and module is not last:
             raise InputError(
-                f"module '{name}' is a {type(module).__name__}, but supported are Embedding, LSTM, GRU and a last Linear"
+                f"module '{name}' is a {type(module).__name__}, but supported are Embedding, LSTM, GRU "
+                "and a last Linear"
             )
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     words = {name: module for name, module in embeddings.items() if module.num_embeddings == last.out_features}

@@ -91,7 +91,8 @@ class Span:
         count = min(DIRECTIONS, len(self.basis) - self.rank)
         random = torch.randn(len(self.basis), count, generator=torch.Generator().manual_seed(0)).to(self.basis)
         columns = torch.cat([self.basis, random], dim=1)
-        return torch.linalg.qr(columns).Q[:, self.rank :]
+        outside: Tensor = torch.linalg.qr(columns).Q[:, self.rank :]
+        return outside
 
     def _allowed(self, rows: Tensor) -> Tensor:
         """Return the largest misses (N,) that noise explains, for sums of rows with weights of these lengths (N,)."""

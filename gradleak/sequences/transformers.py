@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,9 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import reporting
+from gradleak.answers import Answer, ReadingStatus
+from gradleak.arguments import checked_arguments
+from gradleak.cases import DOUBLE, Attack, Case
 from gradleak.errors import InputError
-from gradleak.leak import Leak, evaluating
-from gradleak.sequences.span import Span
+from gradleak.leak import Leak, is_causal, running
+from gradleak.sequences.span import Span, span_of
 from gradleak.sequences.tree import Tree
 
 # Tokens and prefixes that run through the model at once, and positions that are examined at once if it is unknown how
@@ -27,6 +30,8 @@ from gradleak.sequences.tree import Tree
 TOKENS, PREFIXES, PLACES = 8192, 256, 8
 # Layers whose spans are used. More of them exclude few more prefixes, and a prefix runs only up to the last of them.
 SITES = 6
+# Share of a model's matrices below which those that are sent are adapters.
+ADAPTERS = 0.1
 # Largest relative error of a layer's output that is computed from its input, weight and bias.
 AFFINE = 1e-5
 
@@ -38,23 +43,22 @@ class Site:
     Attributes:
         layer: The first of them.
         width: The number D of its inputs.
-        names: The name of each layer, and whether its weight is (D, R) instead of (R, D).
-        biased: Whether all of them have a bias.
+        weights: The name of each layer's weight, and whether it is (D, R) instead of (R, D).
+        biases: The names of their biases; empty if some have none.
     """
 
     layer: nn.Module
     width: int
-    names: tuple[tuple[str, bool], ...]
-    biased: bool
+    weights: tuple[tuple[str, bool], ...]
+    biases: tuple[str, ...]
 
     def gradient(self, leak: Leak) -> Tensor:
         """Return the gradient (R, D [+ 1]) whose rows are sums of the layers' inputs."""
-        weights = [(leak.gradient(f"{name}.weight"), flipped) for name, flipped in self.names]
+        weights = [(leak.gradient(name), flipped) for name, flipped in self.weights]
         rows = torch.cat([weight.T if flipped else weight for weight, flipped in weights])
-        if not self.biased:
+        if not self.biases:
             return rows
-        biases = torch.cat([leak.gradient(f"{name}.bias") for name, _ in self.names])
-        return torch.cat([rows, biases[:, None]], dim=1)
+        return torch.cat([rows, torch.cat([leak.gradient(name) for name in self.biases])[:, None]], dim=1)
 
 
 @dataclass(frozen=True)
@@ -101,9 +105,13 @@ def _inputs(
     return seen
 
 
-def _affine(model: nn.Module, tokens: Tensor) -> dict[nn.Module, bool]:
-    """Return the modules that compute x Wᵀ + b, or x W + b (True), in the order in which they run on tokens (N, T)."""
-    found: dict[nn.Module, bool] = {}
+def _affine(model: nn.Module, tokens: Tensor) -> dict[nn.Module, tuple[str, str, bool]]:
+    """Return the modules that compute x Wᵀ + b, or x W + b, in the order in which they run on tokens (N, T).
+
+    Each has the names of its weight and its bias ("" for none), and whether the weight is transposed. For torch's
+    attention these are the parameters of queries, keys and values.
+    """
+    found: dict[nn.Module, tuple[str, str, bool]] = {}
 
     def look(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         weight, bias = module._parameters["weight"], module._parameters.get("bias")
@@ -114,15 +122,21 @@ def _affine(model: nn.Module, tokens: Tensor) -> dict[nn.Module, bool]:
             if matrix.shape == (output.shape[-1], args[0].shape[-1]):
                 expected = F.linear(args[0], matrix, bias)
                 if float((output - expected).norm()) <= AFFINE * float(expected.norm()):
-                    found[module] = flipped
+                    found[module] = ("weight", "" if bias is None else "bias", flipped)
                     return
 
-    owners = [
-        module
-        for module in model.modules()
-        if set(module._parameters) <= {"weight", "bias"} and getattr(module._parameters.get("weight"), "ndim", 0) == 2
-    ]
-    hooks = [module.register_forward_hook(look) for module in owners]
+    def attend(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if len(args) > 2 and args[0] is args[1] is args[2] and module.in_proj_weight is not None:
+            found[module] = ("in_proj_weight", "" if module.in_proj_bias is None else "in_proj_bias", False)
+
+    hooks = []
+    for module in model.modules():
+        if isinstance(module, nn.MultiheadAttention):
+            hooks.append(module.register_forward_pre_hook(attend))
+        elif (
+            set(module._parameters) <= {"weight", "bias"} and getattr(module._parameters.get("weight"), "ndim", 0) == 2
+        ):
+            hooks.append(module.register_forward_hook(look))
     try:
         with torch.no_grad():
             model(tokens)
@@ -177,18 +191,16 @@ def network(model: nn.Module, head: str, words: int, *, causal: bool = True, lon
             groups.append([layer])
         else:
             group.append(layer)
-    names = {module: name for name, module in copied.named_modules()}
-    sites = [
-        Site(
-            group[0],
-            seen[group[0]].shape[-1],
-            tuple((names[layer], affine[layer]) for layer in group),
-            all(layer._parameters.get("bias") is not None for layer in group),
-        )
+    names = {module: f"{name}." if name else "" for name, module in copied.named_modules()}
+    sites = []
+    for group in groups:
+        inputs = seen[group[0]]
         # Layers with wider inputs add no information, and their spans are expensive to compute.
-        for group in groups
-        if seen[group[0]].shape[:2] == tokens.shape and seen[group[0]].shape[-1] <= shape[-1]
-    ]
+        if inputs.shape[:2] == tokens.shape and inputs.shape[-1] <= shape[-1]:
+            parts = [(names[layer], *affine[layer]) for layer in group]
+            weights = tuple((name + weight, flipped) for name, weight, _, flipped in parts)
+            biases = tuple(name + bias for name, _, bias, _ in parts if bias)
+            sites.append(Site(group[0], inputs.shape[-1], weights, biases if len(biases) == len(parts) else ()))
     placed = not torch.allclose(alike, alike[:, :1].expand_as(alike), rtol=1e-9, atol=0)
     return Network(copied, last, tuple(sites[:SITES]), placed, longest)
 
@@ -196,17 +208,6 @@ def network(model: nn.Module, head: str, words: int, *, causal: bool = True, lon
 def _mixing(model: nn.Module, layer: nn.Module) -> InputError:
     name = next(name for name, module in model.named_modules() if module is layer)
     return InputError(f"the first Linear layer '{name}' reads more than one word and its position")
-
-
-def is_causal(model: nn.Module, tokens: Tensor) -> bool:
-    """Return whether the outputs for tokens (N, T) do not depend on the tokens at later positions."""
-    changed = tokens.clone()
-    changed[:, -1] = torch.where(tokens[:, -1] > 0, tokens[:, -1] - 1, tokens[:, -1] + 1)
-    with torch.no_grad(), evaluating(model):
-        outputs, others = model(tokens), model(changed)
-    if outputs.shape[:2] != tokens.shape:
-        return False
-    return torch.allclose(outputs[:, :-1], others[:, :-1], rtol=1e-5, atol=1e-6 * float(outputs.abs().max()))
 
 
 def grow(own: Network, spans: Sequence[Span], words: Tensor, start: int | None, *, most: int) -> Tree | None:
@@ -334,8 +335,121 @@ class _Fitting:
         return [self.words[fits] for fits in torch.cat(parts).unbind(dim=1)]
 
 
-def bag(own: Network, span: Span, words: Tensor) -> Iterator[Tensor]:
-    """Yield the words of `words` that lie in the first site's span, for each position."""
-    fitting = _Fitting(own, span, words)
+@dataclass(frozen=True)
+class Bag:
+    """The words of a batch.
+
+    Attributes:
+        tokens: The words that were read, sorted; without those that were only targets.
+        places: The positions at which each of them fits. Some may be false: if a word was read at one position, and
+            other words at this position and at another one, the word may fit there too.
+        status: "ambiguous", because the span also holds other vectors, or "failed".
+        reason: Why the status is what it is.
+        rank: The rank of the first layer's gradient.
+    """
+
+    tokens: list[int]
+    places: list[list[int]]
+    status: ReadingStatus
+    reason: str
+    rank: int
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """The answer for the batch."""
+        return (Answer(self.status, self.reason, tokens=set(self.tokens) if self.tokens else None),)
+
+
+@checked_arguments()
+def read_bag(leak: Leak, *, words: Sequence[int] | None = None) -> Bag:
+    """Read the words of a batch from the first layer's gradient of any transformer, causal or not.
+
+    Args:
+        leak: The gradients of one step.
+        words: The tokens to try; all by default.
+
+    Examples:
+        >>> from gradleak import observe
+        >>> from gradleak.models.language import batch_of, build_language_model
+        >>> model = build_language_model("transformer", pieces=50, width=32, tied=True)
+        >>> read_bag(observe(model, *batch_of([[7, 8, 9], [7, 12]]))).tokens
+        [1, 7, 8, 9, 12]
+    """
+    leak.check_one_step("reading words")
+    longest = leak.input_shape[0] if leak.input_shape is not None and len(leak.input_shape) == 1 else None
+    pieces = vocabulary_of(leak.model, longest or 1).num_embeddings
+    own = network(leak.model, leak.head, pieces, causal=False, longest=longest)
+    span = span_of(own.sites[0].gradient(leak))
+    if span.power == 0:
+        reason = f"the first layer's gradient has full rank: {len(span.basis)} words or more, or noise"
+        return Bag([], [], "failed", reason, span.rank)
+    tried = torch.arange(pieces) if words is None else torch.tensor(words).unique()
+    fitting = _Fitting(own, span, tried.to(leak.weight.device))
+    places: dict[int, list[int]] = {}
     for place in range(own.longest or 1):
-        yield fitting.at(place)
+        for word in fitting.at(place).tolist():
+            places.setdefault(word, []).append(place)
+    if not places:
+        return Bag([], [], "failed", "no word lies in the span of the first layer's gradient", span.rank)
+    reason = "the words that lie in the span of the first layer's gradient, not their order"
+    return Bag(sorted(places), [places[word] for word in sorted(places)], "ambiguous", reason, span.rank)
+
+
+def vocabulary_of(model: nn.Module, places: int) -> nn.Embedding:
+    """Return the embedding of a model that reads its tokens."""
+    device = next(model.parameters()).device
+    tokens = torch.ones(1, places, dtype=torch.long, device=device)
+    read: list[nn.Embedding] = []
+
+    def look(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if isinstance(module, nn.Embedding) and torch.equal(args[0], tokens):
+            read.append(module)
+
+    hooks = [module.register_forward_pre_hook(look) for module in model.modules() if isinstance(module, nn.Embedding)]
+    try:
+        with torch.no_grad(), running(model, tokens.shape):
+            model(tokens)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not read:
+        raise InputError(f"{type(model).__name__} has no Embedding that reads its tokens")
+    return read[0]
+
+
+def unsent(leak: Leak) -> str:
+    """Return why a transformer's words cannot be read, if only adapters are trained, "" if they may be."""
+    weights = {name: value for name, value in leak.model.named_parameters() if value.ndim == 2}
+    sent = sum(value.numel() for name, value in weights.items() if name in leak.gradients)
+    if 0 < sent < ADAPTERS * sum(value.numel() for value in weights.values()):
+        return "adapters only: the layers that they change are frozen"
+    return ""
+
+
+def memory(case: Case) -> int:
+    """Return the bytes for a copy of a model in float64, its gradients, and the vectors of words that are tried."""
+    return 3 * DOUBLE * case.subject.parameters + 8 * DOUBLE * TOKENS * case.subject.features
+
+
+def _why_not(case: Case) -> str:
+    if case.subject.kind != "tokens":
+        return "the network reads no tokens"
+    if any(isinstance(module, nn.RNNBase) for module in case.leak.model.modules()):
+        return "the network is recurrent"
+    return unsent(case.leak)
+
+
+def _attack(case: Case) -> Answer:
+    return read_bag(case.leak).answers[0]
+
+
+ATTACK = Attack(
+    "words in the span",
+    page="sentences",
+    finds=("words",),
+    needs="the gradients of the first layer of a transformer",
+    refused=_why_not,
+    run=_attack,
+    remedy="noise; more tokens in a batch than the layers are wide",
+    memory=memory,
+)
