@@ -189,6 +189,12 @@ def _model(leak: Leak) -> Model:
     return recognise(leak.model, leak.head, longest=longest)
 
 
+def _doubled(sentence: list[int], start: int | None) -> bool:
+    """Return whether a sentence, with its start mark if known, begins with the same word twice."""
+    first = sentence[:2] if start is None else [start, *sentence[:1]]
+    return len(first) == 2 and first[0] == first[1]
+
+
 def _words(tree: Tree, node: int, start: int | None) -> list[int]:
     """Return the words of a prefix without the start mark."""
     return tree.path(node)[start is not None :]
@@ -255,6 +261,8 @@ def _read(
         )
     elif end is None and not abs(factor - 1) * (counts.total + 1) < 0.5:
         reason = f"the gradient is {factor:.6g} times that of the sentences: others leave no trace"
+    elif not model.placed and any(_doubled(sentence, start) for sentence in tokens):
+        reason = "a word that is repeated from the beginning may be repeated more often: the gradient is the same"
     elif not counts.known:
         reason = "other counts of the same prefixes give the same gradient"
     elif multiple > 1:

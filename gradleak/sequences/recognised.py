@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gradleak.errors import InputError
 from gradleak.leak import Gradients, Leak, evaluating
 from gradleak.sequences import recurrent, transformers
-from gradleak.sequences.span import Span, everything, span_of
+from gradleak.sequences.span import Span, everything, full, span_of
 from gradleak.sequences.tree import Tree
 
 # Largest relative error between the model's logits and those computed from the recognised modules.
@@ -46,6 +46,7 @@ class Model:
         head_bias: The name of the last layer's bias, or None.
         layers: The other layers whose gradients have spans, in the order of execution.
         search: Returns the prefixes of words that lie in the spans of these layers and of the last one, see `grow`.
+        placed: Whether a word that is repeated from the beginning has other inputs than the word alone.
     """
 
     embedding: Tensor
@@ -55,6 +56,7 @@ class Model:
     head_bias: str | None
     layers: Sequence[recurrent.Layer | transformers.Site]
     search: Callable[..., Tree | None]
+    placed: bool = True
 
     @property
     def tied(self) -> bool:
@@ -75,13 +77,14 @@ class Model:
         first, *later = (layer.gradient(leak) for layer in self.layers)
         span = span_of(first, equalise=equalise)
         if span.power == 0:
-            reason = f"the first layer's gradient has full rank: {len(span.basis)} prefixes or more, or noise"
-            return Grown(None, span.rank, reason)
+            return Grown(None, span.rank, full(span))
         spans = [span, *(span_of(gradient, equalise=equalise, least=span.rank) for gradient in later)]
         spans.append(self.head_span(leak.gradients, span.rank, equalise=equalise))
         tree = self.search(spans, words, start, most=most)
         if tree is None:
-            return Grown(None, span.rank, f"more than {most} prefixes lie in the spans")
+            # A normalisation leaves one dimension without inputs.
+            many = f"more than {most} prefixes lie in the spans"
+            return Grown(None, span.rank, full(span) if span.rank > len(span.basis) - 2 else many)
         nothing = "no word" if start is None else "not even the start mark"
         return Grown(tree, span.rank, "" if len(tree) else f"{nothing} lies in the spans")
 
@@ -137,7 +140,7 @@ def recognise(model: nn.Module, head: str, *, longest: int | None = None) -> Mod
         own = recurrent.layers_of(name, module)
         return Model(*facts, own, partial(recurrent.grow, own, embedding.weight.detach()))
     network = transformers.network(model, head, last.out_features, longest=longest)
-    return Model(*facts, network.sites, partial(transformers.grow, network))
+    return Model(*facts, network.sites, partial(transformers.grow, network), network.placed)
 
 
 def _check(model: nn.Module, embedding: nn.Embedding, layers: nn.RNNBase, last: nn.Linear) -> None:

@@ -103,6 +103,11 @@ class Span:
         return (expected * (self.power / expected).pow(0.25).clamp(min=1.3, max=20)).clamp(min=self.slack)
 
 
+def full(span: Span) -> str:
+    """Return why a first layer's span excludes no words."""
+    return f"the first layer's gradient has full rank, {span.rank}: too many different prefixes, or noise"
+
+
 def everything(like: Tensor) -> Span:
     """Return the whole space as the span for a gradient (R, D); every vector lies inside."""
     width = like.shape[1]

@@ -22,7 +22,7 @@ from gradleak.arguments import checked_arguments
 from gradleak.cases import DOUBLE, Attack, Case
 from gradleak.errors import InputError
 from gradleak.leak import Leak, is_causal, running
-from gradleak.sequences.span import Span, span_of
+from gradleak.sequences.span import Span, full, span_of
 from gradleak.sequences.tree import Tree
 
 # Tokens and prefixes that run through the model at once, and positions that are examined at once if it is unknown how
@@ -224,6 +224,8 @@ def grow(own: Network, spans: Sequence[Span], words: Tensor, start: int | None, 
     parents, chosen = [words.new_empty(0)], [words.new_empty(0)]
     if start is None:
         prefixes = fitting.at(0)[:, None]
+        if len(prefixes) > spans[0].rank:
+            return None
     else:
         prefixes = words.new_tensor([[start]])
         prefixes = prefixes[spans[0].inside(_inputs(own.model, prefixes, [layer])[layer][:, -1])]
@@ -380,14 +382,13 @@ def read_bag(leak: Leak, *, words: Sequence[int] | None = None) -> Bag:
     pieces = vocabulary_of(leak.model, longest or 1).num_embeddings
     own = network(leak.model, leak.head, pieces, causal=False, longest=longest)
     span = span_of(own.sites[0].gradient(leak))
-    if span.power == 0:
-        reason = f"the first layer's gradient has full rank: {len(span.basis)} words or more, or noise"
-        return Bag([], [], "failed", reason, span.rank)
     tried = torch.arange(pieces) if words is None else torch.tensor(words).unique()
     fitting = _Fitting(own, span, tried.to(leak.weight.device))
     places: dict[int, list[int]] = {}
     for place in range(own.longest or 1):
-        for word in fitting.at(place).tolist():
+        if span.power == 0 or len(fits := fitting.at(place)) > span.rank:
+            return Bag([], [], "failed", full(span), span.rank)
+        for word in fits.tolist():
             places.setdefault(word, []).append(place)
     if not places:
         return Bag([], [], "failed", "no word lies in the span of the first layer's gradient", span.rank)
