@@ -23,7 +23,7 @@ from gradleak.errors import InputError
 from gradleak.leak import Gradients, Leak, observe
 from gradleak.models.language import batch_of
 from gradleak.sequences import recurrent, transformers
-from gradleak.sequences.counts import count
+from gradleak.sequences.counts import Counts, count
 from gradleak.sequences.recognised import Model, recognise, tokens_of
 from gradleak.sequences.tree import Tree
 
@@ -222,7 +222,8 @@ def _read(
     failed = replace(failed, prefixes=len(tree))
     # With rounding alone all rows have the same relative error and equal weight; with noise long rows are more precise.
     found = (count(tree, model, leak.gradients, end, equalise=same) for same in (True, False))
-    counts = next(filter(None, found), None)
+    counts = _each_once(tree, grown.least, leak.batch_size) if end is None else None
+    counts = counts or next(filter(None, found), None)
     if counts is None:
         return replace(failed, reason=f"no whole numbers of passes through {len(tree)} prefixes give the gradient")
     # Of the passes through a prefix, those that do not go on end there.
@@ -280,6 +281,22 @@ def _read(
         status="ambiguous" if reason else "unique",
         reason=reason or "no other prefixes and counts give this gradient",
     )
+
+
+def _each_once(tree: Tree, least: int, size: int) -> Counts | None:
+    """Return the counts if the number of prefixes proves that each of `size` sentences ends at a leaf of its own.
+
+    The batch has at least as many different prefixes as the rank of a layer's gradient, and all of them are in the
+    tree. So if the tree has no others, every leaf is the end of a sentence.
+    """
+    leaves = torch.ones_like(tree.words, dtype=torch.bool)
+    leaves[tree.parents[tree.parents >= 0]] = False
+    if len(tree) != least or int(leaves.sum()) != size:
+        return None
+    passes = torch.zeros_like(tree.words)
+    for leaf in leaves.nonzero()[:, 0].tolist():
+        passes[tree.nodes(leaf)] += 1
+    return Counts(passes, True, int(passes.sum()))
 
 
 def _ending(

@@ -27,11 +27,13 @@ class Grown:
         tree: The prefixes; None if there are too many.
         rank: The rank of the first layer's gradient.
         reason: Why the search failed, "" if it did not.
+        least: The number of different prefixes that the batch has at least: the largest rank of a layer's gradient.
     """
 
     tree: Tree | None
     rank: int
     reason: str = ""
+    least: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ class Model:
             many = f"more than {most} prefixes lie in the spans"
             return Grown(None, span.rank, full(span) if span.rank > len(span.basis) - 2 else many)
         nothing = "no word" if start is None else "not even the start mark"
-        return Grown(tree, span.rank, "" if len(tree) else f"{nothing} lies in the spans")
+        least = max(span.rank for span in spans if span.power)
+        return Grown(tree, span.rank, "" if len(tree) else f"{nothing} lies in the spans", least)
 
 
 def tokens_of(model: Model, words: Sequence[int]) -> Tensor:
