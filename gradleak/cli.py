@@ -306,7 +306,13 @@ def record(
 @app.command()
 def audit(
     model: Annotated[str, Argument(help="MODULE:FUNCTION that makes the model, or a network's name.")],
-    samples: Annotated[str | None, Option("--data", help="A dataset, a folder, an .npz or MODULE:FUNCTION.")] = None,
+    samples: Annotated[
+        str | None,
+        Option(
+            "--data",
+            help="A dataset, a folder, an .npz or MODULE:FUNCTION (a pair, or a dictionary of input_ids and labels).",
+        ),
+    ] = None,
     size: Annotated[int | None, Option(help="Side of the images in pixels (4 … 2048).")] = None,
     batch_size: Annotated[str, Option(metavar="1,4,16", help="Batch sizes.")] = "1,4",
     labels: Annotated[str | None, Option(help="The client's labels: onehot, smoothing/0.1 or mixup.")] = None,
