@@ -161,8 +161,8 @@ def summary(record: Record) -> Summary:
     rows = select(record.rows(ReadTexts), model="smollm2")
     seconds = "" if rows.empty else f", in {two_digits(rows['seconds'].median())} CPU seconds each (median)"
     return Summary(
-        f"From one gradient of the trained language model SmolLM2 a server reads whole texts, {read.cases} of them "
-        f"exactly{seconds}; an untrained transformer reveals all texts until their tokens fill its width.",
+        f"From one gradient of the trained language model SmolLM2 a server reads whole texts ({read.cases} "
+        f"exactly{seconds}); an untrained transformer reveals all texts until their tokens fill its width.",
         true=bool(read.agrees and sure.agrees and known["language-models-limit"].agrees),
         claim="language-models-smollm2",
         what="texts of 32 tokens read exactly (SmolLM2, trained, 135 million parameters)",
