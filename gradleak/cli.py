@@ -314,6 +314,9 @@ def audit(
     precision: Annotated[
         str | None, Option(help="The client's: float32, tf32, tf32-matmul, bf16 or fp16; default: the model's.")
     ] = None,
+    mode: Annotated[
+        str | None, Option(help="The client runs the model in eval or train mode; default: both, where they differ.")
+    ] = None,
     loss: Annotated[str, Option(help="Loss: cross-entropy, focal or binary.")] = "cross-entropy",
     out: Annotated[Path, Option(help="Folder for the report.")] = Path("report"),
     minutes: Annotated[float, Option(help="Time for attacks and report in minutes.")] = 5.0,
@@ -345,14 +348,14 @@ def audit(
     with folders.held(folder):  # fails now rather than after the audit
         report = options.report(
             model, samples, size=size, batch_size=batch_size, labels=labels, defense=defense, precision=precision,
-            loss=loss, minutes=minutes, before=before, after=after, client=client, shape=shape, seed=seed,
+            mode=mode, loss=loss, minutes=minutes, before=before, after=after, client=client, shape=shape, seed=seed,
             memory=memory, images=not no_images, steps=steps,
         )  # fmt: skip
         with interrupts.finishing() as pressed:
             _write(report, folder)
-    typer.echo(report.verdict)
+    _say([report.verdict, *report.notes])
     _show(report.table())
-    _say([*sentences.of_outcomes(report), *report.proofs, *report.notes])
+    _say([*sentences.of_outcomes(report), *report.proofs])
     if message := sentences.of_haste(report):
         typer.echo(message)
     typer.echo(f"report  {out / folders.PAGE}")

@@ -42,6 +42,7 @@ def costs_of(
             defense=case.defense,
             batch_size=case.size,
             precision=case.precision,
+            mode=case.mode,
             cosine=cosine if math.isfinite(cosine) else None,
             loss_before=before,
             loss_after=undefended if same else _stepped(leak.model, batch, loss, case.leak, rate),

@@ -33,6 +33,7 @@ def report(
     labels: str | None = None,
     defense: str = "none",
     precision: str | None = None,
+    mode: str | None = None,
     loss: str = "cross-entropy",
     minutes: float = 5.0,
     before: Path | None = None,
@@ -50,9 +51,11 @@ def report(
         client: The rate and other facts about a client's training, for `Leak.from_update`.
         common: The memory, the images and the steps, for `audit` and `audit_update`.
     """
+    if mode not in (None, "eval", "train"):
+        raise InputError(f"--mode is eval or train; got {mode!r}")
     network = loading.model_of(model, seed=seed)
     started = time.monotonic()
-    common |= {"loss": loading.loss_of(loss), "seed": seed}
+    common |= {"loss": loading.loss_of(loss), "mode": mode, "seed": seed}
     samples = loading.samples_of(data, size=size) if data else None
     sizes, precisions = whole(batch_size, "--batch-size"), None if precision is None else _words(precision)
     prior = labels.partition("/")[0] if labels else None
