@@ -306,7 +306,11 @@ def record(
 @app.command()
 def audit(
     model: Annotated[str, Argument(help="MODULE:FUNCTION that makes the model, or a network's name.")],
-    samples: Annotated[str | None, Option("--data", help="A dataset, a folder, an .npz or MODULE:FUNCTION.")] = None,
+    samples: Annotated[
+        str | None,
+        Option("--data", help="A dataset, a folder of images, an .npz, .csv or .parquet file, or MODULE:FUNCTION."),
+    ] = None,
+    target: Annotated[str | None, Option(help="The column of a table that holds the class.")] = None,
     size: Annotated[int | None, Option(help="Side of the images in pixels (4 … 2048).")] = None,
     batch_size: Annotated[str, Option(metavar="1,4,16", help="Batch sizes.")] = "1,4",
     labels: Annotated[str | None, Option(help="The client's labels: onehot, smoothing/0.1 or mixup.")] = None,
@@ -323,7 +327,11 @@ def audit(
     memory: Annotated[float | None, Option(metavar="GB", help="Memory limit; default: most.")] = None,
     no_images: Annotated[bool, Option("--no-images", help="Keep no private or recovered images.")] = False,
     fail_above: Annotated[
-        list[str] | None, Option(metavar="MEASURE=LIMIT", help="Exit with 1 above the limit, with 2 if not attacked.")
+        list[str] | None,
+        Option(
+            metavar="MEASURE=LIMIT",
+            help="Exit with 1 above the limit (labels=0.5, inputs=recognisable), with 2 if not attacked.",
+        ),
     ] = None,
     allow_not_attacked: Annotated[
         bool, Option("--allow-not-attacked", help="Let --fail-above pass if its measure was not attacked.")
@@ -331,7 +339,8 @@ def audit(
     before: Annotated[Path | None, Option(help="Weights before a client's round (safetensors).")] = None,
     after: Annotated[Path | None, Option(help="Weights after the round.")] = None,
     rate: Annotated[float, Option(help="The client's learning rate.")] = 0.1,
-    local_steps: Annotated[int, Option(min=1, help="The client's local steps.")] = 1,
+    local_steps: Annotated[int | None, Option(min=1, help="The client's local steps; default: 1.")] = None,
+    epochs: Annotated[int | None, Option(min=1, help="Instead of --local-steps: passes over --data.")] = None,
     momentum: Annotated[float, Option(help="The client's momentum.")] = 0.0,
     weight_decay: Annotated[float, Option(help="The client's weight decay.")] = 0.0,
     shape: Annotated[str | None, Option(metavar="3,32,32", help="Input shape, with --before.")] = None,
@@ -342,14 +351,15 @@ def audit(
     from gradleak.auditing import folders, options, sentences
 
     limits = options.limits_of(fail_above or [])  # a mistake is found before the audit
-    client = {"rate": rate, "local_steps": local_steps, "momentum": momentum, "weight_decay": weight_decay}
+    client = {"rate": rate, "momentum": momentum, "weight_decay": weight_decay}
     interrupts.listen()
     folder = out.absolute()  # the model's code may change the working directory
     with folders.held(folder):  # fails now rather than after the audit
         report = options.report(
-            model, samples, size=size, batch_size=batch_size, labels=labels, defense=defense, precision=precision,
-            mode=mode, loss=loss, minutes=minutes, before=before, after=after, client=client, shape=shape, seed=seed,
-            memory=memory, images=not no_images, steps=steps,
+            model, samples, size=size, target=target, batch_size=batch_size, labels=labels, defense=defense,
+            precision=precision, mode=mode, loss=loss, minutes=minutes, before=before, after=after,
+            local_steps=local_steps, epochs=epochs, client=client, shape=shape, seed=seed, memory=memory,
+            images=not no_images, steps=steps,
         )  # fmt: skip
         with interrupts.finishing() as pressed:
             _write(report, folder)

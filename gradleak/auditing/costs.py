@@ -11,14 +11,12 @@ from torch.func import functional_call
 
 from gradleak import defenses
 from gradleak.auditing.findings import Cost
+from gradleak.auditing.measuring import ENDLESS
 from gradleak.auditing.private import Private
 from gradleak.augment import as_probabilities
 from gradleak.cases import Case
 from gradleak.leak import Gradients, Leak, evaluating
 from gradleak.losses import PADDING, Loss
-
-# The value that replaces a loss that is not finite.
-ENDLESS = 1e30
 
 
 def costs_of(

@@ -72,6 +72,7 @@ class Finding(_Placed):
         expected: For counts, the share of "labels" that the attack counts correctly on simulated batches for this
             model, and the share that an even "guess" has there.
         certified: The number of inputs that the attack guarantees.
+        columns: For tables, the mean error of each column, in the column's own unit.
         sentence: The result in one sentence.
         stops: What would stop the attack.
         page: The page of the book that shows the attack.
@@ -84,6 +85,7 @@ class Finding(_Placed):
     chance: dict[str, float]
     expected: dict[str, float] = {}
     certified: int = 0
+    columns: dict[str, float] = {}
     sentence: str
     stops: str
     page: str

@@ -27,7 +27,7 @@ from gradleak.arguments import checked_arguments
 from gradleak.auditing import drawing, sentences
 from gradleak.auditing.costs import costs_of
 from gradleak.auditing.findings import Cost, Finding, NotTried, Picture, Place
-from gradleak.auditing.measuring import Truth
+from gradleak.auditing.measuring import Columns, Truth
 from gradleak.auditing.outcomes import outcome_of, targets_of
 from gradleak.auditing.private import Private, kind_of, private
 from gradleak.auditing.reach import reach_of
@@ -42,7 +42,7 @@ from gradleak.labels.priors import PRIORS
 from gradleak.leak import Leak, Mode, in_train_mode, naming, observe
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import PRECISIONS, precision_of
-from gradleak.wording import duration
+from gradleak.wording import counted, duration
 
 # The least time for an attack (s), if that much time is left.
 LEAST_SECONDS = 10.0
@@ -116,6 +116,7 @@ def audit(
     head: str | None = None,
     auxiliary: tuple[Tensor, Tensor] | None = None,
     pixels: tuple[Tensor, Tensor] | None = None,
+    columns: Columns | None = None,
     marks: tuple[int, int] | None = None,
     minutes: float = 5.0,
     memory: float | None = None,
@@ -146,6 +147,7 @@ def audit(
         head: The name of the last Linear layer, if it is not found automatically.
         auxiliary: Samples of the same kind and their classes, if the attacker has some.
         pixels: (low, span), where images in [0, 1] are (inputs − low) / span.
+        columns: The columns of a table.
         marks: The start and end mark of sentences; found automatically if all sentences have the same.
         minutes: The time limit. Attacks for which time is short are reported as not tried.
         memory: The memory limit (GiB). Attacks that need more are reported as not tried.
@@ -173,7 +175,7 @@ def audit(
     _check_batch(inputs, targets)
     if short := [size for size in batch_sizes if size > len(inputs)]:
         raise InputError(f"a batch of {short[0]} cannot be drawn from {len(inputs)} samples")
-    samples = private(inputs, targets, pixels)
+    samples = private(inputs, targets, pixels, columns)
     run = _Audit(model)
     subject: Subject | None = None
     costs, proved, notes = list[Cost](), list[str](), list[str]()
@@ -255,6 +257,7 @@ def audit_update(
     loss: Loss | None = None,
     auxiliary: tuple[Tensor, Tensor] | None = None,
     pixels: tuple[Tensor, Tensor] | None = None,
+    columns: Columns | None = None,
     marks: tuple[int, int] | None = None,
     minutes: float = 5.0,
     memory: float | None = None,
@@ -278,6 +281,7 @@ def audit_update(
         loss: The client's loss; cross-entropy by default.
         auxiliary: Samples of the same kind and their classes, if the attacker has some.
         pixels: (low, span), where images in [0, 1] are (inputs − low) / span.
+        columns: The columns of a table.
         marks: The start and end mark of sentences.
         minutes: The time limit.
         memory: The memory limit (GiB).
@@ -312,7 +316,12 @@ def audit_update(
     samples = None
     if inputs is not None and targets is not None:
         _check_batch(inputs, targets)
-        samples = private(inputs, targets, pixels)
+        if not seen.batch_size <= len(inputs) <= seen.batch_size * seen.local_steps:
+            took = f"{counted(seen.local_steps, 'step')} on {counted(seen.batch_size, 'sample')} each"
+            raise InputError(
+                f"the private samples are not those of the update: there are {len(inputs)}, and the client took {took}"
+            )
+        samples = private(inputs, targets, pixels, columns)
     kind: Kind = "tokens" if tokens else "images" if len(shape) == 3 else "vectors"
     kind = kind if inputs is None else kind_of(inputs)
     run, truth = _Audit(seen.model), None
@@ -466,6 +475,7 @@ def _finding(job: _Job, found: Answer, cut: bool) -> Finding:
         chance=chance,
         expected={} if found.expected is None else {"labels": found.expected.share, "guess": found.expected.guess},
         certified=found.certified,
+        columns={} if job.truth is None else job.truth.by_column(found),
         sentence=sentences.of_finding(found, measures, chance, job.case),
         stops="",
         page=job.attack.page,

@@ -202,7 +202,7 @@ def test_soft_labels_are_smoothed_ones_where_nothing_is_said() -> None:
     assert report.worst("labels", batch_size=3) == 1
 
 
-# ----------------------------------------------------------------------------------------------------- modes and silence
+# ---------------------------------------------------------------------------------------------------- modes and silence
 def normed() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(40, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 12)).double()
