@@ -305,10 +305,17 @@ def record(
 
 @app.command()
 def audit(
-    model: Annotated[str, Argument(help="MODULE:FUNCTION that makes the model, or a network's name.")],
+    model: Annotated[
+        str,
+        Argument(help="MODULE:FUNCTION, a function without arguments that returns the nn.Module; or a network's name."),
+    ],
     samples: Annotated[
         str | None,
-        Option("--data", help="A dataset, a folder of images, an .npz, .csv or .parquet file, or MODULE:FUNCTION."),
+        Option(
+            "--data",
+            help="A dataset, a folder of images, an .npz, .csv or .parquet file; or MODULE:FUNCTION, a function "
+            "without arguments that returns two tensors, inputs (N, …) and targets.",
+        ),
     ] = None,
     target: Annotated[str | None, Option(help="The column of a table that holds the class.")] = None,
     size: Annotated[int | None, Option(help="Side of the images in pixels (4 … 2048).")] = None,
@@ -348,6 +355,12 @@ def audit(
     seed: Annotated[int, Option(help="Seed of all random numbers.")] = 0,
 ) -> None:
     """Run all applicable attacks on your own model's gradients, and write a report on what they reveal."""
+    from gradleak import early
+
+    for text in filter(None, (model, samples)):
+        if ":" in text and not Path(text).exists():
+            early.check_named(text)
+    early.check_file(samples or "")
     from gradleak.auditing import folders, options, sentences
 
     limits = options.limits_of(fail_above or [])  # a mistake is found before the audit

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from gradleak import augment, data, models
+from gradleak import augment, data, early, models
 from gradleak.auditing.measuring import Columns, columns_of
 from gradleak.errors import GradleakError, InputError, first_line, foreign, printable
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
@@ -58,9 +57,8 @@ def model_of(text: str, *, seed: int = 0) -> nn.Module:
 
 def _named(text: str) -> Any:
     """Return the object that "module:name" names; modules in the working directory come first."""
+    early.check_named(text)
     module, _, name = text.partition(":")
-    if not re.fullmatch(r"[\w.]+:[\w.]+", text):
-        raise InputError(f"{text!r} must be written module:name, such as torchvision.models:resnet18")
     here = os.getcwd()
     sys.path.insert(0, here)
     try:

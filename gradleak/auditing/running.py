@@ -378,10 +378,11 @@ def _report(
         for target in targets_of(subject)
     ]
     seconds = time.monotonic() - started
+    given = f"{run.jobs[0].case.steps} steps and {duration(budget)}"
     return Report(
-        verdict=sentences.of_verdict(outcomes, f"{run.jobs[0].case.steps} steps and {duration(budget)}"),
+        verdict=sentences.of_verdict(outcomes, given),
         facts=dict(subject.facts),
-        settings=settings,
+        settings=settings | {"budget": given},
         proofs=list(dict.fromkeys(proved)),
         findings=[one.model_copy(update={"stops": sentences.stopped(one, findings, costs)}) for one in findings],
         not_tried=[job.result for job in run.jobs if isinstance(job.result, NotTried)],

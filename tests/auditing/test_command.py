@@ -165,7 +165,10 @@ UPDATE = ["audit", "brought:make", "--before", "a.pt"]
     ("words", "message"),
     [
         (["audit", "lenett", "--data", "photos"], "did you mean 'lenet'"),
-        (["audit", "nowhere:make", "--data", "photos"], "ModuleNotFoundError"),
+        (["audit", "nowhere:make", "--data", "photos"], "there is no module 'nowhere'"),
+        (["audit", "own:maek", "--data", "photos"], "unknown name in own.py 'maek': did you mean 'make'?"),
+        (["audit", "own:make", "--data", "gone.csv"], "there is no file 'gone.csv'"),
+        (["audit", "a:b:c", "--data", "photos"], "must be written module:name"),
         (["audit", "brought:one", "--data", "photos"], "gives int, not an nn.Module"),
         (["audit", "brought:failing", "--data", "photos"], "OSError: first"),
         (["audit", "brought:ends", *WORDS[2:]], "'brought:ends()' failed: SystemExit: 0"),
@@ -187,6 +190,7 @@ def test_a_mistake_is_one_clear_line(
 ) -> None:
     for name, made in MODELS.items():
         monkeypatch.setattr(brought, name, made, raising=False)
+    Path("own.py").write_text("import sys\n\n\ndef make():\n    sys.exit('a mistake is found before this runs')\n")
     code, _, err = call(capsys, *words)
     assert code == 2
     assert err.startswith("gradleak: ")
