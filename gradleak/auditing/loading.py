@@ -173,8 +173,9 @@ def _table(place: Path, target: str | None) -> Samples:
     numbers = frame.select_dtypes(["number", "bool"]).astype(float)
     deviations = numbers.std(ddof=0).replace(0, 1)
     # Categories are 0 or 1, so their unit is 1.
-    categories = pd.get_dummies(frame.drop(columns=numbers.columns).astype(str), prefix_sep="=").astype(float)
-    rows = pd.concat([(numbers - numbers.mean()) / deviations, categories], axis=1)
+    texts = frame.drop(columns=numbers.columns).astype(str)
+    categories = [pd.get_dummies(texts, prefix_sep="=").astype(float)] if len(texts.columns) else []
+    rows = pd.concat([(numbers - numbers.mean()) / deviations, *categories], axis=1)
     inputs, units = torch.tensor(rows.to_numpy()).float(), deviations.reindex(rows.columns).fillna(1).to_numpy()
     columns = columns_of(inputs, tuple(map(str, rows.columns)), torch.tensor(units))
     return Samples(inputs, torch.tensor(targets), columns=columns)

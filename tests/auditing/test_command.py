@@ -109,6 +109,8 @@ def test_a_table_is_audited_column_by_column(
     torch.testing.assert_close(samples.inputs.mean(dim=0)[:2], torch.zeros(2), atol=1e-6, rtol=0)
     assert samples.columns is not None
     assert samples.columns.unit.tolist() == pytest.approx([6.87386, 0.484123, 1, 1], rel=1e-4)
+    Path("numbers.csv").write_text("a,b\n1,x\n2,y\n")
+    assert loading.samples_of("numbers.csv", target="b").inputs.tolist() == [[-1], [1]]
     Path("gaps.csv").write_text("a,b\n1,x\n,y\n")
     Path("people.parquet").write_bytes(b"nothing")
     for given, message in {
