@@ -169,8 +169,9 @@ def audit(
     prior = labels or ("onehot" if not targets.is_floating_point() else "smoothing")
     _check_settings(batch_sizes, defenses, prior, minutes, memory, steps)
     loss = loss or CrossEntropy()
+    modes: Sequence[Mode] = ("eval", "train") if mode is None else (mode,)
     memory = _memory() if memory is None else memory * GIB
-    _check_model(model, memory, len(set(batch_sizes)) * len(set(defenses)) * len(set(precisions or ("",))))
+    _check_model(model, memory, len(modes) * len(set(batch_sizes)) * len(set(defenses)) * len(set(precisions or ("",))))
     plain_in, used = _own(model), _precisions(precisions, model)
     _check_batch(inputs, targets)
     if short := [size for size in batch_sizes if size > len(inputs)]:
@@ -179,30 +180,27 @@ def audit(
     run = _Audit(model)
     subject: Subject | None = None
     costs, proved, notes = list[Cost](), list[str](), list[str]()
-    simulated: list[Standins] = []
-    modes: Sequence[Mode] = ("eval", "train") if mode is None else (mode,)
-    shown_modes: dict[Mode, None] = {}
+    simulated: dict[Mode, list[Standins]] = {own: [] for own in modes}
     for size in dict.fromkeys(batch_sizes):
-        batch, first = samples.drawn(size, seed), None
+        batch, states = samples.drawn(size, seed), [state_of(model)]
+        sent: dict[Mode, dict[str, Leak]] = {}
+        failed: dict[str, GradleakError] = {}
         for own in modes:
-            nothing = f"batch of {size}, {own} mode, nothing is"
-            states = [state_of(model)]
             try:
-                leaks = {
+                sent[own] = {
                     name: _computed(model, batch, loss, head, name, own, seed)
                     for name in dict.fromkeys((plain_in, *used))
                 }
             except GradleakError as error:
-                if not run.jobs and own == modes[-1]:
-                    raise
-                # Batch norm cannot be trained on some batches of one sample.
-                (notes if mode is None else run.broken).append(f"{nothing} tried: {error}")
-                continue
+                failed[f"batch of {size}, {own} mode, nothing is tried: {error}"] = error
+        if not sent and not run.jobs:
+            raise next(iter(failed.values()))
+        # Batch norm cannot be trained on some batches of one sample.
+        (notes if sent else run.broken).extend(failed)
+        if len(sent) == 2 and not distance(*(leaks[plain_in].gradients for leaks in sent.values())):
+            del sent["train"]  # neither batch norm nor dropout makes the modes differ
+        for own, leaks in sent.items():
             clean = leaks[plain_in]
-            if first is not None and not distance(first, clean.gradients):
-                continue  # neither batch norm nor dropout makes the modes differ
-            first = clean.gradients
-            shown_modes[own] = None
             if subject is None:
                 states.append(state_of(model))
                 again = None
@@ -216,24 +214,25 @@ def audit(
             if plain_in in used and "none" in defenses:
                 proved += proofs(clean, subject, reach, prior, loss)
             truth = None
-            with run.noting(f"{nothing} measured"), _drawing(seed):
+            with run.noting(f"batch of {size}, {own} mode, nothing is measured"), _drawing(seed):
                 truth = batch.truth(clean, subject, own)
             cases = [
                 Case(
                     _sent(leaks[precision], name, seed), subject, name, prior, loss, seed, steps, reach, precision, own,
-                    auxiliary, marks or batch.marks, samples.box, simulated=simulated,
+                    auxiliary, marks or batch.marks, samples.box, simulated=simulated[own],
                 )
                 for precision, name in itertools.product(used, dict.fromkeys(defenses))
             ]  # fmt: skip
             with run.noting(f"batch of {size}, {own} mode, no costs are measured"):
                 costs += costs_of(clean, plain_in, batch, loss, rate, cases)
             run.jobs += [_Job(attack, case, truth) for case in cases for attack in ATTACKS]
+    audited = dict.fromkeys(job.case.mode for job in run.jobs)
     proved += sentences.of_unproved([name for name in used if name != plain_in], defenses)
     settings = {
         "batch sizes": ", ".join(map(str, batch_sizes)),
         "defences": ", ".join(defenses),
         **_setting(precisions, used),
-        "mode": " and ".join(shown_modes) if mode or len(shown_modes) > 1 else "eval, as in train",
+        "mode": " and ".join(audited) if mode or "train" in audited else "eval, as in train",
         "labels": prior,
         "loss": str(loss),
         "seed": str(seed),
