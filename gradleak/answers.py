@@ -66,7 +66,8 @@ class Answer:
         counts: How often each class occurs (C,).
         classes: The classes that occur.
         features: The inputs of the last layer (B, I).
-        inputs: The inputs of the network's first layer (B, …).
+        inputs: The inputs of the network's first layer (B, …), or any number of candidates for them (M, …).
+        guaranteed: Which rows of `inputs` the attack guarantees (M,); None for all if the status is certain, else none.
         in_front: What changes the network's inputs before the first layer in train mode, "" if nothing is known to.
         tokens: The tokens in the input.
         words: The words in the targets.
@@ -84,6 +85,7 @@ class Answer:
     classes: set[int] | None = None
     features: Tensor | None = None
     inputs: Tensor | None = None
+    guaranteed: Tensor | None = None
     in_front: str = ""
     tokens: set[int] | None = None
     words: set[int] | None = None
