@@ -48,13 +48,16 @@ CHANCE = 1e-6
 # of quotients which are spread over their own length.
 DENSITY = 16.0
 # A sample's own gradient must fit to this many rounding units, and never to less than the second number.
-OWN, LEAST_OWN = 2.0**11, 1e-9
+OWN, LEAST_OWN = 2.0**5, 1e-12
 # The slopes of the logits at some units have as many equations as singular values above this share of the largest.
 EQUATIONS = 0.1
 # Units that a sample changes by more than this share of its largest change must show this.
 NOTICED = 1e-3
 # The least share of the errors of all classes but a sample's own that is not on a single one of them, for updates.
 SPREAD = 1e-2
+# A gradient with more columns is multiplied by this number of random ones. Singular values up to RESOLVED times the
+# errors count as zero, and at least SPARE of them must.
+COLUMNS, SPARE, RESOLVED = 256, 4, 4.0
 # Each sample of an exact batch contributes at least this many times the gradient's allowed error.
 CONTRIBUTES = 100.0
 # More local steps are not simulated.
@@ -118,6 +121,9 @@ class _Fit:
         changes: The gradient of every unit's bias that the quotient gives, times B (O,).
         equations: The number of equations that the units give.
         spread: The share of the errors of all classes but the label that is not on a single one of them.
+        probabilities: p at the quotient (C,).
+        contained: The tolerance within which the layer's whole gradient contains these changes, and the number of
+            equations that this takes; None if it does not contain them.
     """
 
     label: int
@@ -126,6 +132,8 @@ class _Fit:
     changes: Tensor
     equations: int
     spread: float
+    probabilities: Tensor
+    contained: tuple[float, int] | None = None
 
     @property
     def passed(self) -> bool:
@@ -230,9 +238,12 @@ class _Layer:
         steps = leak.local_steps
         sizes, self.step_error = self.quotients.norm(dim=1), torch.zeros_like(self.bias)
         self.slack = (3 + steps) * unit * sizes
+        self.row_error = (3 + steps) * unit * torch.cat([self.weight, self.bias[:, None]], dim=1).norm(dim=1)
         if leak.rate:
             self.step_error = steps * unit * offsets / leak.rate
-            self.slack = self.slack + (steps * unit * lengths / leak.rate + self.step_error * sizes) / self.bias.abs()
+            rounded = steps * unit * lengths / leak.rate
+            self.slack = self.slack + (rounded + self.step_error * sizes) / self.bias.abs()
+            self.row_error = self.row_error + rounded + self.step_error
         self.factor, self.shift, self.unlike = _front(leak, name, self.module)
 
     def network_inputs(self, seen: Tensor) -> Tensor:
@@ -376,7 +387,11 @@ def _tested(layer: _Layer, groups: list[_Group]) -> Units:
         )  # fmt: skip
     if not silent.any():
         return _found(layer, groups, "no unit of the first layer is ever silent, and each of them mixes all samples")
-    sure = [place for place in labels if _sure(layer, groups[place], fits[place], silent)]
+    probabilities = torch.stack([fit.probabilities for fit in fits])
+    spread = (probabilities - probabilities.median(dim=0).values).abs().amax(dim=1).median()
+    # Samples with almost equal probabilities have almost equal errors, and mixtures of them fit more easily.
+    varied = min(EQUATIONS, float(spread.clamp(min=torch.finfo(torch.float64).tiny)))
+    sure = [place for place in labels if _sure(layer, groups[place], fits[place], silent, varied)]
     owners = torch.full_like(layer.bias, -1, dtype=torch.long)
     owners[(layer.weight == 0).all(dim=1)] = len(groups)
     for place in sure:
@@ -384,7 +399,8 @@ def _tested(layer: _Layer, groups: list[_Group]) -> Units:
     guaranteed = []
     for place in sure:
         changes = fits[place].changes
-        changed = owners[changes > NOTICED * changes.max()]
+        least = NOTICED * changes.max() + leak.batch_size * layer.step_error
+        changed = owners[changes > least]
         if bool(((changed == -1) | (changed == place)).all()):
             guaranteed.append(place)
     rest = "a unit that several samples activate shows a mixture of them"
@@ -392,16 +408,21 @@ def _tested(layer: _Layer, groups: list[_Group]) -> Units:
     return _found(layer, groups, reason, labels=labels, guaranteed=guaranteed)
 
 
-def _sure(layer: _Layer, group: _Group, fit: _Fit, silent: Tensor) -> bool:
-    """Return whether a group is too unlikely to be a mixture."""
+def _sure(layer: _Layer, group: _Group, fit: _Fit, silent: Tensor, varied: float) -> bool:
+    """Return whether a group is too unlikely to be a mixture; `varied` is by how much the errors of samples differ."""
     count, alive = len(group.units), int(layer.alive.sum())
-    if count < 2 or fit.equations < 2 or not bool(silent[group.units].all()) or group.apart > SURE:
+    if not bool(silent[group.units].all()) or group.apart > SURE:
         return False
+    # A sample that is used in several steps may be taken for several samples with proportional errors.
     if layer.leak.local_steps > 1 and fit.spread < max(SPREAD, DENSITY * group.apart / SPREAD):
         return False
     hypotheses = len(layer.leak.weight) * len(_schedules(layer.leak.local_steps))
+    if fit.contained and alive * hypotheses * (fit.contained[0] / varied) ** fit.contained[1] <= CHANCE:
+        return True
+    if count < 2 or fit.equations < 2:
+        return False
     agree = math.log(alive) + (count - 1) * math.log(DENSITY * alive * group.apart) - math.lgamma(count + 1)
-    fitting = math.log(hypotheses) + fit.equations * math.log(fit.allowed / EQUATIONS)
+    fitting = math.log(hypotheses) + fit.equations * math.log(fit.allowed / varied)
     return agree + min(0.0, fitting) <= math.log(CHANCE)
 
 
@@ -413,6 +434,7 @@ def _schedules(steps: int) -> list[slice]:
 def _fits(layer: _Layer, groups: list[_Group]) -> Iterator[tuple[_Fit, Tensor]]:
     """Yield how each quotient's own gradient fits, and which units have no effect on the logits for it (O,)."""
     leak, count = layer.leak, len(layer.bias)
+    span = _Span(layer)
     schedules, classes = _schedules(leak.local_steps), len(leak.weight)
     chunk = max(1, ELEMENTS // (classes * count * (leak.local_steps + 1)))
     for start in range(0, len(groups), chunk):
@@ -421,11 +443,73 @@ def _fits(layer: _Layer, groups: list[_Group]) -> Iterator[tuple[_Fit, Tensor]]:
         moments = [_own_errors(layer, inputs, step / leak.local_steps) for step in range(leak.local_steps)]
         changes, slopes = (torch.stack(values) for values in list(zip(*moments, strict=True))[:2])
         for row, group in enumerate(part):
-            yield _fit(layer, group, changes[:, row], slopes[:, row], moments[0][2][row], schedules)
+            yield _fit(layer, group, changes[:, row], slopes[:, row], moments[0][2][row], schedules, span)
+
+
+class _Span:
+    """The span of the columns of the first layer's gradient, whose rows are divided by their lengths.
+
+    A sample with errors δ (O,) adds δ (x, 1)ᵀ / B to a gradient R of low rank. So R y = δ / B has a solution, and
+    (x, 1) y = 1. A mixture has other errors, for which the first has no solution, or not of this size.
+    """
+
+    def __init__(self, layer: _Layer) -> None:
+        self.unit, self.size = layer.unit, layer.leak.batch_size
+        rows = torch.cat([layer.weight, layer.bias[:, None]], dim=1)
+        errors = layer.row_error / rows.norm(dim=1)
+        # Rows that are nearly lost in rounding, or zero, are left out.
+        self.rows = (errors < SURE).nonzero()[:, 0]
+        rows, self.error = rows[self.rows], float(errors[self.rows].norm())
+        self.lengths = rows.norm(dim=1)
+        self.mixing = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device)
+        if rows.shape[1] > max(COLUMNS, 4 * self.size):
+            generator = torch.Generator().manual_seed(0)
+            shape = (rows.shape[1], max(COLUMNS, 4 * self.size))
+            self.mixing = torch.randn(shape, generator=generator, dtype=rows.dtype).to(rows) / math.sqrt(shape[1])
+        left, values, right = torch.linalg.svd((rows / self.lengths[:, None]) @ self.mixing, full_matrices=False)
+        rank = int((values > RESOLVED * self.error).sum())
+        self.full = rank > min(rows.shape[0], self.mixing.shape[1]) - SPARE
+        self.left, self.inverse = left[:, :rank], right[:rank].T / values[:rank]
+
+    def contains(self, quotient: Tensor, changes: Tensor, slopes: Tensor, turned: float) -> tuple[float, int] | None:
+        """Return the tolerance within which the gradient contains a sample's changes, and the number of equations.
+
+        Args:
+            quotient: The sample (D,).
+            changes: Its errors δ at every unit (O,).
+            slopes: The slopes of the logits (C, O).
+            turned: The relative change of its errors over the local steps.
+
+        Returns:
+            None if the gradient does not contain the changes.
+        """
+        if self.full:
+            return None
+        scaled = changes[self.rows] / self.lengths
+        solved = self.left.T @ scaled
+        solution = self.mixing @ (self.inverse @ solved)
+        rounding = (8 * self.unit * slopes[:, self.rows].abs().amax(dim=0) / self.lengths).norm()
+        rounding += self.error * solution.norm()
+        allowed = max(OWN * self.unit, LEAST_OWN) + float(rounding / scaled.norm()) + 2 * turned**2
+        missed = float((scaled - self.left @ solved).norm() / scaled.norm())
+        amount = float(quotient @ solution[:-1] + solution[-1]) / self.size
+        if not (missed <= allowed <= SURE and abs(amount - 1) <= allowed):
+            return None
+        # The errors of another sample would be seen in these directions.
+        centred = ((slopes - slopes.mean(dim=0))[:, self.rows] / self.lengths).T
+        seen = torch.linalg.svdvals(centred - self.left @ (self.left.T @ centred))
+        equations = int((seen > EQUATIONS * torch.linalg.matrix_norm(centred, 2)).sum())
+        return allowed, 1 + equations
 
 
 def _fit(
-    layer: _Layer, group: _Group, changes: Tensor, slopes: Tensor, probabilities: Tensor, schedules: list[slice]
+    layer: _Layer,
+    group: _Group,
+    changes: Tensor,
+    slopes: Tensor,
+    probabilities: Tensor,
+    schedules: list[slice],
+    span: _Span,
 ) -> tuple[_Fit, Tensor]:
     """Compare a quotient's own errors (S, C, O) at each local step with its units' bias gradients."""
     units = group.units
@@ -436,8 +520,7 @@ def _fit(
     schedule, label = divmod(int(missed.argmin()), missed.shape[1])
     best = sums[schedule, label]
     # Between the first and the last step, the errors change along a line, but for terms of second order.
-    turned = float((changes[:, label, units] - changes[:1, label, units]).abs().amax())
-    turned /= max(float(changes[:, label, units].abs().amax()), torch.finfo(torch.float64).tiny)
+    turned = _turned(changes[:, label, units])
     rounding = 8 * layer.unit * float(slopes[..., units].abs().amax()) * len(changes[schedules[schedule]])
     rounding += layer.leak.batch_size * float(layer.step_error[units].max())
     allowed = max(OWN * layer.unit, LEAST_OWN) + rounding / size + 2 * turned**2
@@ -447,8 +530,23 @@ def _fit(
     others[label] = 0
     spread = 1 - float(others.max() / others.sum().clamp(min=torch.finfo(torch.float64).tiny))
     least = changes[:, label].abs().amin(dim=0) if len(changes) > 1 else best.abs()
-    fit = _Fit(label, float(missed.min()), allowed, least, int((singular > EQUATIONS * singular[0]).sum()), spread)
+    fit = _Fit(
+        label,
+        float(missed.min()),
+        allowed,
+        least,
+        int((singular > EQUATIONS * singular[0]).sum()),
+        spread,
+        probabilities,
+    )
+    if fit.passed:
+        fit = replace(fit, contained=span.contains(group.quotient, best, slopes[0], _turned(changes[:, label])))
     return fit, (slopes[0] == slopes[0][:1]).all(dim=0)
+
+
+def _turned(errors: Tensor) -> float:
+    """Return by how much errors (S, …) differ from the first ones, relative to the largest."""
+    return float((errors - errors[:1]).norm(dim=1).max() / errors.norm(dim=1).max().clamp(min=FINEST**2))
 
 
 def _own_errors(layer: _Layer, inputs: Tensor, moment: float) -> tuple[Tensor, Tensor, Tensor]:
