@@ -45,6 +45,7 @@ class Leak:
         batch_size: The number of samples in one local step.
         input_shape: The shape of one input, None if unknown.
         local_steps: The number of local steps whose gradients are summed.
+        rate: The learning rate by which the difference of the weights was divided; 0 for a gradient.
     """
 
     model: nn.Module
@@ -53,6 +54,7 @@ class Leak:
     batch_size: int
     input_shape: tuple[int, ...] | None = None
     local_steps: int = 1
+    rate: float = 0.0
 
     def check(self, name: str = "the leak") -> None:
         """Raise an InputError that begins with `name` unless the fields fit each other, and gradients are finite."""
@@ -133,7 +135,7 @@ class Leak:
                 start, end = (state[name].detach().to(parameter.device).double() for state in (before, after))
                 decay = weight_decay * (start if local_steps == 1 else local_steps * (start + end) / 2)
                 gradients[name] = ((start - end) / (rate * repeats) - decay).to(parameter.dtype)
-        return cls(copied, gradients, head, batch_size, input_shape, local_steps)
+        return cls(copied, gradients, head, batch_size, input_shape, local_steps, rate * repeats)
 
     def check_one_step(self, attack: str) -> None:
         """Raise an InputError if the gradients are a sum over several local steps, which `attack` cannot use."""
@@ -326,7 +328,8 @@ def observe(
             before = {name: value.detach() for name, value in named.items()}
             with evaluating(model, mode):
                 gradients, _ = descended(before, [partial(gradients_at, *part) for part in parts], rate)
-        return Leak(model, defended(gradients, defense), head, size, tuple(inputs.shape[1:]), local_steps)
+        sent = defended(gradients, defense)
+        return Leak(model, sent, head, size, tuple(inputs.shape[1:]), local_steps, rate if local_steps > 1 else 0.0)
 
 
 def defended(gradients: Gradients, defense: Defense | None) -> Gradients:
