@@ -14,6 +14,7 @@ from gradleak.images.inversion.fully_connected import (
     trace_fully_connected,
 )
 from gradleak.images.inversion.spear import Spear, spear
+from gradleak.images.inversion.transformer import invert_transformer, trace_transformer
 from gradleak.images.matching.engine import Reconstruction, match
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Polished, polished
 from gradleak.images.matching.objective import Distance, total_variation
@@ -40,6 +41,7 @@ __all__ = [
     "certify_features",
     "invert_convolutional",
     "invert_fully_connected",
+    "invert_transformer",
     "match",
     "observe_statistics",
     "peel",
@@ -52,5 +54,6 @@ __all__ = [
     "total_variation",
     "trace_convolutional",
     "trace_fully_connected",
+    "trace_transformer",
     "unmix_features",
 ]
