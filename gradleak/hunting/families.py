@@ -45,7 +45,7 @@ from gradleak.leak import Leak, observe
 from gradleak.losses import PADDING
 from gradleak.models.language import batch_of, build_language_model
 from gradleak.models.recogniser import END, Recogniser, Size
-from gradleak.models.transformer import VisionTransformer
+from gradleak.models.transformer import Positions, VisionTransformer
 from gradleak.sequences import observe_speech, read_output, read_sentences, read_sharing, read_transcripts
 from gradleak.wording import counted, label_kind
 
@@ -506,17 +506,11 @@ def _transformers(draw: Draw, broken: Broken) -> list[Answer]:
     """Return the outcome for a vision transformer, whose first attention may not determine all patches."""
     patch, side, heads = draw.of((2, 4, 8)), draw.of((8, 16)), draw.of((1, 2, 4))
     width, depth, classes, trained = heads * draw.of((4, 8, 16)), draw.of((1, 2)), draw.of((3, 10)), draw.chance() < 0.4
-    positions = draw.of(("learned", "learned", "frozen", "sinusoidal"))
-    bias, kind = draw.chance() < 0.8, draw.of(KINDS[:2])
+    kinds: tuple[Positions, ...] = ("learned", "learned", "frozen", "sinusoidal")
+    positions, kind = draw.of(kinds), draw.of(KINDS[:2])
 
     def build() -> nn.Module:
-        network = VisionTransformer(
-            side, patch, width, heads, depth, classes, positions=positions, trained_form=trained
-        )
-        if not bias:
-            for layer in (network.blocks[0].attention.query, network.blocks[0].attention.key):
-                layer.bias = None
-        return network
+        return VisionTransformer(side, patch, width, heads, depth, classes, positions=positions, trained_form=trained)
 
     client = _client(draw, broken, _scaled(draw, draw.network(build)), draw.inputs(1, 3, side, side), kind)
     client, noise = _told(draw, client)

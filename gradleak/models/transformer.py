@@ -55,7 +55,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the tokens after the block."""
         x = x + self.attention(self.attention_norm(x))
-        return x + self.mlp(self.mlp_norm(x))
+        after: Tensor = x + self.mlp(self.mlp_norm(x))
+        return after
 
 
 class VisionTransformer(nn.Module):

@@ -37,7 +37,7 @@ from gradleak.images.inversion.fully_connected import (
     LayerReport,
     warned,
 )
-from gradleak.images.inversion.tokens import Attention, Embedding, attention_of, embedding_of
+from gradleak.images.inversion.tokens import EXPLAINED, Attention, Embedding, attention_of, embedding_of
 from gradleak.labels.priors import check_noise
 from gradleak.leak import Leak
 from gradleak.precision import rounding_unit
@@ -161,15 +161,17 @@ def _by_positions(leak: Leak, embedding: Embedding, noise: float) -> tuple[Tenso
     tokens = embedding.token_gradients(leak)
     target = leak.gradient(f"{embedding.name}.weight").double().flatten(1)
     sums = tokens.abs().sum(dim=0)
-    if not sums.any() or not target.any():
+    # The rounding of smaller numbers is not relative.
+    info = torch.finfo(leak.weight.dtype)
+    used = sums > info.tiny / info.eps
+    if not target[used].any():
         return None, _unsolved(embedding, _zero(leak, embedding.positions))
-    used = sums > 0
     size = embedding.size
     unit = max(rounding_unit(None, leak.weight.dtype), FINEST)
     for _ in range(2):
         # Both gradients have noise, and that of G is multiplied by the patches.
         rounding = ROUNDING * unit * size * sums[used]
-        error = (rounding.square() + noise**2 * (1 + len(tokens) * size**2)).sqrt()[:, None]
+        error = rounding.hypot(rounding.new_tensor(noise * math.sqrt(1 + len(tokens) * size**2)))[:, None]
         solved = _solved(tokens.T[used] / error, target[used] / error, size)
         size = float(solved.value.square().mean().sqrt())
     deviation = solved.error[:, None].expand_as(solved.value)
@@ -186,19 +188,21 @@ def _by_attention(leak: Leak, embedding: Embedding, noise: float) -> tuple[Tenso
     if biased:
         joined = torch.cat([joined, torch.cat(weights[len(matrices) :])[:, None]], dim=1)
     name, count = attention.parameters[0], embedding.tokens
-    if not joined.any():
+    sizes = joined.norm(dim=1, keepdim=True)
+    info = torch.finfo(leak.weight.dtype)
+    used = sizes[:, 0] > info.tiny / info.eps
+    if not used.any():
         return None, _unsolved(embedding, _zero(leak, name))
+    joined = (joined / sizes)[used]
     if count >= min(joined.shape):
         reason = f"the gradient of '{name}' has rows of {joined.shape[1]} numbers, too few for {count} tokens"
         return None, _unsolved(embedding, reason)
-    sizes = joined.norm(dim=1, keepdim=True)
-    joined = (joined / sizes)[sizes[:, 0] > 0]
     _, singular, right = torch.linalg.svd(joined, full_matrices=True)
     span, outside = right[:count], right[count:]
     # The error of an entry: rounding, or what the singular values after those of the tokens show.
     unit = max(rounding_unit(None, leak.weight.dtype), FINEST)
     rest = math.sqrt(float(singular[count:].square().sum()) / ((len(joined) - count) * (joined.shape[1] - count)))
-    entry = max(ROUNDING * unit / math.sqrt(joined.shape[1]), rest, noise / float(sizes.median()))
+    entry = max(ROUNDING * unit / math.sqrt(joined.shape[1]), rest, noise / float(sizes[used].median()))
     if not singular[count - 1] > RANK * entry * math.sqrt(max(joined.shape)):
         reason = f"the gradient of '{name}' has a lower rank than {count}, the number of tokens"
         return None, _unsolved(embedding, reason)
@@ -209,10 +213,10 @@ def _by_attention(leak: Leak, embedding: Embedding, noise: float) -> tuple[Tenso
     # The attention's inputs, times the length of the token, are `moved` z + `length` times that length + `start`.
     moved, start = (_before_lengths(attention, value, biased) for value in (embed, attention.start.T))
     length = torch.cat([attention.bias, attention.bias.new_ones(int(biased))])[:, None]
-    if attention.normalised:
-        moved = torch.cat([moved, length], dim=1)
-    else:
+    if not attention.normalised:
         start = start + length
+    elif biased or float(attention.bias.norm()) > EXPLAINED * float(attention.weight.norm()):
+        moved = torch.cat([moved, length], dim=1)
     prior = BROAD * embedding.size * math.sqrt(embedding.pixels.shape[1])
     error = start.new_full((start.shape[1],), entry)
     for _ in range(2):
