@@ -30,6 +30,7 @@ from gradleak.images.matching.factored import factored
 from gradleak.leak import Leak, observe, observe_heads
 from gradleak.losses import Focal
 from gradleak.models.recogniser import recogniser
+from gradleak.models.transformer import VisionTransformer
 from gradleak.sequences.matching import Search
 from tests.auditing.test_fuzz import TIMES
 
@@ -62,13 +63,16 @@ def net(kind: str) -> Any:
         if kind == "norm":
             layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 5)
             return nn.Sequential(*layers)
+        if kind == "vit":
+            return VisionTransformer(4, 2, 8, 2, 1, 5)
         return gradleak.models.language.build_language_model("gru", pieces=12, width=16)
 
 
 def leak_of(kind: str, size: int = 1) -> Leak:
     if kind == "words":
         return observe(net(kind), *sequences.batch_of([[5, 6, 7], [8, 9]][:size]))
-    return observe(net(kind), drawn(size, *((6,) if kind == "mlp" else (1, 4, 4))), torch.arange(size) % 5)
+    shape = {"mlp": (6,), "vit": (3, 4, 4)}.get(kind, (1, 4, 4))
+    return observe(net(kind), drawn(size, *shape), torch.arange(size) % 5)
 
 
 @functools.cache
@@ -269,6 +273,7 @@ OWN: dict[str, dict[str, Any]] = {
     "reveal_labels": {"method": "rlg"},
     "label_loss": {"prior": "smoothing"},
     "trace_convolutional": CONV, "invert_convolutional": CONV, "peel": CONV,
+    "trace_transformer": {"leak": "vit"}, "invert_transformer": {"leak": "vit"},
     "peeling_counts": {"model": net("norm")},
     "match": {"prior": ImagePrior(0.1), "start": drawn(1, 6)},
     "polished": CONV | {"inputs": drawn(1, 1, 4, 4)},

@@ -24,6 +24,7 @@ from gradleak.images import (
     peel,
     trace_convolutional,
     trace_fully_connected,
+    trace_transformer,
     unmix_features,
 )
 from gradleak.images.inversion.fully_connected import SURE as EXACT
@@ -45,6 +46,7 @@ from gradleak.leak import Leak, observe
 from gradleak.losses import PADDING
 from gradleak.models.language import batch_of, build_language_model
 from gradleak.models.recogniser import END, Recogniser, Size
+from gradleak.models.transformer import Positions, VisionTransformer
 from gradleak.sequences import observe_speech, read_output, read_sentences, read_sharing, read_transcripts
 from gradleak.wording import counted, label_kind
 
@@ -536,6 +538,23 @@ def _peeled(draw: Draw, broken: Broken) -> list[Answer]:
     return [answer(result.status, _relative(result.images, client.inputs), promised, 0.1, client.setting)]
 
 
+def _transformers(draw: Draw, broken: Broken) -> list[Answer]:
+    """Return the outcome for a vision transformer, whose first attention may not determine all patches."""
+    patch, side, heads = draw.of((2, 4, 8)), draw.of((8, 16)), draw.of((1, 2, 4))
+    width, depth, classes, trained = heads * draw.of((4, 8, 16)), draw.of((1, 2)), draw.of((3, 10)), draw.chance() < 0.4
+    kinds: tuple[Positions, ...] = ("learned", "learned", "frozen", "sinusoidal")
+    positions, kind = draw.of(kinds), draw.of(KINDS[:2])
+
+    def build() -> nn.Module:
+        return VisionTransformer(side, patch, width, heads, depth, classes, positions=positions, trained_form=trained)
+
+    client = _client(draw, broken, _scaled(draw, draw.network(build)), draw.inputs(1, 3, side, side), kind)
+    client, noise = _told(draw, client)
+    found = trace_transformer(client.leak, noise=noise)
+    setting = f"{client.setting}, patches of {patch}, width {width}, {positions} positions"
+    return [_of_inversion(found, client.inputs, setting, broken)]
+
+
 # ------------------------------------------------------------------------------------------------------------ updates
 def _from_update(draw: Draw, model: nn.Module, leak: Leak) -> Leak:
     """Return the leak that a server computes from the weights after a client's step of gradient descent."""
@@ -734,6 +753,9 @@ FAMILIES: dict[str, Family] = {
         "image, from convolutions", f"the image to 1 %{_CLAIMED}", _convolutional, ("another batch size",)
     ),
     "peeling": Family("images, by peeling", f"every image to 0.1 %{_CLAIMED}", _peeled),
+    "transformers": Family(
+        "image, from a vision transformer", f"the image to 1 %{_CLAIMED}", _transformers, ("another prior",)
+    ),
     "updates": Family(
         "label and input of a sample, from the weights that a client sends",
         f"the label to 0.001 (L1), and the input to 1 %{_CLAIMED}", _updates,

@@ -13,6 +13,7 @@ from gradleak.images.inversion.fully_connected import (
     trace_fully_connected,
 )
 from gradleak.images.inversion.spear import Spear, spear
+from gradleak.images.inversion.transformer import invert_transformer, trace_transformer
 from gradleak.images.inversion.units import Units, bias_attack, invert_units
 from gradleak.images.matching.engine import Reconstruction, match
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Polished, polished
@@ -41,6 +42,7 @@ __all__ = [
     "certify_features",
     "invert_convolutional",
     "invert_fully_connected",
+    "invert_transformer",
     "invert_units",
     "match",
     "observe_statistics",
@@ -54,5 +56,6 @@ __all__ = [
     "total_variation",
     "trace_convolutional",
     "trace_fully_connected",
+    "trace_transformer",
     "unmix_features",
 ]

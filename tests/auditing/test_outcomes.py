@@ -157,6 +157,7 @@ ONE_STEP: dict[str, Callable[[Leak], object]] = {
     "polished": lambda leak: gradleak.images.polished(leak, torch.zeros(1, 40), torch.zeros(1, 12)),
     "trace_fully_connected": gradleak.images.trace_fully_connected,
     "trace_convolutional": gradleak.images.trace_convolutional,
+    "trace_transformer": gradleak.images.trace_transformer,
     "peel": gradleak.images.peel,
     "read_sentences": sequences.read_sentences,
     "read_prefixes": sequences.read_prefixes,
