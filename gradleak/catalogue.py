@@ -10,7 +10,7 @@ from gradleak.images.peeling import attack as peeling
 from gradleak.labels.hard import counting
 from gradleak.labels.soft import single
 from gradleak.labels.soft.batch import jointly, recover
-from gradleak.sequences import read, words
+from gradleak.sequences import read, transformers, words
 
 ATTACKS: tuple[Attack, ...] = (
     single.ATTACK,
@@ -18,6 +18,7 @@ ATTACKS: tuple[Attack, ...] = (
     counting.REVEALED,
     words.EMBEDDING_ROWS,
     words.WORDS_SAID,
+    transformers.ATTACK,
     units.ATTACK,
     recover.ATTACK,
     jointly.ATTACK,

@@ -28,6 +28,8 @@ COMPUTED = "computed from other parameters, as by weight norm or spectral norm, 
 # Why a search fails that runs a network for several batches at once.
 NOT_AT_ONCE = "its forward pass draws random numbers, changes tensors in place or branches on their values"
 Mode = Literal["eval", "train"]
+# Largest change of an output by later tokens that is rounding, relative to the largest output.
+CAUSAL = 1e-5
 Gradients = dict[str, Tensor]
 Defense = Callable[[Gradients], Gradients]
 
@@ -255,11 +257,62 @@ def _check_state(model: nn.Module, which: str, state: Mapping[str, Tensor]) -> N
             raise InputError(f"the state {which}: '{name}' is {described(value)}, the model's {described(own)}")
 
 
+def pair_of(model: nn.Module, inputs: Tensor | Mapping[str, Tensor], targets: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return a batch as inputs and targets, as `observe` takes it.
+
+    A batch of `transformers` is a dictionary with `input_ids` (or `pixel_values`), and perhaps `attention_mask` and
+    `labels`. If a causal model is given labels at every position, its loss compares the output at a position with the
+    label at the next one. So the last position is left out of the inputs, and the first one out of the targets.
+    """
+    if torch.is_tensor(inputs) and targets is not None:
+        return inputs, targets
+    batch = {"input_ids": inputs} if torch.is_tensor(inputs) else dict(inputs)
+    mask, given = batch.pop("attention_mask", None), batch.pop("labels", None)
+    named = [name for name, value in batch.items() if name != "token_type_ids" or bool(value.any())]
+    if len(named) != 1:
+        raise InputError(
+            "a batch must hold one tensor of inputs besides attention_mask and labels; it holds "
+            f"{', '.join(map(str, named)) or 'none'}"
+        )
+    own, labels = batch[named[0]], targets if targets is not None else given
+    tokens = own.ndim == 2 and not own.is_floating_point()
+    if labels is None and not tokens:
+        raise InputError("a batch without targets or labels must be tokens (B, T), of a causal language model")
+    if labels is not None and (not tokens or labels.shape != own.shape):
+        return own, labels
+    causal = is_causal(model, own[:1])
+    kept = torch.ones_like(own, dtype=torch.bool) if mask is None else mask.bool()
+    if kept.shape != own.shape or bool((kept[:, 1:] > kept[:, :-1]).any()):
+        raise InputError("attention_mask must have the shape of the tokens, with padding at the end alone")
+    if not causal:
+        if labels is None:
+            raise InputError(f"{type(model).__name__} is not causal: its targets must be given as labels")
+        if not kept.all():
+            raise InputError(f"{type(model).__name__} is not causal, and reads padding too: give texts of one length")
+        return own, labels
+    if own.shape[1] < 2:
+        raise InputError("a causal language model needs texts of at least two tokens")
+    labels = torch.where(kept, own, PADDING) if labels is None else labels
+    return own[:, :-1], labels[:, 1:]
+
+
+def is_causal(model: nn.Module, tokens: Tensor) -> bool:
+    """Return whether a model has outputs at every position of tokens (N, T) that do not depend on later tokens."""
+    changed = tokens.clone()
+    changed[:, -1] = torch.where(tokens[:, -1] > 0, tokens[:, -1] - 1, tokens[:, -1] + 1)
+    with torch.no_grad(), running(model, tokens.shape):
+        outputs, others = model(tokens), model(changed)
+    if not torch.is_tensor(outputs) or outputs.ndim != 3 or outputs.shape[:2] != tokens.shape:
+        return False
+    size = float(outputs.abs().max())
+    return bool(torch.allclose(outputs[:, :-1], others[:, :-1], rtol=0, atol=CAUSAL * size))
+
+
 @checked_arguments()
 def observe(
     model: nn.Module,
-    inputs: Tensor,
-    targets: Tensor,
+    inputs: Tensor | Mapping[str, Tensor],
+    targets: Tensor | None = None,
     *,
     defense: Defense | None = None,
     head: str | None = None,
@@ -276,10 +329,12 @@ def observe(
     norms do the same. The model itself keeps its mode and its statistics.
 
     Args:
-        model: A network whose final Linear layer gives the logits.
-        inputs: The batch (B, …).
+        model: A network whose final Linear layer gives the logits, alone or, as in `transformers`, as `output.logits`.
+        inputs: The batch (B, …), or a batch of `transformers`, such as `{"input_ids": …, "attention_mask": …,
+            "labels": …}`. A causal language model of `transformers` then has the loss of `transformers`: its labels are
+            compared with the outputs one position earlier, and by default they are the tokens without padding.
         targets: Class indices (B,) or soft labels (B, C). For logits (B, T, C), class indices (B, T), with −100 at
-            positions without a target; the mean loss ignores these positions.
+            positions without a target; the mean loss ignores these positions. By default the batch's labels.
         defense: A function that changes the gradients before they are sent.
         head: The name of the last Linear layer; found automatically by default.
         loss: The loss; soft cross-entropy by default.
@@ -300,6 +355,7 @@ def observe(
         (4, (2, 3))
     """
     loss = loss or CrossEntropy()
+    inputs, targets = pair_of(model, inputs, targets)
     model = in_train_mode(model) if mode == "train" else model
     with computing(precision, model):
         head, layer, _, logits = _forward(model, inputs, head, mode, features=(2, 3))
@@ -447,13 +503,18 @@ def check_repeatable(model: nn.Module, inputs: Tensor, classes: int) -> None:
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module, mode: Mode = "eval") -> Iterator[None]:
-    """Run a model in eval mode, or in another, and restore the mode of every module afterwards."""
+    """Run a model in eval mode, or in another, and restore the mode of every module afterwards.
+
+    A model that returns its logits among other outputs, as those of `transformers` do, returns the logits alone.
+    """
     modes = {module: module.training for module in model.modules()}
     model.train(mode == "train")
+    hook = model.register_forward_hook(lambda _, __, output: getattr(output, "logits", output))
     try:
         with differentiable(model):
             yield
     finally:
+        hook.remove()
         for module, training in modes.items():
             module.training = training
 

@@ -65,11 +65,12 @@ def net(kind: str) -> Any:
             return nn.Sequential(*layers)
         if kind == "vit":
             return VisionTransformer(4, 2, 8, 2, 1, 5)
-        return gradleak.models.language.build_language_model("gru", pieces=12, width=16)
+        cell = "transformer" if kind == "prefixes" else "gru"
+        return gradleak.models.language.build_language_model(cell, pieces=12, width=16)
 
 
 def leak_of(kind: str, size: int = 1) -> Leak:
-    if kind == "words":
+    if kind in ("words", "prefixes"):
         return observe(net(kind), *sequences.batch_of([[5, 6, 7], [8, 9]][:size]))
     shape = {"mlp": (6,), "vit": (3, 4, 4)}.get(kind, (1, 4, 4))
     return observe(net(kind), drawn(size, *shape), torch.arange(size) % 5)
@@ -283,6 +284,7 @@ OWN: dict[str, dict[str, Any]] = {
     "restore_denoised": NORM | {"weight": 4.0},
     "batch_of": {"start": 1},
     "read_sentences": WORDS, "read_prefixes": WORDS, "reveal_words": WORDS,
+    "read_bag": {"leak": "prefixes"},
     "observe_speech": {"model": "speech", "speech": [drawn(8, 80)], "tokens": [[7, 2]], "start": 1},
     "read_transcripts": SPEECH, "read_output": SPEECH, "read_sharing": SPEECH, "read_defended": SPEECH,
     "match_transcript": SPEECH,

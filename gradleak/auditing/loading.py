@@ -6,7 +6,7 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from gradleak import augment, data, early, models
 from gradleak.auditing.measuring import Columns, columns_of
 from gradleak.errors import GradleakError, InputError, first_line, foreign, printable
+from gradleak.leak import pair_of
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -79,16 +80,20 @@ def _called(text: str, made: Any) -> Any:
         return made()
 
 
-def samples_of(text: str, *, size: int | None = None, target: str | None = None) -> Samples:
+def samples_of(
+    text: str, *, size: int | None = None, target: str | None = None, model: nn.Module | None = None
+) -> Samples:
     """Return private samples with their targets.
 
     Images of datasets and folders are normalised as in the book.
 
     Args:
         text: The name of a dataset, a folder with one folder of images per class, an .npz file with `inputs` and
-            `targets`, a table (.csv or .parquet), or "module:function" for a function that returns the two.
+            `targets`, a table (.csv or .parquet), or "module:function" for a function that returns the two, or a batch
+            of `transformers`.
         size: The side of the images (pixels), for datasets and folders.
         target: The column of a table that holds the class.
+        model: The network, which tells how a batch of `transformers` is trained on.
     """
     place = Path(os.path.expanduser(text))
     made = ":" in text and not Path(text).exists()
@@ -98,6 +103,8 @@ def samples_of(text: str, *, size: int | None = None, target: str | None = None)
         )
     if made:
         result = _called(text, _named(text))
+        if model is not None and isinstance(result, Mapping) and all(map(torch.is_tensor, result.values())):
+            return Samples(*pair_of(model, result, None))
         if not (isinstance(result, tuple | list) and len(result) == 2 and all(map(torch.is_tensor, result))):
             raise InputError(f"'{text}()' must return two tensors, inputs and targets")
         return Samples(*result)

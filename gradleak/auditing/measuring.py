@@ -119,7 +119,7 @@ class Truth:
         if found.tokens is not None:
             measures["words"] = jaccard(found.tokens, self.tokens())
         if found.sentences is not None:
-            measures["sentences"] = _sentences(found.sentences, self.spoken())
+            measures["sentences"] = max(_sentences(found.sentences, own) for own in (self.spoken(), self.texts()))
         return {name: finite(value) for name, value in measures.items()}
 
     def chance(self, case: Case) -> dict[str, float]:
@@ -152,6 +152,11 @@ class Truth:
         errors = (self.paired(found.inputs) - self.inputs.double()).abs().nanmean(dim=0) * self.columns.unit
         values = errors.nan_to_num(nan=math.inf).tolist()
         return {name: finite(value, ENDLESS) for name, value in zip(self.columns.names, values, strict=True)}
+
+    def texts(self) -> list[list[int]]:
+        """Return the sentences with their marks."""
+        rows = zip(self.inputs[:, 0].tolist(), self.targets, strict=True)
+        return sorted([first, *row[row != PADDING].tolist()] for first, row in rows)
 
     def paired(self, recovered: Tensor) -> Tensor:
         """Return for each private input (B, …) the recovered one that matches it best, NaN where none is left."""

@@ -59,7 +59,7 @@ def report(
     network = loading.model_of(model, seed=seed)
     started = time.monotonic()
     common |= {"loss": loading.loss_of(loss), "mode": mode, "seed": seed}
-    samples = loading.samples_of(data, size=size, target=target) if data else None
+    samples = loading.samples_of(data, size=size, target=target, model=network) if data else None
     sizes, precisions = whole(batch_size, "--batch-size"), None if precision is None else _words(precision)
     prior = labels.partition("/")[0] if labels else None
     if samples is not None:

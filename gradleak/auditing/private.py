@@ -55,8 +55,8 @@ class Private:
 
     @property
     def marks(self) -> tuple[int, int] | None:
-        """The start and end marks, if all sentences have the same."""
-        if not self.sequence:
+        """The start and end marks, if all of several sentences have the same."""
+        if not self.sequence or len(self.inputs) == 1:
             return None
         starts = set(self.inputs[:, 0].tolist())
         ends = {int(row[row != PADDING][-1]) for row in self.targets if bool((row != PADDING).any())}

@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,7 +39,7 @@ from gradleak.catalogue import ATTACKS
 from gradleak.errors import ForeignError, GradleakError, GradleakWarning, InputError, first_line, foreign
 from gradleak.labels import Standins
 from gradleak.labels.priors import PRIORS
-from gradleak.leak import Leak, Mode, in_train_mode, naming, observe
+from gradleak.leak import Leak, Mode, in_train_mode, naming, observe, pair_of
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import PRECISIONS, precision_of
 from gradleak.wording import counted, duration
@@ -104,8 +104,8 @@ class _Audit:
 @checked_arguments()
 def audit(
     model: nn.Module,
-    inputs: Tensor,
-    targets: Tensor,
+    inputs: Tensor | Mapping[str, Tensor],
+    targets: Tensor | None = None,
     *,
     batch_sizes: Sequence[int] = (1, 4),
     defenses: Sequence[str] = ("none",),
@@ -133,8 +133,9 @@ def audit(
 
     Args:
         model: The client's network.
-        inputs: Private samples (N, …), from which the batches are drawn.
-        targets: Classes (N,), soft labels (N, C), or the next token at every position (N, T).
+        inputs: Private samples (N, …), from which the batches are drawn, or a batch of `transformers`, as in `observe`.
+        targets: Classes (N,), soft labels (N, C), or the next token at every position (N, T). By default the labels of
+            the batch, or the next tokens.
         batch_sizes: The batch sizes to audit.
         defenses: The defences to audit, as in `gradleak.defenses.named`.
         precisions: The client's precisions to audit, such as "tf32" or "bfloat16" (`gradleak.precision.PRECISIONS`); by
@@ -166,6 +167,8 @@ def audit(
         1.0
     """
     started = time.monotonic()
+    with _running(model):
+        inputs, targets = pair_of(model, inputs, targets)
     prior = labels or ("onehot" if not targets.is_floating_point() else "smoothing")
     _check_settings(batch_sizes, defenses, prior, minutes, memory, steps)
     loss = loss or CrossEntropy()
@@ -219,7 +222,7 @@ def audit(
             cases = [
                 Case(
                     _sent(leaks[precision], name, seed), subject, name, prior, loss, seed, steps, reach, precision, own,
-                    auxiliary, marks or batch.marks, samples.box, simulated=simulated[own],
+                    auxiliary, marks or samples.marks, samples.box, simulated=simulated[own],
                 )
                 for precision, name in itertools.product(used, dict.fromkeys(defenses))
             ]  # fmt: skip

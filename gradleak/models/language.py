@@ -119,14 +119,18 @@ def build_language_model(
 
 @checked_arguments()
 def batch_of(
-    sentences: Sequence[Sequence[int]], start: int = 1, end: int = 2, *, device: torch.device | str = "cpu"
+    sentences: Sequence[Sequence[int]],
+    start: int | None = 1,
+    end: int | None = 2,
+    *,
+    device: torch.device | str = "cpu",
 ) -> tuple[Tensor, Tensor]:
     """Return the tokens and targets (B, T) on which a language model is trained.
 
     Args:
         sentences: The tokens of each sentence, without marks.
-        start: The token before a sentence.
-        end: The token after a sentence.
+        start: The token before a sentence; None for none, so that the first word is not a target.
+        end: The token after a sentence; None for none, so that the last word is only a target.
         device: The device of the results.
 
     Examples:
@@ -135,15 +139,21 @@ def batch_of(
         [[1, 7, 8, 9], [1, 7, 12, 2]]
         >>> targets.tolist()
         [[7, 8, 9, 2], [7, 12, 2, -100]]
+        >>> batch_of([[7, 8, 9]], start=None, end=None)
+        (tensor([[7, 8]]), tensor([[8, 9]]))
     """
     try:
         device = torch.device(device)
     except RuntimeError as error:
         raise InputError(f"there is no kind of device named '{device}'") from error
-    longest = max(map(len, sentences), default=0) + 1
-    tokens = torch.full((len(sentences), longest), end)
+    before, after = ([] if mark is None else [mark] for mark in (start, end))
+    whole = [[*before, *sentence, *after] for sentence in sentences]
+    longest = max(map(len, whole), default=2) - 1
+    if longest < 1:
+        raise InputError("a sentence without marks needs at least two words")
+    tokens = torch.full((len(sentences), longest), end or 0)
     targets = torch.full((len(sentences), longest), PADDING)
-    for row, sentence in enumerate(sentences):
-        tokens[row, : len(sentence) + 1] = torch.tensor([start, *sentence])
-        targets[row, : len(sentence) + 1] = torch.tensor([*sentence, end])
+    for row, sentence in enumerate(whole):
+        tokens[row, : len(sentence)] = torch.tensor(sentence)[:longest]
+        targets[row, : len(sentence) - 1] = torch.tensor(sentence[1:])
     return tokens.to(device), targets.to(device)

@@ -8,9 +8,11 @@ from gradleak.sequences.output import read_output
 from gradleak.sequences.read import Sentences, read_prefixes, read_sentences
 from gradleak.sequences.shared import read_sharing
 from gradleak.sequences.transcripts import Transcripts, read_transcripts
+from gradleak.sequences.transformers import Bag, read_bag
 from gradleak.sequences.words import Words, reveal_words
 
 __all__ = [
+    "Bag",
     "Matched",
     "Sentences",
     "Transcripts",
@@ -18,6 +20,7 @@ __all__ = [
     "batch_of",
     "match_transcript",
     "observe_speech",
+    "read_bag",
     "read_defended",
     "read_output",
     "read_prefixes",

@@ -47,7 +47,7 @@ class Counts:
     total: int
 
 
-def count(tree: Tree, model: Model, gradients: Gradients, end: int, *, equalise: bool) -> Counts | None:
+def count(tree: Tree, model: Model, gradients: Gradients, end: int | None, *, equalise: bool) -> Counts | None:
     """Return how often each prefix occurs, or None if no whole numbers explain the gradient.
 
     A batch and the same batch twice have the same mean gradient, so counts are known only up to a common factor. The
@@ -58,7 +58,8 @@ def count(tree: Tree, model: Model, gradients: Gradients, end: int, *, equalise:
         model: The model, whose last layer's gradients are used. If its weight is that of the embedding, the gradient's
             rows of words that are inputs also hold the embedding's gradient, so these rows are left out.
         gradients: The gradients.
-        end: The end mark.
+        end: The end mark; None if sentences end with any word. Then only rows of words that are not in the tree are
+            used, and of these the shorter half, in which no last word is expected.
         equalise: Whether the gradient's rows are divided by their lengths. This suits gradients without added noise.
     """
     system, right = _normal_equations(tree, model, gradients, end, equalise)
@@ -76,14 +77,18 @@ def count(tree: Tree, model: Model, gradients: Gradients, end: int, *, equalise:
 
 
 def _normal_equations(
-    tree: Tree, model: Model, gradients: Gradients, end: int, equalise: bool
+    tree: Tree, model: Model, gradients: Gradients, end: int | None, equalise: bool
 ) -> tuple[Tensor, Tensor]:
     parents, words, device = tree.parents.clamp(min=0), tree.words, tree.features.device
     weight, classes = model.head.weight.detach(), model.head.out_features
-    used = torch.cat([words, torch.tensor([end], device=device)]).unique()
+    used = words.unique() if end is None else torch.cat([words, torch.tensor([end], device=device)]).unique()
     unused = torch.ones(classes, dtype=torch.bool, device=device)
     unused[used] = False
     other_words = unused.nonzero()[:, 0]
+    if end is None:
+        # A target's row is long, because the probability of the target is one less.
+        lengths = gradients[model.head_weight][other_words].norm(dim=1)
+        other_words = other_words[lengths.argsort(stable=True)[: (len(other_words) + 1) // 2]].sort().values
     rows = torch.cat([used, other_words[:: max(1, len(other_words) // OTHERS)]])
     gradient, features = gradients[model.head_weight][rows].double(), tree.features
     if model.head_bias is not None:
@@ -96,14 +101,15 @@ def _normal_equations(
 
     place = torch.full((classes,), -1, device=device)
     place[rows] = torch.arange(len(rows), device=device)
-    ending = predicted - F.one_hot(place[torch.tensor(end, device=device)], len(rows)).double()
-    continuing = F.one_hot(place[end], len(rows)).double() - F.one_hot(place[words], len(rows)).double()
+    # Without an end mark, the rows of all targets are left out below.
+    target = 0 if end is None else F.one_hot(place[torch.tensor(end, device=device)], len(rows)).double()
+    ending, continuing = predicted - target, target - F.one_hot(place[words], len(rows)).double()
     continuing = torch.where((tree.parents < 0)[:, None], 0.0, continuing)
 
     system, right = features.new_zeros(len(tree), len(tree)), features.new_zeros(len(tree))
-    mixed = torch.isin(rows, words) & model.tied
+    mixed = torch.isin(rows, words) & (model.tied or end is None)
     blocks = [(~mixed, slice(None))]
-    if bool(mixed.any()) and model.head_bias is not None:
+    if bool(mixed.any()) and model.head_bias is not None and end is not None:
         blocks.append((mixed, slice(-1, None)))
     for chosen, columns in blocks:
         inputs, block = features[:, columns], gradient[chosen][:, columns]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradleak.answers import Answer
 from gradleak.answers import ReadingStatus as Status
@@ -20,10 +20,12 @@ from gradleak.arguments import checked_arguments
 from gradleak.cases import Attack, Case
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
-from gradleak.leak import Leak, observe
+from gradleak.leak import Gradients, Leak, observe
 from gradleak.models.language import batch_of
-from gradleak.sequences.counts import count
+from gradleak.sequences import recurrent, transformers
+from gradleak.sequences.counts import Counts, count
 from gradleak.sequences.recognised import Model, recognise, tokens_of
+from gradleak.sequences.tree import Tree
 
 # Most prefixes that are searched, because their counts are a linear system with as many unknowns.
 MOST = 4000
@@ -31,6 +33,8 @@ MOST = 4000
 SAME = 1e-3
 # For tensors whose norm is below this share of the whole gradient's norm, the error is relative to that share.
 SMALL = 1e-3
+# Readings in which last words are corrected.
+ROUNDS = 5
 # Entries of a gradient that are compared at a time.
 PART = 131_072
 
@@ -44,7 +48,7 @@ class Sentences:
     are multiplied, and the status is "ambiguous": no part of the gradient shows that no sentence lacks targets.
 
     Attributes:
-        tokens: The tokens of each different sentence, without its start and end marks.
+        tokens: The tokens of each different sentence, without its start and end marks if they are known.
         counts: How often each sentence was in the batch.
         status: "unique" if these sentences have the observed gradient, and no other batch of this size has it, whether
             or not all of its positions have targets; "ambiguous" if others may explain the gradient too; "failed" if no
@@ -82,23 +86,25 @@ class Sentences:
 @checked_arguments()
 def read_sentences(
     leak: Leak,
-    start: int = 1,
+    start: int | None = 1,
     *,
-    end: int = 2,
+    end: int | None = 2,
     vocabulary: Vocabulary | None = None,
     words: Sequence[int] | None = None,
     most: int = MOST,
 ) -> Sentences:
     """Read the sentences of a batch from the gradient of a language model.
 
-    The model is an Embedding, LSTM or GRU layers and a Linear layer, or a causal transformer. In training, the model
-    reads the start mark and a sentence's words, and predicts the words and the end mark. No word equals the end mark.
+    The model is an Embedding, LSTM or GRU layers and a Linear layer, or a causal transformer, of this package or of
+    another one, such as GPT-2 and LLaMA from `transformers`. In training, the model reads the start mark and a
+    sentence's words, and predicts the words and the end mark. No word equals the end mark. Without marks it reads all
+    words of a sentence but the last, and predicts all but the first.
 
     Args:
         leak: The gradients of one step, with those of the last layer. The loss is the mean over all positions that have
             a target. A status of "unique" assumes that the leak's batch size is right.
-        start: The token before every sentence.
-        end: The token after every sentence.
+        start: The token before every sentence; None if sentences begin with any word, for transformers alone.
+        end: The token after every sentence; None if sentences end with any word.
         vocabulary: Turns tokens into texts.
         words: The tokens to try. By default these are the tokens whose rows of the embedding's gradient are not zero,
             and then all tokens if those explain nothing.
@@ -115,11 +121,12 @@ def read_sentences(
         >>> found.tokens, found.counts, found.status
         ([[7, 8, 9], [7, 12]], [1, 1], 'unique')
     """
-    leak.check_one_step("reading sentences")
-    model = recognise(leak.model, leak.head)
+    model = _model(leak)
     pieces = len(model.embedding)
+    if start is None and isinstance(model.layers[0], recurrent.Layer):
+        raise InputError("the sentences of recurrent layers are read from the start mark: give `start`")
     for mark, name in ((start, "start"), (end, "end")):
-        if not 0 <= mark < pieces:
+        if mark is not None and not 0 <= mark < pieces:
             raise InputError(f"{name} must be one of the model's {pieces} tokens; got {mark}")
     for parameter in (model.head_weight, model.head_bias):
         if parameter is not None and parameter not in leak.gradients:
@@ -142,7 +149,7 @@ def read_sentences(
 
 @checked_arguments()
 def read_prefixes(
-    leak: Leak, start: int = 1, *, words: Sequence[int] | None = None, most: int = MOST
+    leak: Leak, start: int | None = 1, *, words: Sequence[int] | None = None, most: int = MOST
 ) -> list[list[int]]:
     """Return the longest prefixes of sentences that a language model's gradient shows, sorted.
 
@@ -152,7 +159,7 @@ def read_prefixes(
 
     Args:
         leak: The gradients of one step.
-        start: The token before every sentence.
+        start: The token before every sentence; None if sentences begin with any word, for transformers alone.
         words: The tokens to try; all by default.
         most: The number of prefixes at which the search gives up.
 
@@ -163,8 +170,7 @@ def read_prefixes(
         >>> read_prefixes(observe(model, *batch_of([[7, 8, 9], [7, 12]]), head="head"))
         [[7, 8, 9], [7, 12]]
     """
-    leak.check_one_step("reading sentences")
-    model = recognise(leak.model, leak.head)
+    model = _model(leak)
     every = torch.arange(len(model.embedding), device=model.embedding.device)
     tried = every if words is None else tokens_of(model, words)
     trees = [model.grow(leak, tried, start, equalise=equalise, most=most).tree for equalise in (True, False)]
@@ -173,8 +179,25 @@ def read_prefixes(
     if tree is None or len(tree) < 2:
         return []
     ends = torch.ones_like(tree.words, dtype=torch.bool)
-    ends[tree.parents[1:]] = False
-    return sorted(tree.path(node) for node in ends.nonzero()[:, 0].tolist())
+    ends[tree.parents[tree.parents >= 0]] = False
+    return sorted(_words(tree, node, start) for node in ends.nonzero()[:, 0].tolist())
+
+
+def _model(leak: Leak) -> Model:
+    leak.check_one_step("reading sentences")
+    longest = leak.input_shape[0] if leak.input_shape is not None and len(leak.input_shape) == 1 else None
+    return recognise(leak.model, leak.head, longest=longest)
+
+
+def _doubled(sentence: list[int], start: int | None) -> bool:
+    """Return whether a sentence, with its start mark if known, begins with the same word twice."""
+    first = sentence[:2] if start is None else [start, *sentence[:1]]
+    return len(first) == 2 and first[0] == first[1]
+
+
+def _words(tree: Tree, node: int, start: int | None) -> list[int]:
+    """Return the words of a prefix without the start mark."""
+    return tree.path(node)[start is not None :]
 
 
 def _tried(leak: Leak, model: Model, words: Sequence[int] | None) -> list[Tensor]:
@@ -188,7 +211,9 @@ def _tried(leak: Leak, model: Model, words: Sequence[int] | None) -> list[Tensor
     return [everything] if len(present) == len(everything) else [present, everything]
 
 
-def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalise: bool, most: int) -> Sentences:
+def _read(
+    leak: Leak, model: Model, words: Tensor, start: int | None, end: int | None, equalise: bool, most: int
+) -> Sentences:
     grown = model.grow(leak, words, start, equalise=equalise, most=most)
     failed = Sentences([], [], "failed", "", rank=grown.rank)
     if grown.tree is None or len(grown.tree) == 0:
@@ -197,19 +222,29 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
     failed = replace(failed, prefixes=len(tree))
     # With rounding alone all rows have the same relative error and equal weight; with noise long rows are more precise.
     found = (count(tree, model, leak.gradients, end, equalise=same) for same in (True, False))
-    counts = next(filter(None, found), None)
+    counts = _each_once(tree, grown.least, leak.batch_size) if end is None else None
+    counts = counts or next(filter(None, found), None)
     if counts is None:
         return replace(failed, reason=f"no whole numbers of passes through {len(tree)} prefixes give the gradient")
     # Of the passes through a prefix, those that do not go on end there.
-    ended = counts.passes.index_add(0, tree.parents[1:], counts.passes[1:], alpha=-1)
+    later = tree.parents >= 0
+    ended = counts.passes.index_add(0, tree.parents[later], counts.passes[later], alpha=-1)
     if bool((ended < 0).any()):
         return replace(failed, reason="more sentences go on behind a prefix than reach it")
     nodes = (ended > 0).nonzero()[:, 0].tolist()
-    sentences = sorted((tree.path(node), int(ended[node])) for node in nodes)
-    if not sentences:
+    if not nodes:
         return replace(failed, reason="no sentence ends")
-    tokens, times = [sentence for sentence, _ in sentences], [number for _, number in sentences]
-    factor, misfit = _compared(leak, tokens, times, start, end)
+    # Last words are found from a first reading with any of them.
+    lasts = None if end is not None else [{0: int(ended[node])} for node in nodes]
+    for _ in range(ROUNDS):
+        sentences = sorted(_ending(tree, nodes, ended, lasts, start))
+        tokens, times = [sentence for sentence, _ in sentences], [number for _, number in sentences]
+        own = _gradients(leak, tokens, times, start, end)
+        factor, misfit = _compared(leak, own)
+        if lasts is None or misfit < SAME:
+            break
+        moved = counts.total * (own[model.head_weight].double() - leak.gradients[model.head_weight])
+        lasts = _last_words(moved, tree.features[nodes], lasts)
     # A sentence that the model predicts with certainty has no gradient, and it lowers the mean over tokens. So the
     # counts are multiplied only if the observed scale shows that no token is missing.
     multiple = max(1, leak.batch_size // sum(times)) if leak.batch_size % sum(times) == 0 else 1
@@ -225,6 +260,10 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
             f"the counts make {sum(times)} sentences of a batch of {leak.batch_size}: "
             "each has a weight of its own, or others leave no trace"
         )
+    elif end is None and not abs(factor - 1) * (counts.total + 1) < 0.5:
+        reason = f"the gradient is {factor:.6g} times that of the sentences: others leave no trace"
+    elif not model.placed and any(_doubled(sentence, start) for sentence in tokens):
+        reason = "a word that is repeated from the beginning may be repeated more often: the gradient is the same"
     elif not counts.known:
         reason = "other counts of the same prefixes give the same gradient"
     elif multiple > 1:
@@ -244,11 +283,71 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
     )
 
 
-def _compared(leak: Leak, tokens: list[list[int]], times: list[int], start: int, end: int) -> tuple[float, float]:
-    """Return the best scale of the gradient of these sentences, and its largest relative error in any tensor."""
+def _each_once(tree: Tree, least: int, size: int) -> Counts | None:
+    """Return the counts if the number of prefixes proves that each of `size` sentences ends at a leaf of its own.
+
+    The batch has at least as many different prefixes as the rank of a layer's gradient, and all of them are in the
+    tree. So if the tree has no others, every leaf is the end of a sentence.
+    """
+    leaves = torch.ones_like(tree.words, dtype=torch.bool)
+    leaves[tree.parents[tree.parents >= 0]] = False
+    if len(tree) != least or int(leaves.sum()) != size:
+        return None
+    passes = torch.zeros_like(tree.words)
+    for leaf in leaves.nonzero()[:, 0].tolist():
+        passes[tree.nodes(leaf)] += 1
+    return Counts(passes, True, int(passes.sum()))
+
+
+def _ending(
+    tree: Tree, nodes: Sequence[int], ended: Tensor, lasts: list[dict[int, int]] | None, start: int | None
+) -> Iterator[tuple[list[int], int]]:
+    """Yield the sentences that end after prefixes, and how often; `lasts` counts the last words after each prefix."""
+    for place, node in enumerate(nodes):
+        words = _words(tree, node, start)
+        if lasts is None:
+            yield words, int(ended[node])
+        else:
+            yield from (([*words, word], number) for word, number in lasts[place].items())
+
+
+def _last_words(moved: Tensor, features: Tensor, lasts: list[dict[int, int]]) -> list[dict[int, int]]:
+    """Return how often each word is the last target after each of some prefixes.
+
+    A last target y after a prefix with the feature s contributes −e_y sᵀ / M to the last layer's gradient. If this
+    layer is tied, its gradient is also the embedding's, which depends less on the last targets. So another reading with
+    the targets that are returned is closer.
+
+    Args:
+        moved: M times the difference (C, I) of the gradient of a reading and the observed one.
+        features: The features after these prefixes (N, I).
+        lasts: The last words of this reading.
+    """
+    shown = moved @ torch.linalg.pinv(features)
+    found = []
+    for column, words in zip(shown.T, lasts, strict=True):
+        for word, number in words.items():
+            column[word] += number
+        left, counted = sum(words.values()), dict[int, int]()
+        for word in column.argsort(descending=True)[:left].tolist():
+            counted[word] = min(left, max(1, round(float(column[word]))))
+            left -= counted[word]
+            if left == 0:
+                break
+        found.append(counted)
+    return found
+
+
+def _gradients(leak: Leak, tokens: list[list[int]], times: list[int], start: int | None, end: int | None) -> Gradients:
+    """Return the gradients of sentences."""
     sentences = [own for own, number in zip(tokens, times, strict=True) for _ in range(number)]
     device = next(leak.model.parameters()).device
-    own = observe(leak.model, *batch_of(sentences, start, end, device=device), head=leak.head).gradients
+    return observe(leak.model, *batch_of(sentences, start, end, device=device), head=leak.head).gradients
+
+
+def _compared(leak: Leak, own: Gradients) -> tuple[float, float]:
+    """Return the best scale of gradients, and their largest relative error in any tensor."""
+    device = next(leak.model.parameters()).device
     pairs = [(seen, own[name]) for name, seen in leak.gradients.items()]
     # The inner products (2, 2) of each two tensors with themselves and each other.
     zero = torch.zeros(2, 2, dtype=torch.float64, device=device)
@@ -271,22 +370,25 @@ def _parts(seen: Tensor, mine: Tensor) -> Iterator[Tensor]:
 def _why_not(case: Case) -> str:
     if not case.subject.sequence:
         return "the network does not predict the next token at every position"
-    if case.marks is None:
+    if not case.plain:
+        return f"it is made for the cross-entropy; this is {type(case.loss).__name__}"
+    if case.marks is None and any(isinstance(module, nn.RNNBase) for module in case.leak.model.modules()):
         return "sentences have no start and end mark in common"
-    return "" if case.plain else f"it is made for the cross-entropy; this is {type(case.loss).__name__}"
+    return transformers.unsent(case.leak)
 
 
 def _attack(case: Case) -> Answer:
-    assert case.marks is not None
-    return case.without_rounding(read_sentences(case.leak, case.marks[0], end=case.marks[1]).answers[0])
+    start, end = case.marks or (None, None)
+    return case.without_rounding(read_sentences(case.leak, start, end=end).answers[0])
 
 
 ATTACK = Attack(
     "sentences",
     page="sentences",
     finds=("sentences",),
-    needs="all gradients of a language model, and sentences with a known start and end mark",
+    needs="all gradients of a recurrent model and the start and end mark, or all gradients of a causal transformer",
     refused=_why_not,
     run=_attack,
-    remedy="noise; an embedding that is not trained",
+    remedy="noise; more tokens in a batch than the layers are wide",
+    memory=transformers.memory,
 )

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from gradleak.errors import InputError
 from gradleak.leak import Gradients, Leak, evaluating
-from gradleak.sequences import attention, recurrent
-from gradleak.sequences.span import Span, everything, span_of
+from gradleak.sequences import recurrent, transformers
+from gradleak.sequences.span import Span, everything, full, span_of
 from gradleak.sequences.tree import Tree
 
 # Largest relative error between the model's logits and those computed from the recognised modules.
@@ -27,11 +27,13 @@ class Grown:
         tree: The prefixes; None if there are too many.
         rank: The rank of the first layer's gradient.
         reason: Why the search failed, "" if it did not.
+        least: The number of different prefixes that the batch has at least: the largest rank of a layer's gradient.
     """
 
     tree: Tree | None
     rank: int
     reason: str = ""
+    least: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Model:
         head_bias: The name of the last layer's bias, or None.
         layers: The other layers whose gradients have spans, in the order of execution.
         search: Returns the prefixes of words that lie in the spans of these layers and of the last one, see `grow`.
+        placed: Whether a word that is repeated from the beginning has other inputs than the word alone.
     """
 
     embedding: Tensor
@@ -53,8 +56,9 @@ class Model:
     embedding_name: str
     head_weight: str
     head_bias: str | None
-    layers: Sequence[recurrent.Layer | attention.Group]
+    layers: Sequence[recurrent.Layer | transformers.Site]
     search: Callable[..., Tree | None]
+    placed: bool = True
 
     @property
     def tied(self) -> bool:
@@ -70,19 +74,22 @@ class Model:
             gradient = torch.cat([gradient, gradients[self.head_bias][:, None]], dim=1)
         return span_of(gradient, equalise=equalise, least=least)
 
-    def grow(self, leak: Leak, words: Tensor, start: int, *, equalise: bool, most: int) -> Grown:
+    def grow(self, leak: Leak, words: Tensor, start: int | None, *, equalise: bool, most: int) -> Grown:
         """Return the prefixes of `words` whose every step lies in the spans of all layers."""
         first, *later = (layer.gradient(leak) for layer in self.layers)
         span = span_of(first, equalise=equalise)
         if span.power == 0:
-            reason = f"the first layer's gradient has full rank: {len(span.basis)} prefixes or more, or noise"
-            return Grown(None, span.rank, reason)
+            return Grown(None, span.rank, full(span))
         spans = [span, *(span_of(gradient, equalise=equalise, least=span.rank) for gradient in later)]
         spans.append(self.head_span(leak.gradients, span.rank, equalise=equalise))
         tree = self.search(spans, words, start, most=most)
         if tree is None:
-            return Grown(None, span.rank, f"more than {most} prefixes lie in the spans")
-        return Grown(tree, span.rank, "" if len(tree) else "not even the start mark lies in the spans")
+            # A normalisation leaves one dimension without inputs.
+            many = f"more than {most} prefixes lie in the spans"
+            return Grown(None, span.rank, full(span) if span.rank > len(span.basis) - 2 else many)
+        nothing = "no word" if start is None else "not even the start mark"
+        least = max(span.rank for span in spans if span.power)
+        return Grown(tree, span.rank, "" if len(tree) else f"{nothing} lies in the spans", least)
 
 
 def tokens_of(model: Model, words: Sequence[int]) -> Tensor:
@@ -93,19 +100,26 @@ def tokens_of(model: Model, words: Sequence[int]) -> Tensor:
     return different
 
 
-def recognise(model: nn.Module, head: str) -> Model:
-    """Return the parts of a language model; raise an error that names any module of an unknown kind."""
+def recognise(model: nn.Module, head: str, *, longest: int | None = None) -> Model:
+    """Return the parts of a language model; raise an error that names what is not supported.
+
+    Args:
+        model: The model.
+        head: The name of its last layer.
+        longest: The largest number of positions of a transformer, None if unknown.
+    """
     owners = {name: module for name, module in model.named_modules() if module._parameters}
     embeddings = {name: module for name, module in owners.items() if isinstance(module, nn.Embedding)}
-    layers = {name: module for name, module in owners.items() if isinstance(module, nn.LSTM | nn.GRU)}
+    layers = {name: module for name, module in owners.items() if isinstance(module, nn.LSTM | nn.GRU | nn.RNN)}
     last = owners.get(head)
     if not isinstance(last, nn.Linear):
         raise InputError(f"the model's last layer '{head}' is not a Linear layer")
-    supported = nn.Embedding | nn.LSTM | nn.GRU if layers else nn.Embedding | nn.Linear | nn.LayerNorm
-    for name, module in owners.items():
-        if not isinstance(module, supported) and module is not last:
-            kinds = "Embedding, LSTM, GRU and a last Linear" if layers else "Embedding, LSTM, GRU, Linear and LayerNorm"
-            raise InputError(f"module '{name}' is a {type(module).__name__}, but supported are {kinds}")
+    for name, module in owners.items() if layers else ():
+        if not isinstance(module, nn.Embedding | nn.LSTM | nn.GRU) and module is not last:
+            raise InputError(
+                f"module '{name}' is a {type(module).__name__}, but supported are Embedding, LSTM, GRU "
+                "and a last Linear"
+            )
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     words = {name: module for name, module in embeddings.items() if module.num_embeddings == last.out_features}
     if len(words) != 1 or len(layers) > 1:
@@ -128,8 +142,8 @@ def recognise(model: nn.Module, head: str) -> Model:
         _check(model, embedding, module, last)
         own = recurrent.layers_of(name, module)
         return Model(*facts, own, partial(recurrent.grow, own, embedding.weight.detach()))
-    network = attention.network(model, head, last.out_features)
-    return Model(*facts, network.groups, partial(attention.grow, network))
+    network = transformers.network(model, head, last.out_features, longest=longest)
+    return Model(*facts, network.sites, partial(transformers.grow, network), network.placed)
 
 
 def _check(model: nn.Module, embedding: nn.Embedding, layers: nn.RNNBase, last: nn.Linear) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -16,6 +17,8 @@ LEAST_GAP, ROUNDED, INNER, WIDE = 1.5, 3e-7, 0.9, 100
 FOLDED = 4
 # Least tolerance of the spans of later layers, as a share of a random vector's miss.
 SLACK = 0.03
+# Directions outside the span with which most of at least MANY vectors are excluded at a low cost.
+DIRECTIONS, MANY = 16, 1024
 # Pure noise (R, D) of standard deviation σ has singular values up to about σ (√R + √D), uneven noise up to EDGE times
 # more.
 EDGE = 2.0
@@ -70,10 +73,26 @@ class Span:
         if vectors.shape[1] + 1 == len(self.basis):
             vectors = torch.cat([vectors, vectors.new_ones(len(vectors), 1)], dim=1)
         scaled = vectors / self.units
+        if len(scaled) >= MANY:
+            near = (scaled @ self._outside).norm(dim=1) < self.worst * scaled.norm(dim=1)
+            inside = torch.zeros_like(near)
+            parts = near.nonzero()[:, 0].split(MANY - 1)
+            for part in parts:
+                inside[part] = self.inside(vectors[part])
+            return inside
         scaled = scaled / scaled.norm(dim=1, keepdim=True)
         along = scaled @ self.basis
         misses: Tensor = (scaled - along @ self.basis.T).norm(dim=1)
         return misses.less(self._allowed((along / self.sizes).norm(dim=1)))
+
+    @cached_property
+    def _outside(self) -> Tensor:
+        """Orthonormal directions (D, S) outside the span; a vector's part along them is no longer than its miss."""
+        count = min(DIRECTIONS, len(self.basis) - self.rank)
+        random = torch.randn(len(self.basis), count, generator=torch.Generator().manual_seed(0)).to(self.basis)
+        columns = torch.cat([self.basis, random], dim=1)
+        outside: Tensor = torch.linalg.qr(columns).Q[:, self.rank :]
+        return outside
 
     def _allowed(self, rows: Tensor) -> Tensor:
         """Return the largest misses (N,) that noise explains, for sums of rows with weights of these lengths (N,)."""
@@ -82,6 +101,11 @@ class Span:
         # Noise and above all rounding errors are uneven. So the limit is up to 20 times the expected miss, if that is
         # far below the miss of a random vector.
         return (expected * (self.power / expected).pow(0.25).clamp(min=1.3, max=20)).clamp(min=self.slack)
+
+
+def full(span: Span) -> str:
+    """Return why a first layer's span excludes no words."""
+    return f"the first layer's gradient has full rank, {span.rank}: too many different prefixes, or noise"
 
 
 def everything(like: Tensor) -> Span:

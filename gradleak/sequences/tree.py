@@ -30,10 +30,14 @@ class Tree:
         parts = (self.parents, parents), (self.words, words), (self.features, features)
         return Tree(*(torch.cat(pair) for pair in parts))
 
-    def path(self, node: int) -> list[int]:
-        """Return the words of the prefix `node`, without the start mark."""
-        words: list[int] = []
-        while int(self.parents[node]) >= 0:
-            words.append(int(self.words[node]))
+    def nodes(self, node: int) -> list[int]:
+        """Return the prefixes with which the prefix `node` begins, the shortest first, and itself."""
+        nodes: list[int] = []
+        while node >= 0:
+            nodes.append(node)
             node = int(self.parents[node])
-        return words[::-1]
+        return nodes[::-1]
+
+    def path(self, node: int) -> list[int]:
+        """Return the words of the prefix `node`."""
+        return [int(self.words[own]) for own in self.nodes(node)]

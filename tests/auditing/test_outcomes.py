@@ -116,19 +116,18 @@ def tied() -> nn.Module:
     return model
 
 
-def test_words_of_tied_embeddings_are_not_read_rather_than_a_few_of_them() -> None:
+def test_words_of_tied_embeddings_are_read_from_the_first_layer() -> None:
     tokens = torch.randint(200, (2, 2, 10), generator=torch.Generator().manual_seed(0))
     report = gradleak.audit(tied(), *tokens, batch_sizes=(1,))
-    state, why = outcome(report, "words")
-    assert state == "not attacked"
-    assert "'tokens.weight' is tied to 'head.weight'" in why
-    assert report.measured == []
+    assert outcome(report, "words") == ("recovered", "")
+    # The model is not causal, so there are no prefixes.
+    assert outcome(report, "sentences")[0] == "not attacked"
     assert report.proofs == [
         "B = 1: nothing is proved of labels, features and inputs: 'head.weight' is tied to 'tokens.weight', and the "
         "gradient is the sum of both"
     ]
-    with pytest.raises(InputError, match="no attack measured 'words'"):
-        report.above({"words": 0.5})
+    with pytest.raises(InputError, match="no attack measured 'labels'"):
+        report.above({"labels": 0.5})
 
 
 # --------------------------------------------------------------------------------------------------------- local steps
