@@ -112,6 +112,7 @@ ATTACKS: dict[str, Callable[[str], Any]] = {
     "fully connected": lambda device: images.invert_fully_connected(_chain(device)),
     "fully connected, traced": lambda device: images.trace_fully_connected(_chain(device)),
     "fully connected, by biases": lambda device: images.bias_attack(_chain(device)),
+    "fully connected, unit by unit": lambda device: images.invert_units(_chain(device)).inputs,
     "convolutional": lambda device: images.invert_convolutional(_leak(device, image_size=16)),
     "cocktail party": lambda device: images.unmix_features(_head(device)[0], 3),
     **{f"matched as {name}": _matched(name) for name in presets.MATCHING},
