@@ -623,7 +623,7 @@ def _attack(case: Case) -> Answer:
 
 ATTACK = Attack(
     "unit by unit",
-    page="batches",
+    page="units",
     finds=("inputs",),
     needs="a first layer that is Linear, or a convolution with one position, and has a bias; ReLU for several samples",
     refused=_why_not,
