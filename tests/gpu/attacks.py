@@ -120,6 +120,7 @@ ATTACKS: dict[str, Callable[[str], Any]] = {
     "fully connected": lambda device: images.invert_fully_connected(_chain(device)),
     "fully connected, traced": lambda device: images.trace_fully_connected(_chain(device)),
     "fully connected, by biases": lambda device: images.bias_attack(_chain(device)),
+    "fully connected, unit by unit": lambda device: images.invert_units(_chain(device)).inputs,
     "convolutional": lambda device: images.invert_convolutional(_leak(device, image_size=16)),
     "transformer": lambda device: images.invert_transformer(_vision(device)),
     "transformer, by its attention": lambda device: images.trace_transformer(_vision(device), form="attention").inputs,

@@ -375,23 +375,35 @@ def _groups(layer: _Layer) -> list[_Group]:
 def _tested(layer: _Layer, groups: list[_Group]) -> Units:
     """Return the groups, those first that are guaranteed to be samples."""
     leak = layer.leak
+    sizes = torch.stack([group.quotient.norm() for group in groups])
     fits, silent = [], torch.zeros_like(layer.alive)
-    for part in _fits(layer, groups):
-        fits.append(part[0])
-        silent |= part[1]
+    for size, (fit, unmoved) in zip(sizes, _fits(layer, groups), strict=True):
+        fits.append(fit)
+        # Some mixtures are so large that they saturate units which no sample saturates.
+        silent |= unmoved & (size <= sizes.median())
+    # Other samples may have as much of a unit's gradient as the tolerance of the sample's own allows.
+    mixed = (2 * (1 + sizes.median() / sizes)).tolist()
+    bounded = [
+        replace(group, apart=group.apart + fit.allowed * factor)
+        for group, fit, factor in zip(groups, fits, mixed, strict=True)
+    ]
     labels = {place: fit.label for place, fit in enumerate(fits) if fit.passed}
-    if leak.local_steps == 1 and (whole := _whole(layer, groups, fits)):
+    if leak.local_steps == 1 and (whole := _whole(layer, bounded, fits)):
         return _found(
-            layer, [groups[place] for place in whole], "", status="exact",
+            layer, [bounded[place] for place in whole], "", status="exact",
             labels={row: labels[place] for row, place in enumerate(whole)}, guaranteed=range(len(whole)),
         )  # fmt: skip
     if not silent.any():
-        return _found(layer, groups, "no unit of the first layer is ever silent, and each of them mixes all samples")
+        return _found(layer, bounded, "no unit of the first layer is ever silent, and each of them mixes all samples")
     probabilities = torch.stack([fit.probabilities for fit in fits])
     spread = (probabilities - probabilities.median(dim=0).values).abs().amax(dim=1).median()
     # Samples with almost equal probabilities have almost equal errors, and mixtures of them fit more easily.
     varied = min(EQUATIONS, float(spread.clamp(min=torch.finfo(torch.float64).tiny)))
-    sure = [place for place in labels if _sure(layer, groups[place], fits[place], silent, varied)]
+    sure = [
+        place
+        for place in labels
+        if bounded[place].apart <= SURE and _sure(layer, groups[place], fits[place], silent, varied)
+    ]
     owners = torch.full_like(layer.bias, -1, dtype=torch.long)
     owners[(layer.weight == 0).all(dim=1)] = len(groups)
     for place in sure:
@@ -405,21 +417,24 @@ def _tested(layer: _Layer, groups: list[_Group]) -> Units:
             guaranteed.append(place)
     rest = "a unit that several samples activate shows a mixture of them"
     reason = f"{len(guaranteed)} of {len(groups)} different quotients are guaranteed to be samples: {rest}"
-    return _found(layer, groups, reason, labels=labels, guaranteed=guaranteed)
+    return _found(layer, bounded, reason, labels=labels, guaranteed=guaranteed)
 
 
 def _sure(layer: _Layer, group: _Group, fit: _Fit, silent: Tensor, varied: float) -> bool:
     """Return whether a group is too unlikely to be a mixture; `varied` is by how much the errors of samples differ."""
-    count, alive = len(group.units), int(layer.alive.sum())
-    if not bool(silent[group.units].all()) or group.apart > SURE:
+    # Units with dependent slopes agree together.
+    count, alive = min(len(group.units), fit.equations), int(layer.alive.sum())
+    if not bool(silent[group.units].all()):
         return False
     # A sample that is used in several steps may be taken for several samples with proportional errors.
     if layer.leak.local_steps > 1 and fit.spread < max(SPREAD, DENSITY * group.apart / SPREAD):
         return False
     hypotheses = len(layer.leak.weight) * len(_schedules(layer.leak.local_steps))
-    if fit.contained and alive * hypotheses * (fit.contained[0] / varied) ** fit.contained[1] <= CHANCE:
-        return True
-    if count < 2 or fit.equations < 2:
+    if fit.contained is not None:
+        tolerance, equations = fit.contained
+        if math.log(alive * hypotheses) + equations * math.log(tolerance / varied) <= math.log(CHANCE):
+            return True
+    if count < 2:
         return False
     agree = math.log(alive) + (count - 1) * math.log(DENSITY * alive * group.apart) - math.lgamma(count + 1)
     fitting = math.log(hypotheses) + fit.equations * math.log(fit.allowed / varied)
@@ -583,7 +598,7 @@ def _own_errors(layer: _Layer, inputs: Tensor, moment: float) -> tuple[Tensor, T
 def _whole(layer: _Layer, groups: list[_Group], fits: list[_Fit]) -> list[int]:
     """Return the places of B groups that together have the whole gradient, none if there are none."""
     leak = layer.leak
-    places = [place for place, fit in enumerate(fits) if fit.passed]
+    places = [place for place, fit in enumerate(fits) if fit.passed and groups[place].apart <= SURE]
     places.sort(key=lambda place: (-len(groups[place].units), fits[place].missed))
     places = places[: leak.batch_size]
     if len(places) < leak.batch_size:
@@ -608,7 +623,7 @@ def _attack(case: Case) -> Answer:
 
 ATTACK = Attack(
     "unit by unit",
-    page="batches",
+    page="units",
     finds=("inputs",),
     needs="a first layer that is Linear, or a convolution with one position, and has a bias; ReLU for several samples",
     refused=_why_not,

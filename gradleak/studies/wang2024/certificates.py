@@ -44,6 +44,7 @@ SEEDS = {
     "certain": "labels",
     "connected": "inversions",
     "convolutional": "inversions",
+    "units": "inversions",
     "peeling": "peelings",
     "sentences": "sequences",
     "transcripts": "sequences",

@@ -220,6 +220,11 @@ COLUMNS = Columns(
     refused=Column("refused", "{:,.0f}"),
     right_share=Column("certified and right", SHARE),
     examples=Column("seeds and settings of wrong certificates"),
+    # units: quotients of units of the first layer, which show samples or mixtures of them.
+    quotients=Column("different quotients", "{:.0f}"),
+    shown=Column("samples shown by a unit", SHARE),
+    guaranteed=Column("samples guaranteed", SHARE),
+    client_trains=Column("how the client trains"),
     # precision: clients that compute in a coarse precision.
     unique_share=Column("unique", "{:.0f} %"),
     largest=Column("largest L1 error of a label", ERROR),
