@@ -119,7 +119,6 @@ class Restored(Experiment):
             yield {
                 "image": number,
                 "status": found.status,
-                "reason": found.reason,
                 "psnr": -math.inf if math.isnan(actual) else float(psnr),
                 "claimed": found.claimed,
                 "actual": actual,
