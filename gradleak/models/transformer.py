@@ -13,17 +13,12 @@ from gradleak.errors import unknown
 Positions = Literal["learned", "frozen", "sinusoidal"]
 
 
-class TokenBatchNorm(nn.Module):
+class TokenBatchNorm(nn.BatchNorm1d):
     """Batch norm of tokens (B, T, D), with statistics over samples and tokens."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(width)
-
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Return the normalised tokens."""
-        normalised: Tensor = self.norm(x.transpose(1, 2))
-        return normalised.transpose(1, 2)
+        return super().forward(input.transpose(1, 2)).transpose(1, 2)
 
 
 class SelfAttention(nn.Module):
@@ -91,12 +86,12 @@ class VisionTransformer(nn.Module):
         norm, activation = (TokenBatchNorm, nn.ReLU) if trained_form else (nn.LayerNorm, nn.GELU)
         self.mean = trained_form
         self.embedding = nn.Conv2d(3, width, patch, stride=patch)
-        self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, width))
+        self.class_token = nn.Parameter(0.02 * torch.randn(width))
         self.positions: Tensor | None = None
         if positions not in ("learned", "frozen", "sinusoidal"):
             raise unknown("kind of positions", positions, ("learned", "frozen", "sinusoidal"))
         if positions != "sinusoidal":
-            self.positions = nn.Parameter(0.02 * torch.randn(1, count, width), requires_grad=positions == "learned")
+            self.positions = nn.Parameter(0.02 * torch.randn(count, width), requires_grad=positions == "learned")
         hidden = 2 * width if trained_form else 4 * width
         self.blocks = nn.Sequential(*(Block(width, heads, hidden, norm, activation) for _ in range(depth)))
         self.norm, self.head = norm(width), nn.Linear(width, classes)
@@ -104,7 +99,7 @@ class VisionTransformer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits (B, C) of images (B, 3, H, W)."""
         tokens = self.embedding(x).flatten(2).transpose(1, 2)
-        tokens = torch.cat([self.class_token.expand(len(x), -1, -1), tokens], dim=1)
+        tokens = torch.cat([self.class_token.expand(len(x), 1, -1), tokens], dim=1)
         tokens = tokens + (_sinusoids(tokens) if self.positions is None else self.positions)
         tokens = self.norm(self.blocks(tokens))
         logits: Tensor = self.head(tokens.mean(dim=1) if self.mean else tokens[:, 0])

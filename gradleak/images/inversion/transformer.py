@@ -4,7 +4,7 @@ The token of patch i is E pᵢ + b + sᵢ, with the patch pᵢ (P numbers), the 
 be the loss's gradient with respect to this token. There are two closed forms:
 
     positions   If the positions are learned, gᵢ is the gradient of sᵢ. The gradient of the embedding, Σ gᵢ pᵢᵀ, is then
-                a linear equation for the patches [lu2022april].
+                a linear equation for the patches [lu2022].
     attention   The rows of the gradient of queries, keys and values are sums of the attention's inputs. The inputs
                 are affine in the patch and in the length by which the normalisation divides its token. So each patch
                 solves a linear system, which says that its input lies in the span of these rows.

@@ -182,6 +182,8 @@ COLUMNS = Columns(
     honest=Column("estimated error within a factor of 10"),
     cpu_seconds=Column("CPU time (s)", ".0f"),
     times=Column("CPU time relative to peeling", ".1f"),
+    # transformers: the attack also computes the gradient of its image, so the client's time is subtracted.
+    extra_seconds=Column("CPU time beyond the gradient (s)", ".2g"),
     # Trained networks. 1 − p of a sample is rounded as its label's probability p.
     side=Column("image side (pixels)", "{:.0f}"),
     epochs=Column("training epochs", "{:.0f}"),
