@@ -64,8 +64,8 @@ def smollm2() -> tuple[nn.Module, Any]:
         rope_parameters={"rope_type": "default", "rope_theta": field("rope.freq_base")},
     )
     state = {"model.embed_tokens.weight": words, "model.norm.weight": weight("output_norm")}
-    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads or config.num_attention_heads}
-    for layer in range(config.num_hidden_layers):
+    heads: dict[str, int] = {"attn_q": field("attention.head_count"), "attn_k": field("attention.head_count_kv")}
+    for layer in range(field("block_count")):
         for name, own in NAMES.items():
             value = weight(f"blk.{layer}.{name}")
             if name in heads:

@@ -17,8 +17,9 @@ LEAST_GAP, ROUNDED, INNER, WIDE = 1.5, 3e-7, 0.9, 100
 FOLDED = 4
 # Least tolerance of the spans of later layers, as a share of a random vector's miss.
 SLACK = 0.03
-# Directions outside the span with which most of at least MANY vectors are excluded at a low cost.
-DIRECTIONS, MANY = 16, 1024
+# Directions outside the span with which most vectors are excluded at a low cost, if their part along these is larger
+# than NEAR, which exceeds the rounding errors of single precision.
+DIRECTIONS, NEAR = 16, 1e-2
 # Pure noise (R, D) of standard deviation σ has singular values up to about σ (√R + √D), uneven noise up to EDGE times
 # more.
 EDGE = 2.0
@@ -73,25 +74,27 @@ class Span:
         if vectors.shape[1] + 1 == len(self.basis):
             vectors = torch.cat([vectors, vectors.new_ones(len(vectors), 1)], dim=1)
         scaled = vectors / self.units
-        if len(scaled) >= MANY:
-            near = (scaled @ self._outside).norm(dim=1) < self.worst * scaled.norm(dim=1)
-            inside = torch.zeros_like(near)
-            parts = near.nonzero()[:, 0].split(MANY - 1)
-            for part in parts:
-                inside[part] = self.inside(vectors[part])
-            return inside
         scaled = scaled / scaled.norm(dim=1, keepdim=True)
         along = scaled @ self.basis
         misses: Tensor = (scaled - along @ self.basis.T).norm(dim=1)
         return misses.less(self._allowed((along / self.sizes).norm(dim=1)))
+
+    def near(self, vectors: Tensor) -> Tensor:
+        """Return which vectors (N, D) or (N, D − 1) may lie in the span, at a low cost and in any precision."""
+        width = vectors.shape[1]
+        scales = self.units.square().reciprocal().to(vectors)
+        outside = (self._outside / self.units[:, None]).to(vectors)
+        parts, squares = vectors @ outside[:width], vectors.square() @ scales[:width]
+        if width < len(self.basis):
+            parts, squares = parts + outside[-1], squares + scales[-1]
+        return parts.square().sum(dim=1) < max(self.worst, NEAR) ** 2 * squares
 
     @cached_property
     def _outside(self) -> Tensor:
         """Orthonormal directions (D, S) outside the span; a vector's part along them is no longer than its miss."""
         count = min(DIRECTIONS, len(self.basis) - self.rank)
         random = torch.randn(len(self.basis), count, generator=torch.Generator().manual_seed(0)).to(self.basis)
-        columns = torch.cat([self.basis, random], dim=1)
-        outside: Tensor = torch.linalg.qr(columns).Q[:, self.rank :]
+        outside: Tensor = torch.linalg.qr(torch.cat([self.basis, random], dim=1)).Q[:, self.rank :]
         return outside
 
     def _allowed(self, rows: Tensor) -> Tensor:

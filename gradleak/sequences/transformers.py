@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +21,7 @@ from gradleak.answers import Answer, ReadingStatus
 from gradleak.arguments import checked_arguments
 from gradleak.cases import DOUBLE, Attack, Case
 from gradleak.errors import InputError
-from gradleak.leak import Leak, is_causal, running
+from gradleak.leak import Leak, evaluating, is_causal, running
 from gradleak.sequences.span import Span, full, span_of
 from gradleak.sequences.tree import Tree
 
@@ -42,12 +42,14 @@ class Site:
 
     Attributes:
         layer: The first of them.
+        name: Its name.
         width: The number D of its inputs.
         weights: The name of each layer's weight, and whether it is (D, R) instead of (R, D).
         biases: The names of their biases; empty if some have none.
     """
 
     layer: nn.Module
+    name: str
     width: int
     weights: tuple[tuple[str, bool], ...]
     biases: tuple[str, ...]
@@ -71,6 +73,7 @@ class Network:
         sites: The first affine layers before it, in the order of execution.
         placed: Whether the input of the first of them depends on the position.
         longest: The largest number of positions, None if unknown.
+        plain: The model in float32, with which most words are excluded faster; None if it is in float64.
     """
 
     model: nn.Module
@@ -78,6 +81,7 @@ class Network:
     sites: tuple[Site, ...]
     placed: bool
     longest: int | None = None
+    plain: nn.Module | None = None
 
 
 class _Enough(Exception):
@@ -200,9 +204,11 @@ def network(model: nn.Module, head: str, words: int, *, causal: bool = True, lon
             parts = [(names[layer], *affine[layer]) for layer in group]
             weights = tuple((name + weight, flipped) for name, weight, _, flipped in parts)
             biases = tuple(name + bias for name, _, bias, _ in parts if bias)
-            sites.append(Site(group[0], inputs.shape[-1], weights, biases if len(biases) == len(parts) else ()))
+            name = names[group[0]].removesuffix(".")
+            sites.append(Site(group[0], name, inputs.shape[-1], weights, biases if len(biases) == len(parts) else ()))
     placed = not torch.allclose(alike, alike[:, :1].expand_as(alike), rtol=1e-9, atol=0)
-    return Network(copied, last, tuple(sites[:SITES]), placed, longest)
+    single = all(parameter.dtype == torch.float32 for parameter in model.parameters())
+    return Network(copied, last, tuple(sites[:SITES]), placed, longest, model if single else None)
 
 
 def _mixing(model: nn.Module, layer: nn.Module) -> InputError:
@@ -323,18 +329,30 @@ class _Fitting:
 
     def _fitting(self, first: int, last: int) -> list[Tensor]:
         """Return the words at the positions from `first` to before `last`; none if the model does not reach there."""
-        layer, parts = self.own.sites[0].layer, []
-        chunks = self.words.split(max(1, TOKENS // last))
-        for part in reporting.steps(chunks, len(chunks), f"words at positions {first + 1} to {last}"):
-            try:
-                seen = _inputs(self.own.model, part[:, None].expand(-1, last), [layer])
-            except torch.OutOfMemoryError:
-                raise
-            except (InputError, IndexError, RuntimeError):
-                return []
-            fresh = seen[layer][:, first:]
-            parts.append(self.span.inside(fresh.flatten(0, 1)).unflatten(0, fresh.shape[:2]))
-        return [self.words[fits] for fits in torch.cat(parts).unbind(dim=1)]
+        near, fits = self.words, []
+        try:
+            if self.own.plain is not None:
+                plain = [
+                    part[self.span.near(fresh.flatten(0, 1)).view(len(part), -1).any(dim=1)]
+                    for part, fresh in self._vectors(self.own.plain, near, first, last)
+                ]
+                near = torch.cat(plain)
+            for _, fresh in self._vectors(self.own.model, near, first, last):
+                fits.append(self.span.inside(fresh.flatten(0, 1)).unflatten(0, fresh.shape[:2]))
+        except torch.OutOfMemoryError:
+            raise
+        except (InputError, IndexError, RuntimeError):
+            return []
+        inside = torch.cat(fits) if fits else torch.zeros(0, last - first, dtype=torch.bool, device=near.device)
+        return [near[place] for place in inside.unbind(dim=1)]
+
+    def _vectors(self, model: nn.Module, words: Tensor, first: int, last: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield words and the first site's inputs for them at the positions from `first` to before `last`."""
+        layer = model.get_submodule(self.own.sites[0].name)
+        chunks = words.split(max(1, TOKENS // last))
+        with evaluating(model):
+            for part in reporting.steps(chunks, len(chunks), f"words at positions {first + 1} to {last}"):
+                yield part, _inputs(model, part[:, None].expand(-1, last), [layer])[layer][:, first:]
 
 
 @dataclass(frozen=True)
