@@ -332,7 +332,7 @@ def summary(record: Record) -> Summary:
         f"For {paper.cases} recorded utterances, RLG recovers exactly which words were said, from one gradient of an "
         f"untrained speech recogniser; if only signs are sent, RLG recovers {signs.sum():.0f} of {len(signs)} bags, "
         f"but comparing the directions of rows recovers {directions.cases} (small recogniser).",
-        true=bool(paper.agrees and ours.agrees and directions.agrees) and signs.mean() <= 0.2,
+        true=bool(paper.agrees and ours.agrees and directions.agrees and signs.mean() <= 0.2),
         claim="words-rlg-untrained-exact-matches",
         what="utterances whose bag of words is exactly right (untrained recogniser of the paper's size, RLG as coded)",
         figure=figure_defenses,
