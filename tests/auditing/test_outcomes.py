@@ -240,7 +240,7 @@ def test_a_last_layer_s_frozen_bias_is_in_its_logits_still() -> None:
     inputs, targets = vectors()
     leak = gradleak.observe(model, inputs[:1].double(), targets[:1])
     assert leak.bias_gradient is None
-    found = gradleak.labels.recover_soft_labels(leak.weight_gradient, leak.weight, bias=leak.bias, prior="onehot")
+    found = gradleak.labels.recover_soft_labels(leak, prior="onehot")
     assert found.status == ("unique",)
     assert found.labels.argmax() == targets[0]
     with pytest.raises(InputError, match=r"no gradient of the last layer's weight: '4.weight' is frozen"):

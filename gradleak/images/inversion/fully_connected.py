@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +21,12 @@ from gradleak.arguments import checked_arguments
 from gradleak.cases import DOUBLE, NOISE, Attack, Case
 from gradleak.devices import least_squares
 from gradleak.errors import GradleakWarning, InputError, unknown
-from gradleak.images.head import labels_of, logits_of
+from gradleak.images.head import logits_of
 from gradleak.images.inversion import chain
 from gradleak.images.inversion.again import TINY, observed_again, size_of
 from gradleak.images.inversion.chain import Layer
 from gradleak.labels.priors import LabelPrior, check_noise
+from gradleak.labels.soft.batch.recover import recover_batch
 from gradleak.labels.soft.single import Solver, recover_soft_labels
 from gradleak.leak import Leak
 from gradleak.precision import Precision, rounding_unit
@@ -226,21 +227,13 @@ def last_layer(
 ) -> Top:
     """Recover the last layer's inputs, and the labels unless they are known."""
     nonnegative = len(layers) > 1 and isinstance(layers[-2].activation_module, nn.ReLU | nn.Sigmoid)
+    known: dict[str, Any] = {"prior": prior, "nonnegative": nonnegative, "noise": noise, "precision": precision}
     if leak.batch_size == 1 and labels is None:
-        single = recover_soft_labels(
-            leak.weight_gradient,
-            leak.weight,
-            bias=leak.bias,
-            bias_gradient=leak.bias_gradient,
-            prior=prior,
-            nonnegative=nonnegative,
-            noise=noise,
-            precision=precision,
-        )
+        single = recover_soft_labels(leak, **known)
         hidden, label, loose = single.features, single.labels, single.loose
         certain, reason = single.status[0] == "unique", single.reasons[0]
     else:
-        batch = labels_of(leak, prior=prior, labels=labels, nonnegative=nonnegative, noise=noise, precision=precision)
+        batch = recover_batch(leak, labels=labels, **known)
         hidden, label, loose = batch.features, batch.labels, batch.loose
         certain, reason = batch.status == "unique", batch.reason
     return Top(hidden, label, logits_of(leak, hidden).softmax(dim=1) - label, certain, reason, loose)
@@ -324,7 +317,7 @@ def _mean(leak: Leak, layers: list[Layer], prior: str | LabelPrior, solver: Solv
     """Run wang2024's recursion in the gradient's precision: average the inputs that each row gives."""
     if leak.batch_size != 1:
         raise InputError(f"the paper's recursion is for single samples; got a batch of {leak.batch_size}")
-    soft_labels = recover_soft_labels(leak.weight_gradient, leak.weight, prior=prior, solver=solver)
+    soft_labels = recover_soft_labels(leak, prior=prior, solver=solver)
     inputs = soft_labels.features[0].to(leak.weight_gradient)
     errors = (leak.weight_gradient / inputs).nanmean(dim=1)
     for above, layer in zip(reversed(layers), reversed(layers[:-1]), strict=False):

@@ -258,7 +258,7 @@ def _image(found: Inversion) -> Tensor:
 
 def _recovered(leak: Leak) -> Tensor:
     """Return the label (C,) that the server recovers from the last layer."""
-    found = recover_soft_labels(leak.weight_gradient, leak.weight, prior="smoothing")
+    found = recover_soft_labels(leak)
     if found.status[0] != "unique":
         raise InputError(f"matching needs a unique label, but this label is {found.status[0]}: {found.reasons[0]}")
     return found.labels[0].to(leak.weight_gradient)
