@@ -340,7 +340,7 @@ def test_the_verdict_is_one_sentence_on_the_worst_case() -> None:
     report = gradleak.audit(mlp(), samples, classes, batch_sizes=(1,), defenses=("none", "gaussian/1"), steps=2)
     assert report.verdict == (
         "In the worst of 2 cases, without a defence, in a batch of 1: recovered: 1 of 1 inputs exactly (1 of them "
-        "guaranteed, bias attack), 1 of 1 labels (label of one sample)."
+        "guaranteed, unit by unit), 1 of 1 labels (label of one sample)."
     )
     page = report._repr_html_()
     assert page.index(report.verdict) < page.index("What was recovered")
