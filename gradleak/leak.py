@@ -501,6 +501,11 @@ def check_repeatable(model: nn.Module, inputs: Tensor, classes: int) -> None:
         )
 
 
+def only_logits(output: Any) -> Any:
+    """Return the logits of a model's output, which may hold other results as well."""
+    return getattr(output, "logits", output)
+
+
 @contextlib.contextmanager
 def evaluating(model: nn.Module, mode: Mode = "eval") -> Iterator[None]:
     """Run a model in eval mode, or in another, and restore the mode of every module afterwards.
@@ -509,7 +514,7 @@ def evaluating(model: nn.Module, mode: Mode = "eval") -> Iterator[None]:
     """
     modes = {module: module.training for module in model.modules()}
     model.train(mode == "train")
-    hook = model.register_forward_hook(lambda _, __, output: getattr(output, "logits", output))
+    hook = model.register_forward_hook(lambda _, __, output: only_logits(output))
     try:
         with differentiable(model):
             yield

@@ -21,7 +21,7 @@ from gradleak.cases import Attack, Case
 from gradleak.catalogue import ATTACKS
 from gradleak.errors import InputError
 from gradleak.models.language import build_language_model
-from tests.auditing.networks import mlp, vectors
+from tests.auditing.networks import Net, mlp, vectors
 from tests.images.peeling.test_attack import small
 
 
@@ -249,3 +249,12 @@ def test_what_is_zero_or_frozen_is_said_first() -> None:
         line for line in gradleak.audit(dead, inputs, targets, batch_sizes=(1,), steps=2).notes if "idle" in line
     ]
     assert line.startswith(f"{len(dead[0].bias) - 1} of {len(dead[0].bias)} units of '0.weight' were idle")
+
+
+def test_outputs_that_hold_logits_are_attacked_like_logits() -> None:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(4 * 36, 10))
+    model = Net(lambda net, x: SimpleNamespace(logits=net.body(x)), body=body)
+    report = gradleak.audit(model, torch.rand(4, 3, 8, 8), torch.arange(4), batch_sizes=(2,), steps=2)
+    assert report.broken == []
+    assert "gradient matching" in {one.attack for one in report.findings}

@@ -32,7 +32,7 @@ from gradleak.images.matching.objective import Distance, ImagePrior, Objective, 
 from gradleak.images.matching.optimizers import Moments, Track
 from gradleak.labels.hard.gradinversion import gradinversion as lowest_rows
 from gradleak.labels.soft.batch.recover import recover_batch
-from gradleak.leak import Gradients, Leak
+from gradleak.leak import Gradients, Leak, only_logits
 
 # How labels are obtained if none are given.
 MODES = ("counted", "recovered")
@@ -234,7 +234,7 @@ class Target(Objective):
         """
         self._seen.clear()
         self._into.clear()
-        logits = functional_call(self.model, parameters, (inputs,))
+        logits = only_logits(functional_call(self.model, parameters, (inputs,)))
         entropy = -(labels * F.log_softmax(logits, dim=1)).sum(dim=1).mean()
         slope = (errors * logits).sum(dim=1).mean() if self.settings.feature else entropy
         mixed = there * slope + (1 - there) * entropy
