@@ -6,17 +6,17 @@ other samples are needed, and a sum over local steps keeps a sample as long as n
 
 A quotient c is guaranteed to be a sample if these tests pass:
 
-- Agreement: at least two units have the same quotient within rounding. Mixtures of several units agree by accident, or
-  if the errors of their samples are proportional, as they are in networks with two classes.
-- The sample's own gradient: for one class y, B ∇b_u = J_uᵀ (p(c) − y) at every unit u that shows c, in size as well as
+- Its own gradient: for one class y, B ∇b_u = δ_u(c) = J_uᵀ (p(c) − y) at every unit u that shows c, in size as well as
   in direction, where J_u are the slopes of the logits. Samples of one class with proportional errors fail: the size of
-  their sum is above the size of each, and that of their mixture is not. The slopes at the units must have a rank of at
-  least two.
+  their sum is above the size of each, and that of their mixture is not.
+- Either the whole layer: δ(c) is a combination of the columns of the layer's gradient, of the size of one sample. Or
+  agreement: several units with independent slopes have the same quotient within rounding. Agreement is no evidence if
+  the errors of all samples are proportional, as they are in networks with two classes.
 - The other units: each unit that c changes noticeably has a gradient, and shows no other sample.
 - Silence: every unit that shows c has no effect on the logits for some other input.
 
-The probability that mixtures agree and fit by accident must be at most `CHANCE`. If B candidates fit, and together have
-the whole gradient, the batch is exact.
+The probability that mixtures pass by accident must be at most `CHANCE`. If B candidates fit, and together have the
+whole gradient, the batch is exact.
 """
 
 from __future__ import annotations
