@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import torch
@@ -118,10 +118,11 @@ class _Fit:
         label: The class that fits best.
         missed: The relative error.
         allowed: The error that is allowed.
-        changes: The gradient of every unit's bias that the quotient gives, times B (O,).
+        probabilities: p at the quotient (C,).
+        changes: The least size of the gradient of every unit's bias that the quotient gives, times B (O,); this and the
+            rest are known only if the quotient fits.
         equations: The number of equations that the units give.
         spread: The share of the errors of all classes but the label that is not on a single one of them.
-        probabilities: p at the quotient (C,).
         contained: The tolerance within which the layer's whole gradient contains these changes, and the number of
             equations that this takes; None if it does not contain them.
     """
@@ -129,10 +130,10 @@ class _Fit:
     label: int
     missed: float
     allowed: float
-    changes: Tensor
-    equations: int
-    spread: float
     probabilities: Tensor
+    changes: Tensor = field(default_factory=lambda: torch.empty(0))
+    equations: int = 0
+    spread: float = 0.0
     contained: tuple[float, int] | None = None
 
     @property
@@ -539,24 +540,21 @@ def _fit(
     rounding = 8 * layer.unit * float(slopes[..., units].abs().amax()) * len(changes[schedules[schedule]])
     rounding += layer.leak.batch_size * float(layer.step_error[units].max())
     allowed = max(OWN * layer.unit, LEAST_OWN) + rounding / size + 2 * turned**2
-    centred = slopes[0][:, units] - slopes[0][:, units].mean(dim=0)
-    singular = torch.linalg.svdvals(centred)
+    silent = (slopes[0] == slopes[0][:1]).all(dim=0)
+    fit = _Fit(label, float(missed.min()), allowed, probabilities)
+    if not fit.passed:
+        return fit, silent
+    singular = torch.linalg.svdvals(slopes[0][:, units] - slopes[0][:, units].mean(dim=0))
     others = probabilities.clone()
     others[label] = 0
-    spread = 1 - float(others.max() / others.sum().clamp(min=torch.finfo(torch.float64).tiny))
-    least = changes[:, label].abs().amin(dim=0) if len(changes) > 1 else best.abs()
-    fit = _Fit(
-        label,
-        float(missed.min()),
-        allowed,
-        least,
-        int((singular > EQUATIONS * singular[0]).sum()),
-        spread,
-        probabilities,
+    fit = replace(
+        fit,
+        changes=changes[:, label].abs().amin(dim=0) if len(changes) > 1 else best.abs(),
+        equations=int((singular > EQUATIONS * singular[0]).sum()),
+        spread=1 - float(others.max() / others.sum().clamp(min=torch.finfo(torch.float64).tiny)),
+        contained=span.contains(group.quotient, best, slopes[0], _turned(changes[:, label])),
     )
-    if fit.passed:
-        fit = replace(fit, contained=span.contains(group.quotient, best, slopes[0], _turned(changes[:, label])))
-    return fit, (slopes[0] == slopes[0][:1]).all(dim=0)
+    return fit, silent
 
 
 def _turned(errors: Tensor) -> float:
