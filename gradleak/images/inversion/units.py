@@ -6,24 +6,24 @@ other samples are needed, and a sum over local steps keeps a sample as long as n
 
 A quotient c is guaranteed to be a sample if these tests pass:
 
-- Agreement: at least two units have the same quotient within rounding. Mixtures of several units agree by accident, or
-  if the errors of their samples are proportional, as they are in networks with two classes.
-- The sample's own gradient: for one class y, B ∇b_u = J_uᵀ (p(c) − y) at every unit u that shows c, in size as well as
+- Its own gradient: for one class y, B ∇b_u = δ_u(c) = J_uᵀ (p(c) − y) at every unit u that shows c, in size as well as
   in direction, where J_u are the slopes of the logits. Samples of one class with proportional errors fail: the size of
-  their sum is above the size of each, and that of their mixture is not. The slopes at the units must have a rank of at
-  least two.
+  their sum is above the size of each, and that of their mixture is not.
+- Either the whole layer: δ(c) is a combination of the columns of the layer's gradient, of the size of one sample. Or
+  agreement: several units with independent slopes have the same quotient within rounding. Agreement is no evidence if
+  the errors of all samples are proportional, as they are in networks with two classes.
 - The other units: each unit that c changes noticeably has a gradient, and shows no other sample.
 - Silence: every unit that shows c has no effect on the logits for some other input.
 
-The probability that mixtures agree and fit by accident must be at most `CHANCE`. If B candidates fit, and together have
-the whole gradient, the batch is exact.
+The probability that mixtures pass by accident must be at most `CHANCE`. If B candidates fit, and together have the
+whole gradient, the batch is exact.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import torch
@@ -118,10 +118,11 @@ class _Fit:
         label: The class that fits best.
         missed: The relative error.
         allowed: The error that is allowed.
-        changes: The gradient of every unit's bias that the quotient gives, times B (O,).
+        probabilities: p at the quotient (C,).
+        changes: The least size of the gradient of every unit's bias that the quotient gives, times B (O,); this and the
+            rest are known only if the quotient fits.
         equations: The number of equations that the units give.
         spread: The share of the errors of all classes but the label that is not on a single one of them.
-        probabilities: p at the quotient (C,).
         contained: The tolerance within which the layer's whole gradient contains these changes, and the number of
             equations that this takes; None if it does not contain them.
     """
@@ -129,10 +130,10 @@ class _Fit:
     label: int
     missed: float
     allowed: float
-    changes: Tensor
-    equations: int
-    spread: float
     probabilities: Tensor
+    changes: Tensor = field(default_factory=lambda: torch.empty(0))
+    equations: int = 0
+    spread: float = 0.0
     contained: tuple[float, int] | None = None
 
     @property
@@ -539,24 +540,21 @@ def _fit(
     rounding = 8 * layer.unit * float(slopes[..., units].abs().amax()) * len(changes[schedules[schedule]])
     rounding += layer.leak.batch_size * float(layer.step_error[units].max())
     allowed = max(OWN * layer.unit, LEAST_OWN) + rounding / size + 2 * turned**2
-    centred = slopes[0][:, units] - slopes[0][:, units].mean(dim=0)
-    singular = torch.linalg.svdvals(centred)
+    silent = (slopes[0] == slopes[0][:1]).all(dim=0)
+    fit = _Fit(label, float(missed.min()), allowed, probabilities)
+    if not fit.passed:
+        return fit, silent
+    singular = torch.linalg.svdvals(slopes[0][:, units] - slopes[0][:, units].mean(dim=0))
     others = probabilities.clone()
     others[label] = 0
-    spread = 1 - float(others.max() / others.sum().clamp(min=torch.finfo(torch.float64).tiny))
-    least = changes[:, label].abs().amin(dim=0) if len(changes) > 1 else best.abs()
-    fit = _Fit(
-        label,
-        float(missed.min()),
-        allowed,
-        least,
-        int((singular > EQUATIONS * singular[0]).sum()),
-        spread,
-        probabilities,
+    fit = replace(
+        fit,
+        changes=changes[:, label].abs().amin(dim=0) if len(changes) > 1 else best.abs(),
+        equations=int((singular > EQUATIONS * singular[0]).sum()),
+        spread=1 - float(others.max() / others.sum().clamp(min=torch.finfo(torch.float64).tiny)),
+        contained=span.contains(group.quotient, best, slopes[0], _turned(changes[:, label])),
     )
-    if fit.passed:
-        fit = replace(fit, contained=span.contains(group.quotient, best, slopes[0], _turned(changes[:, label])))
-    return fit, (slopes[0] == slopes[0][:1]).all(dim=0)
+    return fit, silent
 
 
 def _turned(errors: Tensor) -> float:

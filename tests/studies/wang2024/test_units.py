@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from gradleak.runs.records import Record
@@ -29,4 +30,4 @@ def test_quotients_are_compared_with_the_nearest_sample() -> None:
     found = torch.stack([truth[0], truth[0] * 1.001, truth[1] + truth[2]])
     sure = torch.tensor([True, False, True])
     compared = units.compared(found, sure, truth)
-    assert compared == {"quotients": 3, "shown": 100 / 3, "guaranteed": 100 / 3, "wrong": 1}
+    assert compared == pytest.approx({"quotients": 3, "shown": 100 / 3, "guaranteed": 100 / 3, "wrong": 1})
