@@ -138,8 +138,10 @@ class _Run:
 
     def receives(self, name: str, module: nn.Module, inputs: Tensor) -> None:
         """Record the inputs of a later module; end the run after the first attention's queries, keys and values."""
+        if inputs.ndim < 3 or inputs.shape[-1] != self.embedded.shape[1]:
+            return
         rows = inputs.reshape(-1, inputs.shape[-1])
-        if inputs.ndim < 3 or rows.shape[1] != self.embedded.shape[1] or len(rows) < len(self.embedded):
+        if len(rows) < len(self.embedded):
             return
         if self.attended is None:
             self.inputs.append(rows)
