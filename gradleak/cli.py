@@ -314,7 +314,8 @@ def audit(
         Option(
             "--data",
             help="A dataset, a folder of images, an .npz, .csv or .parquet file; or MODULE:FUNCTION, a function "
-            "without arguments that returns two tensors, inputs (N, …) and targets.",
+            "without arguments that returns two tensors, inputs (N, …) and targets, or a dictionary of input_ids and "
+            "labels.",
         ),
     ] = None,
     target: Annotated[str | None, Option(help="The column of a table that holds the class.")] = None,

