@@ -6,7 +6,9 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
+from functools import cached_property
 
+from gradleak.errors import StorageError
 from gradleak.runs.plain import Columns, plain
 from gradleak.runs.records import Trial
 from gradleak.runs.trials import Trials
@@ -25,15 +27,17 @@ class Parts:
         self._kept: list[Trial] = []
 
     def rows(self, name: str, compute: Callable[[], Sequence[Columns]]) -> list[Columns]:
-        cache, inputs = self._cache(), self._inputs | {"finished": name}
+        """Return the rows of a part, as the function `rows` does."""
+        inputs = self._inputs | {"finished": name}
         if any(part.inputs == inputs for part in self._kept):
             raise ValueError(f"two parts of a trial have the name '{name}'")
-        part = cache.get(inputs)
+        part = self._cache.get(inputs) if self._cache else None
         if part is None:
             started = time.perf_counter()
             rows = plain(list(compute()), f"rows of '{self._study}'")
             part = Trial(inputs=inputs, rows=rows, seconds=time.perf_counter() - started)
-            cache.put(part)
+            if self._cache:
+                self._cache.put(part)
         else:
             self.seconds += part.seconds
         self._kept.append(part)
@@ -42,11 +46,17 @@ class Parts:
     def forget(self) -> None:
         """Remove the parts from the cache, since the trial has ended."""
         for part in self._kept:
-            self._cache().forget(part.inputs)
+            if self._cache:
+                self._cache.forget(part.inputs)
 
-    def _cache(self) -> Trials:
+    @cached_property
+    def _cache(self) -> Trials | None:
+        """The cache; None where it cannot be written, so that nothing is kept."""
         decided = self._decides()
-        return Trials(self._study, lambda _: decided)
+        try:
+            return Trials(self._study, lambda _: decided)
+        except StorageError:
+            return None
 
 
 _RUNNING: ContextVar[Parts | None] = ContextVar("_RUNNING", default=None)

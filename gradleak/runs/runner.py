@@ -184,7 +184,6 @@ def _work(study: str, index: int, inputs: Columns, alone: bool, caught: bool) ->
         gpus.take()
     loaded_study = studies.load(study)
 
-    @functools.cache
     def decided() -> str:
         sources = [_source(name) for name in loaded_study.experiment(inputs).reads()]
         return _hashed(code.key(loaded_study), str(inputs.get("device", "cpu")), sources)
