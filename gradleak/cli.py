@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 # The states of a dataset, in the words of `gradleak run --show`.
 STATES = {"embedded": "in the package", "file": "at hand", "download": "downloaded by the run", "missing": "MISSING"}
+# The least width of a long column of a table.
+NARROW = 16
 # The most lines of a table of numbers that `gradleak run` prints.
 MOST_LINES = 16
 # The fields of claims that `gradleak claims` shows; the book's scoreboard explains them.
@@ -433,13 +436,23 @@ def latest_records() -> dict[str, Record]:
 
 
 def _data_of(study: Study, parameters: Parameters) -> list[str]:
-    """Return a line for each dataset that a run reads: where it comes from, or what is missing."""
+    """Return a line for each dataset and each file of weights that a run reads: its source, or what is missing."""
     from gradleak import data as datasets
+    from gradleak import paths
     from gradleak.data import text
+    from gradleak.models import ready
 
     wanted = study.datasets(parameters)
     states = [state for state in (*datasets.states(), *text.states()) if state.name in wanted]
-    return [f"data: {state.name} is {STATES.get(state.state, state.state)} ({state.source})" for state in states]
+    lines = [f"data: {state.name} is {STATES.get(state.state, state.state)} ({state.source})" for state in states]
+    named = {str(value) for inputs in study.trials(parameters) for value in inputs.values()}
+    folder = paths.weights_folder()
+    for network in (*ready.READY, *ready.IMAGENET):
+        if any(network in value for value in named):
+            file = ready.file_of(network)
+            state = "file" if folder and (folder / file).is_file() else "missing"
+            lines.append(f"weights: {network} is {STATES[state]} ({file} in $GRADLEAK_WEIGHTS)")
+    return lines
 
 
 def _asked(names: Sequence[str], profile: str, settings: list[str] | None) -> list[tuple[Study, Parameters]]:
@@ -462,7 +475,7 @@ def _say(lines: Iterable[str], *, err: bool = False) -> None:
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:
-    """Print a table, with a width of 240 if the output is not a terminal."""
+    """Print a table, with a width of 240 if the output is not a terminal; in a narrow terminal, a paragraph per row."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -470,13 +483,23 @@ def _show(rows: Sequence[dict[str, Any]]) -> None:
     if not rows:
         return
     console = Console(width=None if sys.stdout.isatty() else 240)
+    cells = [[_text(cell) for cell in row.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(rows[0], *cells, strict=True)]
+    if sum(min(width, NARROW) + 3 for width in widths) > console.width:
+        for line in cells:
+            text = "; ".join(f"{head}: {cell}" for head, cell in zip(rows[0], line, strict=True) if cell)
+            typer.echo(textwrap.fill(text, console.width, subsequent_indent="  "))
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(rows[0]):
         table.add_column(column, overflow="fold", no_wrap=index == 0)
-    for row in rows:
-        cells = [f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row.values()]
-        table.add_row(*["" if cell is None else str(cell) for cell in cells])
+    for line in cells:
+        table.add_row(*line)
     console.print(table)
+
+
+def _text(cell: Any) -> str:
+    return "" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 
 def main() -> None:

@@ -115,6 +115,20 @@ def test_a_failing_page_and_an_unforeseen_error(
         call(capsys, "run", "toi", "--debug")
 
 
+def test_in_a_narrow_terminal_no_row_is_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    statement = "A long statement of some dozens of letters, at level"
+    cli._show([{"place": "Table 1", "claim": f"{statement} {n}", "paper": 0.5, "this run": None} for n in (1, 2)])
+    cli._show([{"name": "a", "value": 1}])
+    out = capsys.readouterr().out
+    for level in (1, 2):
+        assert f"place: Table 1; claim: {statement} {level}; paper: 0.5" in " ".join(out.split())
+    assert "a      1" in out, "a table that fits"
+
+
 def test_verify_says_what_holds_by_its_exit_code(toy: Study, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call(capsys, "verify")
     assert code == 0

@@ -17,10 +17,11 @@ import yaml
 from gradleak import claims, paths
 from gradleak.claims import Claim, Judgement
 from gradleak.runs.records import Record
+from gradleak.show.aggregate import NOTHING
 from gradleak.show.tables import Table
 from gradleak.storage import write_whole
 from gradleak.studies import Parameters, Study
-from gradleak.wording import MISSING, counted
+from gradleak.wording import counted
 
 # The most characters of a list or a name in a line.
 LONGEST = 60
@@ -83,7 +84,7 @@ def _lines(
             share = claim.measure.reduce == "share"
             statistic = claim.measure.reduce if claim.measure.reduce in STATISTICS else "mean"
             value = getattr(values, statistic)() * (100 if share else 1)
-            line[head] = claim.formatted(float(value)) if len(values) else MISSING
+            line[head] = claim.formatted(float(value)) if len(values) else NOTHING
         lines.append(line)
     return lines
 

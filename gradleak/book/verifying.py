@@ -46,7 +46,9 @@ def sentences(lines: Sequence[Line], fresh: Collection[str]) -> list[str]:
     recorded = sum(line.recorded.verdict in FAILED for line in lines)
     new = sum(line.fresh.verdict in FAILED for line in lines)
     code = int(any(line.failing for line in lines))
+    groups = {"of the papers": claims.of_papers(lines), "of our own": claims.of_ours(lines)}
     return [
+        *(f"{counted(len(own), 'claim')} {whose}: {claims.in_words(own)}" for whose, own in groups.items() if own),
         "hold: reproduced, better, or agreeing as we read the paper; no evidence: a guess meets the rule as well;",
         "undecided: measured on too few samples or on a stand-in, or not run.",
         f"A clean checkout gives exit code {int(recorded > 0)}: "
