@@ -171,8 +171,9 @@ def compared(found: Tensor, guaranteed: Tensor, truth: Tensor) -> Columns:
 def summary(record: Record) -> Summary:
     """Return the finding: a division per unit shows samples of small batches, and no guarantee is wrong."""
     known = claims.judgements(record)
-    shown, large, wrong = (known[name] for name in ("units-shown", "units-large", "units-wrong"))
     rows = record.rows(Shown).assign(one=1)
+    steps = rows[rows["client_trains"].isin([ONE_STEP, Client(epochs=2).title])]
+    shown, large, wrong = (known[name] for name in ("units-shown", "units-large", "units-wrong"))
     sizes = [one.claim.measure.where["size"] for one in (shown, large)]
     return Summary(
         f"Dividing the first layer's gradient unit by unit shows {shown.text} of the samples in batches of {sizes[0]} "
@@ -184,9 +185,9 @@ def summary(record: Record) -> Summary:
         of="batches",
         figure=figure_shown,
         outcomes=collected(
-            record, rows, "features", average_of("guaranteed", "inputs that are guaranteed", "batches", count="one"),
-            attack="unit by unit", network="mlp", training=rows["stage"], data=rows["source"], batch=rows["size"],
-            client=rows["dtype"], detail=rows["client_trains"],
+            record, steps, "features", average_of("guaranteed", "inputs that are guaranteed", "batches", count="one"),
+            attack="unit by unit", network="mlp", training=steps["stage"], data=steps["source"], batch=steps["size"],
+            client=steps["dtype"], detail=steps["client_trains"],
         ),
     )  # fmt: skip
 
