@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from gradleak import data, models, paths
-from gradleak.errors import InputError
 from gradleak.models.ready import TRANSFORMERS
 from gradleak.runs.records import Record
 from gradleak.show.aggregate import select
@@ -27,7 +26,7 @@ def test_images_are_restored_and_noise_hides_them(record: Record) -> None:
 
 
 def test_an_unknown_network_is_refused() -> None:
-    with pytest.raises(InputError, match="networks are vit, vit_b_16, cifar10-vit-8, cifar10-vit-16; got 'lenet'"):
+    with pytest.raises(ValueError, match="networks are vit, vit_b_16, cifar10-vit-8, cifar10-vit-16; got 'lenet'"):
         transformers.Cell(dataset="photos", network="lenet")
 
 
