@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from gradleak.answers import Answer
 from gradleak.defenses import DP_VARIANCE
 from gradleak.errors import InputError
-from gradleak.leak import Leak
+from gradleak.leak import Leak, Mode
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import coarser
 
@@ -158,6 +158,7 @@ class Case:
         steps: Steps of a search for inputs.
         reach: The layers whose inputs can be computed.
         precision: The precision in which the client computes, for attacks that take it into account.
+        mode: The mode in which the client runs the model.
         auxiliary: Samples of the same kind and their classes, if the attacker has some.
         marks: The tokens that mark the start and the end of a sentence.
         box: The range of pixel values.
@@ -174,6 +175,7 @@ class Case:
     steps: int
     reach: Reach
     precision: str = "float32"
+    mode: Mode = "eval"
     auxiliary: tuple[Tensor, Tensor] | None = None
     marks: tuple[int, int] | None = None
     box: tuple[float, float] | None = None

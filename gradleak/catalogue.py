@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradleak.cases import Attack
 from gradleak.images.gradinversion import attack as gradinversion
-from gradleak.images.inversion import convolutional, fully_connected
+from gradleak.images.inversion import convolutional, fully_connected, transformer, units
 from gradleak.images.matching import engine as matching
 from gradleak.images.peeling import attack as peeling
 from gradleak.labels.hard import counting
@@ -19,11 +19,12 @@ ATTACKS: tuple[Attack, ...] = (
     words.EMBEDDING_ROWS,
     words.WORDS_SAID,
     transformers.ATTACK,
-    fully_connected.BIAS_ATTACK,
+    units.ATTACK,
     recover.ATTACK,
     jointly.ATTACK,
     fully_connected.ATTACK,
     convolutional.ATTACK,
+    transformer.ATTACK,
     peeling.ATTACK,
     read.ATTACK,
     matching.ATTACK,

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     from gradleak.runs.records import Record
     from gradleak.studies import Parameters, Study
 
+# The states of a dataset, in the words of `gradleak run --show`.
+STATES = {"embedded": "in the package", "file": "at hand", "download": "downloaded by the run", "missing": "MISSING"}
+# The least width of a long column of a table.
+NARROW = 16
+# The most lines of a table of numbers that `gradleak run` prints.
+MOST_LINES = 16
 # The fields of claims that `gradleak claims` shows; the book's scoreboard explains them.
 CLAIMED = ("id", "whose", "place", "statement", "published", "rule")
 
@@ -105,12 +112,14 @@ def run(
     parameter: Settings = None,
     profile: Profile = "quick",
     jobs: Annotated[int | None, Option(min=1, help="Parallel processes; default: one per core; `quick`: one.")] = None,
-    out: Annotated[Path | None, Option(help="Folder for the executed page; default: runs/STUDY.")] = None,
+    out: Annotated[
+        Path | None, Option(help="Folder for the executed page; default: runs/STUDY, with other parameters its own.")
+    ] = None,
     cluster: Cluster = None,
     show: Annotated[bool, Option("--show", help="Only show the parameters; with `--profile paper`, the time.")] = False,
     open_page: Annotated[bool, Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Run one study, write its notebook, record and HTML page, and show what the run says of each claim."""
+    """Run one study, show its numbers and what they say of each claim, and write its notebook, record and HTML page."""
     interrupts.listen()
     ((loaded, parameters),) = _asked([study], profile, parameter)
     from gradleak import paths
@@ -120,13 +129,20 @@ def run(
     if show:
         values, fields = parameters.model_dump(), loaded.Parameters.model_fields.items()
         _show([{"parameter": name, "value": values[name], "what": field.description} for name, field in fields])
+        _say(_data_of(loaded, parameters))
     if profile == "paper" and not cluster:  # the time on a cluster does not follow from this machine's
         typer.echo(forecast.forecast(loaded, parameters, jobs=jobs), err=True)
     if show:
         return
-    page = pages.run_page(loaded, parameters, out or paths.runs() / study, jobs=jobs, cluster=cluster)
-    rows, sentences = rerun.summary(loaded, records.read(page.record))
+    folder = out or paths.runs() / rerun.folder_of(loaded, parameters)
+    page = pages.run_page(loaded, parameters, folder, jobs=jobs, cluster=cluster)
+    made = records.read(page.record)
+    rows, sentences = rerun.summary(loaded, made)
     file = rerun.write(rows, sentences, page.notebook)
+    for table in rerun.numbers(loaded, made):
+        _show(table[:MOST_LINES])
+        if further := len(table) - MOST_LINES:
+            _say([f"… and {further} more lines, which the record holds"] if further > 0 else [])
     _show(rows)
     _say(sentences)
     typer.echo(f"notebook  {page.notebook}\nrecord    {page.record}\npage      {file}\ntook      {page.seconds:.1f} s")
@@ -167,60 +183,38 @@ def archive(
 
 @app.command()
 def verify(
-    study: Annotated[list[str] | None, Argument(help="Studies to verify; default: all.")] = None,
-    as_json: Annotated[bool, Option("--json", help="Print JSON.")] = False,
+    study: Annotated[list[str] | None, Argument(help="Studies to verify, claim by claim; default: a summary.")] = None,
+    failing: Annotated[bool, Option("--failing", help="Also list the claims that fail.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print all claims as JSON.")] = False,
     outdated: Annotated[bool, Option("--outdated", help="Only list records that today's code would change.")] = False,
 ) -> None:
-    """Show each claim's published and measured values; fail if a claim fails at the scale that it needs."""
-    from gradleak import claims, studies
+    """Count what was reproduced, by paper; the exit code is 1 if a claim fails at the scale that it needs."""
+    from gradleak import studies
+
+    wanted = [studies.load(name).name for name in study] if study else list(studies.names())
+    from gradleak import claims
+    from gradleak.book import verifying
     from gradleak.runs import golden, records
 
     interrupts.listen()
-    wanted = [studies.load(name).name for name in study] if study else list(studies.names())
     if outdated:
         _list_outdated(wanted)
         return
     fresh = latest_records()
     recorded = {name: records.recorded(name) for name in wanted}
-    states = {name: golden.state(record) if record else "none" for name, record in recorded.items()}
     lines = [line for name in wanted for line in claims.lines(fresh, name)]
-    rows = [
-        {
-            "claim": line.claim.id,
-            "whose": line.claim.ours or "the paper's",
-            "place": line.claim.place,
-            "paper": line.claim.published,
-            "rule": line.claim.rule_text,
-            "recorded": line.recorded.with_spread,
-            "record": states[line.claim.study],
-            "fresh": line.fresh.with_spread,
-            "verdict": line.verdict_text,
-        }
-        for line in lines
-    ]
+    states = {name: golden.state(record) if record else "none" for name, record in recorded.items()}
     if as_json:
-        values = [
-            row
-            | {"recorded_value": line.recorded.value, "fresh_value": line.fresh.value, "failing": line.failing}
-            | {"differs": list(line.deciding.differs)}
-            for row, line in zip(rows, lines, strict=True)
-        ]
-        typer.echo(json.dumps(values, indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(verifying.facts(lines, states), indent=1, ensure_ascii=False))
     else:
-        _show(rows)
-        for select, description in ((claims.of_papers, "claims of the papers"), (claims.of_ours, "claims of our own")):
-            typer.echo(f"{len(select(lines))} {description}: {claims.in_words(select(lines)) or 'none'}")
+        _show(verifying.by_paper(lines))
+        _say(verifying.sentences(lines, fresh))
+        _show(verifying.rows(lines, states) if study else [])
+    failed = [line for line in lines if line.failing]
+    _say(verifying.failures(failed) if failing else [])
     loosened = [message for record in recorded.values() if record for message in claims.loosened(record)]
-    failing = [line for line in lines if line.failing]
-    theirs = len(claims.of_papers(failing))
-    for line in failing:
-        found = f"recorded {line.recorded.with_spread}, fresh {line.fresh.with_spread}"
-        typer.echo(f"{line.claim.id}: {found}; holds if {line.claim.rule_text}", err=True)
     _say(loosened, err=True)
-    if failing:
-        count = f"{theirs} of the papers' claims and {len(failing) - theirs} of ours"
-        typer.echo(f"{count} fail at the scale they need", err=True)
-    if failing or loosened:
+    if failed or loosened:
         raise typer.Exit(1)
 
 
@@ -305,14 +299,20 @@ def record(
 
 @app.command()
 def audit(
-    model: Annotated[str, Argument(help="MODULE:FUNCTION that makes the model, or a network's name.")],
+    model: Annotated[
+        str,
+        Argument(help="MODULE:FUNCTION, a function without arguments that returns the nn.Module; or a network's name."),
+    ],
     samples: Annotated[
         str | None,
         Option(
             "--data",
-            help="A dataset, a folder, an .npz or MODULE:FUNCTION (a pair, or a dictionary of input_ids and labels).",
+            help="A dataset, a folder of images, an .npz, .csv or .parquet file; or MODULE:FUNCTION, a function "
+            "without arguments that returns two tensors, inputs (N, …) and targets, or a dictionary of input_ids and "
+            "labels.",
         ),
     ] = None,
+    target: Annotated[str | None, Option(help="The column of a table that holds the class.")] = None,
     size: Annotated[int | None, Option(help="Side of the images in pixels (4 … 2048).")] = None,
     batch_size: Annotated[str, Option(metavar="1,4,16", help="Batch sizes.")] = "1,4",
     labels: Annotated[str | None, Option(help="The client's labels: onehot, smoothing/0.1 or mixup.")] = None,
@@ -320,13 +320,20 @@ def audit(
     precision: Annotated[
         str | None, Option(help="The client's: float32, tf32, tf32-matmul, bf16 or fp16; default: the model's.")
     ] = None,
+    mode: Annotated[
+        str | None, Option(help="The client runs the model in eval or train mode; default: both, where they differ.")
+    ] = None,
     loss: Annotated[str, Option(help="Loss: cross-entropy, focal or binary.")] = "cross-entropy",
     out: Annotated[Path, Option(help="Folder for the report.")] = Path("report"),
     minutes: Annotated[float, Option(help="Time for attacks and report in minutes.")] = 5.0,
     memory: Annotated[float | None, Option(metavar="GB", help="Memory limit; default: most.")] = None,
     no_images: Annotated[bool, Option("--no-images", help="Keep no private or recovered images.")] = False,
     fail_above: Annotated[
-        list[str] | None, Option(metavar="MEASURE=LIMIT", help="Exit with 1 above the limit, with 2 if not attacked.")
+        list[str] | None,
+        Option(
+            metavar="MEASURE=LIMIT",
+            help="Exit with 1 above the limit (labels=0.5, inputs=recognisable), with 2 if not attacked.",
+        ),
     ] = None,
     allow_not_attacked: Annotated[
         bool, Option("--allow-not-attacked", help="Let --fail-above pass if its measure was not attacked.")
@@ -334,7 +341,8 @@ def audit(
     before: Annotated[Path | None, Option(help="Weights before a client's round (safetensors).")] = None,
     after: Annotated[Path | None, Option(help="Weights after the round.")] = None,
     rate: Annotated[float, Option(help="The client's learning rate.")] = 0.1,
-    local_steps: Annotated[int, Option(min=1, help="The client's local steps.")] = 1,
+    local_steps: Annotated[int | None, Option(min=1, help="The client's local steps; default: 1.")] = None,
+    epochs: Annotated[int | None, Option(min=1, help="Instead of --local-steps: passes over --data.")] = None,
     momentum: Annotated[float, Option(help="The client's momentum.")] = 0.0,
     weight_decay: Annotated[float, Option(help="The client's weight decay.")] = 0.0,
     shape: Annotated[str | None, Option(metavar="3,32,32", help="Input shape, with --before.")] = None,
@@ -342,23 +350,30 @@ def audit(
     seed: Annotated[int, Option(help="Seed of all random numbers.")] = 0,
 ) -> None:
     """Run all applicable attacks on your own model's gradients, and write a report on what they reveal."""
+    from gradleak import early
+
+    for text in filter(None, (model, samples)):
+        if ":" in text and not Path(text).exists():
+            early.check_named(text)
+    early.check_file(samples or "")
     from gradleak.auditing import folders, options, sentences
 
     limits = options.limits_of(fail_above or [])  # a mistake is found before the audit
-    client = {"rate": rate, "local_steps": local_steps, "momentum": momentum, "weight_decay": weight_decay}
+    client = {"rate": rate, "momentum": momentum, "weight_decay": weight_decay}
     interrupts.listen()
     folder = out.absolute()  # the model's code may change the working directory
     with folders.held(folder):  # fails now rather than after the audit
         report = options.report(
-            model, samples, size=size, batch_size=batch_size, labels=labels, defense=defense, precision=precision,
-            loss=loss, minutes=minutes, before=before, after=after, client=client, shape=shape, seed=seed,
-            memory=memory, images=not no_images, steps=steps,
+            model, samples, size=size, target=target, batch_size=batch_size, labels=labels, defense=defense,
+            precision=precision, mode=mode, loss=loss, minutes=minutes, before=before, after=after,
+            local_steps=local_steps, epochs=epochs, client=client, shape=shape, seed=seed, memory=memory,
+            images=not no_images, steps=steps,
         )  # fmt: skip
         with interrupts.finishing() as pressed:
             _write(report, folder)
-    typer.echo(report.verdict)
+    _say([report.verdict, *report.notes])
     _show(report.table())
-    _say([*sentences.of_outcomes(report), *report.proofs, *report.notes])
+    _say([*sentences.of_outcomes(report), *report.proofs])
     if message := sentences.of_haste(report):
         typer.echo(message)
     typer.echo(f"report  {out / folders.PAGE}")
@@ -403,11 +418,13 @@ def data(
 @app.command()
 def claims(study: Annotated[str | None, Argument(help="One study; default: all.")] = None) -> None:
     """List the papers' claims and our own, each with the rule by which it is judged."""
-    from gradleak import claims as known
     from gradleak import studies
+
+    name = studies.load(study).name if study else None  # a mistake is found before the slow imports
+    from gradleak import claims as known
     from gradleak.claims import listed
 
-    loaded = known.load(studies.load(study).name if study else None)
+    loaded = known.load(name)
     entries = [listed.listed(known.Line(one, one), None) for one in map(known.Judgement, loaded)]
     _show([{name: entry[name] for name in CLAIMED} for entry in entries])
 
@@ -446,6 +463,26 @@ def latest_records() -> dict[str, Record]:
     return newest
 
 
+def _data_of(study: Study, parameters: Parameters) -> list[str]:
+    """Return a line for each dataset and each file of weights that a run reads: its source, or what is missing."""
+    from gradleak import data as datasets
+    from gradleak import paths
+    from gradleak.data import text
+    from gradleak.models import ready
+
+    wanted = study.datasets(parameters)
+    states = [state for state in (*datasets.states(), *text.states()) if state.name in wanted]
+    lines = [f"data: {state.name} is {STATES.get(state.state, state.state)} ({state.source})" for state in states]
+    named = {str(value) for inputs in study.trials(parameters) for value in inputs.values()}
+    folder = paths.weights_folder()
+    for network in (*ready.READY, *ready.IMAGENET):
+        if any(network in value for value in named):
+            file = ready.file_of(network)
+            state = "file" if folder and (folder / file).is_file() else "missing"
+            lines.append(f"weights: {network} is {STATES[state]} ({file} in $GRADLEAK_WEIGHTS)")
+    return lines
+
+
 def _asked(names: Sequence[str], profile: str, settings: list[str] | None) -> list[tuple[Study, Parameters]]:
     """Return studies with their parameters, some of which are set as "NAME=VALUE"."""
     from gradleak import studies
@@ -466,7 +503,7 @@ def _say(lines: Iterable[str], *, err: bool = False) -> None:
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:
-    """Print a table, with a width of 240 if the output is not a terminal."""
+    """Print a table, with a width of 240 if the output is not a terminal; in a narrow terminal, a paragraph per row."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -474,13 +511,23 @@ def _show(rows: Sequence[dict[str, Any]]) -> None:
     if not rows:
         return
     console = Console(width=None if sys.stdout.isatty() else 240)
+    cells = [[_text(cell) for cell in row.values()] for row in rows]
+    widths = [max(map(len, column)) for column in zip(rows[0], *cells, strict=True)]
+    if sum(min(width, NARROW) + 3 for width in widths) > console.width:
+        for line in cells:
+            text = "; ".join(f"{head}: {cell}" for head, cell in zip(rows[0], line, strict=True) if cell)
+            typer.echo(textwrap.fill(text, console.width, subsequent_indent="  "))
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(rows[0]):
         table.add_column(column, overflow="fold", no_wrap=index == 0)
-    for row in rows:
-        cells = [f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row.values()]
-        table.add_row(*["" if cell is None else str(cell) for cell in cells])
+    for line in cells:
+        table.add_row(*line)
     console.print(table)
+
+
+def _text(cell: Any) -> str:
+    return "" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell)
 
 
 def main() -> None:

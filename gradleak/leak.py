@@ -10,11 +10,11 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, replace_all_batch_norm_modules_
 
 from gradleak.arguments import check_fields, checked_arguments, described
 from gradleak.augment import as_probabilities
@@ -27,6 +27,7 @@ from gradleak.precision import Precision, computing, scaled_gradients
 COMPUTED = "computed from other parameters, as by weight norm or spectral norm, and only these have gradients"
 # Why a search fails that runs a network for several batches at once.
 NOT_AT_ONCE = "its forward pass draws random numbers, changes tensors in place or branches on their values"
+Mode = Literal["eval", "train"]
 # Largest change of an output by later tokens that is rounding, relative to the largest output.
 CAUSAL = 1e-5
 Gradients = dict[str, Tensor]
@@ -46,6 +47,7 @@ class Leak:
         batch_size: The number of samples in one local step.
         input_shape: The shape of one input, None if unknown.
         local_steps: The number of local steps whose gradients are summed.
+        rate: The learning rate by which the difference of the weights was divided; 0 for a gradient.
     """
 
     model: nn.Module
@@ -54,6 +56,7 @@ class Leak:
     batch_size: int
     input_shape: tuple[int, ...] | None = None
     local_steps: int = 1
+    rate: float = 0.0
 
     def check(self, name: str = "the leak") -> None:
         """Raise an InputError that begins with `name` unless the fields fit each other, and gradients are finite."""
@@ -134,7 +137,7 @@ class Leak:
                 start, end = (state[name].detach().to(parameter.device).double() for state in (before, after))
                 decay = weight_decay * (start if local_steps == 1 else local_steps * (start + end) / 2)
                 gradients[name] = ((start - end) / (rate * repeats) - decay).to(parameter.dtype)
-        return cls(copied, gradients, head, batch_size, input_shape, local_steps)
+        return cls(copied, gradients, head, batch_size, input_shape, local_steps, rate * repeats)
 
     def check_one_step(self, attack: str) -> None:
         """Raise an InputError if the gradients are a sum over several local steps, which `attack` cannot use."""
@@ -317,11 +320,13 @@ def observe(
     local_steps: int = 1,
     rate: float = 0.1,
     precision: str | Precision | None = None,
+    mode: Mode = "eval",
 ) -> Leak:
     """Compute a client's gradients on a private batch, and return the leak that the server receives.
 
-    The model runs in eval mode: batch norm uses its running statistics, and dropout is off. Afterwards the model is
-    back in the mode that it was in.
+    In eval mode batch norm uses its running statistics, and dropout is off. In train mode batch norm uses the
+    statistics of the batch, and dropout draws from torch's global generator; the leak's model is a copy whose batch
+    norms do the same. The model itself keeps its mode and its statistics.
 
     Args:
         model: A network whose final Linear layer gives the logits, alone or, as in `transformers`, as `output.logits`.
@@ -338,6 +343,7 @@ def observe(
         rate: The learning rate of the local steps.
         precision: The precision of the client's arithmetic, such as "tf32" or "bfloat16"
             (`gradleak.precision.PRECISIONS`); by default that of the model's parameters.
+        mode: The mode in which the client runs the model, "eval" or "train".
 
     Raises:
         InputError: If the batch does not fit the model, or the model does not end in a Linear layer.
@@ -350,8 +356,9 @@ def observe(
     """
     loss = loss or CrossEntropy()
     inputs, targets = pair_of(model, inputs, targets)
+    model = in_train_mode(model) if mode == "train" else model
     with computing(precision, model):
-        head, layer, _, logits = _forward(model, inputs, head, features=(2, 3))
+        head, layer, _, logits = _forward(model, inputs, head, mode, features=(2, 3))
         # The loss is computed in the precision of the parameters, even if the logits are coarser.
         logits = logits.to(layer.weight.dtype)
         if logits.ndim == 3:
@@ -375,9 +382,10 @@ def observe(
 
             parts = zip(inputs.split(size), labels.split(size), strict=True)
             before = {name: value.detach() for name, value in named.items()}
-            with evaluating(model):
+            with evaluating(model, mode):
                 gradients, _ = descended(before, [partial(gradients_at, *part) for part in parts], rate)
-        return Leak(model, defended(gradients, defense), head, size, tuple(inputs.shape[1:]), local_steps)
+        sent = defended(gradients, defense)
+        return Leak(model, sent, head, size, tuple(inputs.shape[1:]), local_steps, rate if local_steps > 1 else 0.0)
 
 
 def defended(gradients: Gradients, defense: Defense | None) -> Gradients:
@@ -469,9 +477,12 @@ def _failing(error: BaseException | None) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def running(model: nn.Module, shape: Sequence[int]) -> Iterator[None]:
-    """Run a model in eval mode in this block, on inputs of a shape, which an error of its code names."""
-    with evaluating(model), naming(f"{type(model).__name__} does not take inputs of shape {tuple(shape)}", shapes=True):
+def running(model: nn.Module, shape: Sequence[int], mode: Mode = "eval") -> Iterator[None]:
+    """Run a model in this block, in eval mode by default, on inputs of a shape, which an error of its code names."""
+    with (
+        evaluating(model, mode),
+        naming(f"{type(model).__name__} does not take inputs of shape {tuple(shape)}", shapes=True),
+    ):
         yield
 
 
@@ -490,15 +501,20 @@ def check_repeatable(model: nn.Module, inputs: Tensor, classes: int) -> None:
         )
 
 
+def only_logits(output: Any) -> Any:
+    """Return the logits of a model's output, which may hold other results as well."""
+    return getattr(output, "logits", output)
+
+
 @contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Run a model in eval mode, and restore the mode of every module afterwards.
+def evaluating(model: nn.Module, mode: Mode = "eval") -> Iterator[None]:
+    """Run a model in eval mode, or in another, and restore the mode of every module afterwards.
 
     A model that returns its logits among other outputs, as those of `transformers` do, returns the logits alone.
     """
     modes = {module: module.training for module in model.modules()}
-    model.eval()
-    hook = model.register_forward_hook(lambda _, __, output: getattr(output, "logits", output))
+    model.train(mode == "train")
+    hook = model.register_forward_hook(lambda _, __, output: only_logits(output))
     try:
         with differentiable(model):
             yield
@@ -506,6 +522,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         hook.remove()
         for module, training in modes.items():
             module.training = training
+
+
+def in_train_mode(model: nn.Module) -> nn.Module:
+    """Return a copy of a model whose batch norms use the statistics of each batch in both modes, and keep none."""
+    copied = copy.deepcopy(model)
+    replace_all_batch_norm_modules_(copied)
+    return copied
 
 
 @checked_arguments()
@@ -559,19 +582,19 @@ def observe_heads(
 
 @checked_arguments()
 def head_inputs(
-    model: nn.Module, inputs: Tensor, *, head: str | None = None, chunk: int = 250
+    model: nn.Module, inputs: Tensor, *, head: str | None = None, chunk: int = 250, mode: Mode = "eval"
 ) -> tuple[Tensor, Tensor]:
     """Return the last layer's inputs (M, I) and the logits (M, C) for inputs (M, …)."""
     _check_inputs(inputs)
     with torch.no_grad():
-        parts = list(in_chunks(len(inputs), chunk, lambda part: _forward(model, inputs[part], head)[2:]))
+        parts = list(in_chunks(len(inputs), chunk, lambda part: _forward(model, inputs[part], head, mode)[2:]))
     return torch.cat([hidden for hidden, _ in parts]), torch.cat([logits for _, logits in parts])
 
 
 def _forward(
-    model: nn.Module, inputs: Tensor, head: str | None, *, features: Sequence[int] = (2,)
+    model: nn.Module, inputs: Tensor, head: str | None, mode: Mode = "eval", *, features: Sequence[int] = (2,)
 ) -> tuple[str, nn.Linear, Tensor, Tensor]:
-    """Run the model in eval mode; return the final Linear layer's name, its module, its input and the logits.
+    """Run the model; return the final Linear layer's name, its module, its input and the logits.
 
     `features` lists the permitted numbers of dimensions of that input: 2 for (B, I), 3 for sequences (B, T, I).
     """
@@ -584,7 +607,7 @@ def _forward(
 
     hooks = [layer.register_forward_hook(watch(name)) for name, layer in linears.items()]
     try:
-        with running(model, inputs.shape):
+        with running(model, inputs.shape, mode):
             logits = model(inputs)
     finally:
         for hook in hooks:

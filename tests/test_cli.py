@@ -43,6 +43,7 @@ def test_version_lists_and_what_a_run_would_be(toy: Study, capsys: pytest.Captur
         assert said in call(capsys, words)[1]
     code, out, err = call(capsys, "run", "toy", "--show", "--profile", "paper", "-p", "words=x,y")
     assert (code, "how many draws" in out, "['x', 'y']" in out) == (0, True, True)
+    assert "data: digits is in the package (scikit-learn)" in out
     assert "8 trials: 0 are finished already, 8 have to run. Expected time and memory: unknown" in err
 
 
@@ -79,17 +80,23 @@ def test_run_writes_page_and_record_and_says_where(
     monkeypatch.setattr("webbrowser.open", opened.append)
     code, out, err = call(capsys, "run", "toy", "-p", "samples=3", "-p", "words=x,y", "--jobs", "1", "--open")
     assert code == 0, err
-    assert opened == [(tmp_path / "runs" / "toy" / "toy.html").as_uri()]
-    for file in (tmp_path / "runs" / "toy" / f"toy.{ending}" for ending in ("ipynb", "json", "html")):
+    (folder,) = (tmp_path / "runs").glob("toy-*")
+    assert opened == [(folder / "toy.html").as_uri()]
+    for file in (folder / f"toy.{ending}" for ending in ("ipynb", "json", "html")):
         assert str(file) in out
         assert file.is_file()
-    assert "1 claim of the paper: 1 'not measured'." in out
+    assert "1 claim of the paper: 1 'not measured with these parameters'." in out
     assert (
         "Changed parameters: samples = 3 (the page's own value: 4); words = x, y (the page's own value: a, b)." in out
     )
-    record = records.read(tmp_path / "runs" / "toy" / "toy.json")
+    record = records.read(folder / "toy.json")
     assert (record.parameters["samples"], record.parameters["words"]) == (3, ["x", "y"])
     assert cli.latest_records()["toy"].digest() == record.digest()
+    code, out, err = call(capsys, "run", "toy", "--jobs", "1")
+    assert code == 0, err
+    assert out.index("sum") < out.index("1 claim of the paper: 1 'holds'."), "numbers come before claims"
+    assert (tmp_path / "runs" / "toy" / "toy.json").is_file()
+    assert folder.is_dir(), "a run with other parameters is kept"
 
 
 def test_a_failing_page_and_an_unforeseen_error(
@@ -108,10 +115,26 @@ def test_a_failing_page_and_an_unforeseen_error(
         call(capsys, "run", "toi", "--debug")
 
 
+def test_in_a_narrow_terminal_no_row_is_cut(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    statement = "A long statement of some dozens of letters, at level"
+    cli._show([{"place": "Table 1", "claim": f"{statement} {n}", "paper": 0.5, "this run": None} for n in (1, 2)])
+    cli._show([{"name": "a", "value": 1}])
+    out = capsys.readouterr().out
+    for level in (1, 2):
+        assert f"place: Table 1; claim: {statement} {level}; paper: 0.5" in " ".join(out.split())
+    assert "a      1" in out, "a table that fits"
+
+
 def test_verify_says_what_holds_by_its_exit_code(toy: Study, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call(capsys, "verify")
     assert code == 0
-    assert "not run" in out
+    assert "1, of which 0 agree" in out
+    assert "A clean checkout gives exit code 0" in out
+    assert "not run" in call(capsys, "verify", "toy")[1].splitlines()[-2]
     code, out, _ = call(capsys, "record", "toy", "--profile", "quick", "--jobs", "1")
     assert code == 0
     assert (records.file_of("toy")).is_file()
@@ -121,9 +144,14 @@ def test_verify_says_what_holds_by_its_exit_code(toy: Study, capsys: pytest.Capt
     assert claim["verdict"] == "reproduced"
     assert claim["recorded_value"] == 6
     call(capsys, "record", "toy", "--jobs", "1")
-    code, _, err = call(capsys, "verify")
+    code, summary, err = call(capsys, "verify")
+    assert (code, err) == (1, "")
+    assert "A clean checkout gives exit code 1: its records hold 1 claim that failed at the scale needed." in summary
+    assert "This checkout gives exit code 1: it has 0 further runs, with 0 failing." in summary
+    assert len(summary.splitlines()) < 20
+    code, out, _ = call(capsys, "verify", "--failing")
     assert code == 1
-    assert err.splitlines() == [
+    assert out.splitlines()[-2:] == [
         "toy-sum: recorded 28 (n = 8), fresh –; holds if ± 0.5",
         "1 of the papers' claims and 0 of ours fail at the scale they need",
     ]

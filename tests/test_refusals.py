@@ -30,6 +30,7 @@ from gradleak.images.matching.factored import factored
 from gradleak.leak import Leak, observe, observe_heads
 from gradleak.losses import Focal
 from gradleak.models.recogniser import recogniser
+from gradleak.models.transformer import VisionTransformer
 from gradleak.sequences.matching import Search
 from tests.auditing.test_fuzz import TIMES
 
@@ -62,6 +63,8 @@ def net(kind: str) -> Any:
         if kind == "norm":
             layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 5)
             return nn.Sequential(*layers)
+        if kind == "vit":
+            return VisionTransformer(4, 2, 8, 2, 1, 5)
         cell = "transformer" if kind == "prefixes" else "gru"
         return gradleak.models.language.build_language_model(cell, pieces=12, width=16)
 
@@ -69,7 +72,8 @@ def net(kind: str) -> Any:
 def leak_of(kind: str, size: int = 1) -> Leak:
     if kind in ("words", "prefixes"):
         return observe(net(kind), *sequences.batch_of([[5, 6, 7], [8, 9]][:size]))
-    return observe(net(kind), drawn(size, *((6,) if kind == "mlp" else (1, 4, 4))), torch.arange(size) % 5)
+    shape = {"mlp": (6,), "vit": (3, 4, 4)}.get(kind, (1, 4, 4))
+    return observe(net(kind), drawn(size, *shape), torch.arange(size) % 5)
 
 
 @functools.cache
@@ -169,6 +173,12 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: soft(prior=MIXTURE, scale=None), "an unknown scale is found for one-hot"),
     (lambda: soft(scale=-1.0), "a scale is a positive factor"),
     (lambda: soft(bias_gradient=torch.zeros(2, 10)), "needs the bias as well"),
+    (lambda: soft(weight=None), "needs the weight as well"),
+    (lambda: soft(weight_gradient=leak_of("mlp")), "give none of them beside it"),
+    (lambda: labels.recover_soft_labels(leak_of("mlp", 2)), "a batch of 2 samples: use recover_batch"),
+    (lambda: labels.recover_soft_labels(replace(leak_of("mlp"), local_steps=2)), "the gradients of 2 local steps"),
+    (lambda: labels.recover_soft_labels(seen(frozen(net("mlp"), "2.weight"))), "'2.weight' is frozen"),
+    (lambda: BATCH(leak_of("mlp", 2), labels=torch.eye(4)[:2]), r"labels must be \(B, C\) = \(B, 5\)"),
     (lambda: soft(weight=torch.zeros(10, 7)), r"\(C, I\) = \(10, 7\) or \(N, C, I\)"),
     (lambda: soft(weight=torch.zeros(2, 8), weight_gradient=torch.ones(2, 2, 8)), "a label of 2 classes"),
     (lambda: labels.label_path(torch.zeros(1, 5, 8), drawn(5, 8)), "1 of 1 gradients are zero"),
@@ -185,7 +195,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: images.trace_fully_connected(seen(frozen(net("mlp"), "0.weight"))), "'0.weight' is frozen"),
     (lambda: images.trace_fully_connected(leak_of("mlp"), rule="mean", precision="float16"), "takes no precision"),
     (lambda: images.trace_convolutional(seen(frozen(net("conv"), "0.weight"), 1, 4, 4)), "'0.weight' is frozen"),
-    (lambda: images.bias_attack(seen(net("conv"), 1, 4, 4)), "the first layer is Conv2d '0'"),
+    (lambda: images.bias_attack(seen(net("conv"), 1, 4, 4)), "'0' does not see the whole input"),
     (lambda: images.trace_fully_connected(seen(shared(nn.Linear(6, 6), nn.Linear(6, 5)))), "is tied to '2.weight'"),
     (lambda: images.peel(seen(shared(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(16, 5)), 1, 4, 4)),
      "'0' runs more than once"),
@@ -270,6 +280,7 @@ OWN: dict[str, dict[str, Any]] = {
     "reveal_labels": {"method": "rlg"},
     "label_loss": {"prior": "smoothing"},
     "trace_convolutional": CONV, "invert_convolutional": CONV, "peel": CONV,
+    "trace_transformer": {"leak": "vit"}, "invert_transformer": {"leak": "vit"},
     "peeling_counts": {"model": net("norm")},
     "match": {"prior": ImagePrior(0.1), "start": drawn(1, 6)},
     "polished": CONV | {"inputs": drawn(1, 1, 4, 4)},

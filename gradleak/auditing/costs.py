@@ -11,14 +11,12 @@ from torch.func import functional_call
 
 from gradleak import defenses
 from gradleak.auditing.findings import Cost
+from gradleak.auditing.measuring import ENDLESS
 from gradleak.auditing.private import Private
 from gradleak.augment import as_probabilities
 from gradleak.cases import Case
 from gradleak.leak import Gradients, Leak, evaluating
 from gradleak.losses import PADDING, Loss
-
-# The value that replaces a loss that is not finite.
-ENDLESS = 1e30
 
 
 def costs_of(
@@ -42,6 +40,7 @@ def costs_of(
             defense=case.defense,
             batch_size=case.size,
             precision=case.precision,
+            mode=case.mode,
             cosine=cosine if math.isfinite(cosine) else None,
             loss_before=before,
             loss_after=undefended if same else _stepped(leak.model, batch, loss, case.leak, rate),

@@ -7,6 +7,8 @@ from typing import Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, ConfigDict
 
+from gradleak.leak import Mode
+
 # The measures and their descriptions. A larger value is worse for privacy.
 MEASURES = {
     "labels": "share of labels found",
@@ -30,8 +32,9 @@ GRADES: tuple[Grade, ...] = get_args(Grade)
 
 
 class Place(NamedTuple):
-    """The precision, the defence and the batch size, which identify a case in a report."""
+    """The client's mode and precision, the defence and the batch size, which identify a case in a report."""
 
+    mode: Mode
     precision: str
     defense: str
     batch_size: int
@@ -44,16 +47,17 @@ class Plain(BaseModel):
 
 
 class _Placed(Plain):
-    """A row of a report about one case: the defence, the batch size and the client's precision."""
+    """A row of a report about one case: the defence, the batch size, and the client's precision and mode."""
 
     defense: str
     batch_size: int
     precision: str = "float32"
+    mode: Mode = "eval"
 
     @property
     def place(self) -> Place:
-        """The precision, the defence and the batch size."""
-        return Place(self.precision, self.defense, self.batch_size)
+        """The case."""
+        return Place(self.mode, self.precision, self.defense, self.batch_size)
 
 
 class Finding(_Placed):
@@ -68,6 +72,7 @@ class Finding(_Placed):
         expected: For counts, the share of "labels" that the attack counts correctly on simulated batches for this
             model, and the share that an even "guess" has there.
         certified: The number of inputs that the attack guarantees.
+        columns: For tables, the mean error of each column, in the column's own unit.
         sentence: The result in one sentence.
         stops: What would stop the attack.
         page: The page of the book that shows the attack.
@@ -80,6 +85,7 @@ class Finding(_Placed):
     chance: dict[str, float]
     expected: dict[str, float] = {}
     certified: int = 0
+    columns: dict[str, float] = {}
     sentence: str
     stops: str
     page: str

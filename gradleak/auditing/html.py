@@ -57,11 +57,12 @@ def templates() -> jinja2.Environment:
 
 def _content(report: Report, links: Mapping[str, str]) -> dict[str, Any]:
     """Return the variables of the template."""
-    several = len(report.precisions) > 1
+    several = len(report.precisions) > 1 or len({place.mode for place in report.cases}) > 1
     rounded = {one.precision for one in report.costs} - {"float32", "float64"}
     return {
         "report": report,
         "several": several,
+        "varied": lambda cost: ", ".join(report.varied(cost.place).values()),
         "network": report.facts["network"].partition(",")[0],
         "settings": "; ".join(f"{key}: {value}" for key, value in report.settings.items()),
         "summary": [
@@ -77,7 +78,7 @@ def _content(report: Report, links: Mapping[str, str]) -> dict[str, Any]:
         "cases": _cases(report),
         "grade": _finding_grade,
         "links": links,
-        "compared": "a defence or a precision costs" if several else "a defence costs",
+        "compared": "a defence or a precision costs" if len(report.precisions) > 1 else "a defence costs",
         "computed": ", computed in float32" if rounded else "",
         "frontier": frontier(report) if _compares(report) else "",
         "left": _left(report),
@@ -111,7 +112,7 @@ def _cases(report: Report) -> list[tuple[str, list[Finding], list[Finding]]]:
         findings = [finding for finding in report.findings if finding.place == place]
         if findings:
             name = {"none": "no defence", "update": "the update as it was sent"}.get(place.defense, place.defense)
-            inside = f" in {place.precision}" if len(report.precisions) > 1 else ""
+            inside = "".join(f", {text}" for text in report.varied(place).values())
             first = _foremost(findings)
             title = f"{name}, batch of {place.batch_size}{inside}"
             cases.append((title, first, [finding for finding in findings if finding not in first]))
@@ -153,7 +154,7 @@ def _left(report: Report) -> list[tuple[str, str, str]]:
 def figures(report: Report) -> Iterator[tuple[str, bytes]]:
     """Yield the file names and contents of a report's figures."""
     for picture in report.pictures:
-        inside = picture.precision if len(report.precisions) > 1 else ""
+        inside = " ".join(report.varied(picture.place).values())
         words = f"{picture.attack} {picture.defense} {inside} batch {picture.batch_size}".replace("/", " ").split()
         yield f"{'-'.join(words)}.png", base64.b64decode(picture.png)
     if _compares(report):

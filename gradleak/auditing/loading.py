@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +16,31 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from gradleak import augment, data, models
+from gradleak import augment, data, early, models
+from gradleak.auditing.measuring import Columns, columns_of
 from gradleak.errors import GradleakError, InputError, first_line, foreign, printable
 from gradleak.leak import pair_of
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 MOST_IMAGES = 256
+# Functions of pandas that read a table, by the ending of its file.
+TABLES: dict[str, Callable[[Any], Callable[[Path], Any]]] = {
+    ".csv": lambda pandas: pandas.read_csv,
+    ".parquet": lambda pandas: pandas.read_parquet,
+}
+MOST_CLASSES = 1000
 LOSSES: dict[str, Callable[[], Loss]] = {"cross-entropy": CrossEntropy, "focal": Focal, "binary": BinaryCrossEntropy}
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Private samples and targets; for images, `pixels` is (low, span) of every channel."""
+    """Private samples and targets; for images, `pixels` is (low, span) of every channel; `columns` are a table's."""
 
     inputs: Tensor
     targets: Tensor
     pixels: tuple[Tensor, Tensor] | None = None
+    columns: Columns | None = None
 
 
 def model_of(text: str, *, seed: int = 0) -> nn.Module:
@@ -51,9 +58,8 @@ def model_of(text: str, *, seed: int = 0) -> nn.Module:
 
 def _named(text: str) -> Any:
     """Return the object that "module:name" names; modules in the working directory come first."""
+    early.check_named(text)
     module, _, name = text.partition(":")
-    if not re.fullmatch(r"[\w.]+:[\w.]+", text):
-        raise InputError(f"{text!r} must be written module:name, such as torchvision.models:resnet18")
     here = os.getcwd()
     sys.path.insert(0, here)
     try:
@@ -74,15 +80,19 @@ def _called(text: str, made: Any) -> Any:
         return made()
 
 
-def samples_of(text: str, *, size: int | None = None, model: nn.Module | None = None) -> Samples:
+def samples_of(
+    text: str, *, size: int | None = None, target: str | None = None, model: nn.Module | None = None
+) -> Samples:
     """Return private samples with their targets.
 
     Images of datasets and folders are normalised as in the book.
 
     Args:
         text: The name of a dataset, a folder with one folder of images per class, an .npz file with `inputs` and
-            `targets`, or "module:function" for a function that returns the two, or a batch of `transformers`.
+            `targets`, a table (.csv or .parquet), or "module:function" for a function that returns the two, or a batch
+            of `transformers`.
         size: The side of the images (pixels), for datasets and folders.
+        target: The column of a table that holds the class.
         model: The network, which tells how a batch of `transformers` is trained on.
     """
     place = Path(os.path.expanduser(text))
@@ -102,8 +112,10 @@ def samples_of(text: str, *, size: int | None = None, model: nn.Module | None = 
         return _folder(place, 32 if size is None else size)
     if place.suffix == ".npz":
         return _archive(place)
+    if place.suffix in TABLES:
+        return _table(place, target)
     if place.is_file():
-        raise InputError(f"'{place.name}' is neither a folder of images nor an .npz")
+        raise InputError(f"'{place.name}' is neither a folder of images nor an .npz, .csv or .parquet file")
     dataset = data.load(printable(text), "test", size=size)
     return _shown(dataset.images, dataset.labels)
 
@@ -148,6 +160,32 @@ def _square(image: Image.Image, size: int) -> np.ndarray[Any, Any]:
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
     return np.asarray(image.crop((left, top, left + side, top + side)).resize((size, size)))
+
+
+def _table(place: Path, target: str | None) -> Samples:
+    """Return the rows of a table: numbers with mean 0 and standard deviation 1, and a column of 0 or 1 per category."""
+    import pandas as pd
+
+    with _reading(place, " as a table"):
+        frame = TABLES[place.suffix](pd)(place)
+    names = ", ".join(map(str, frame.columns[:12]))
+    if target not in frame.columns:
+        wanted = "--target names the column with the class" if target is None else f"there is no column {target!r}"
+        raise InputError(f"{wanted}; '{place.name}' has {names}")
+    if missing := [str(name) for name in frame.columns if frame[name].isna().any()]:
+        raise InputError(f"'{place.name}' has missing values in {', '.join(missing[:5])}: fill them, or drop the rows")
+    classes, targets = np.unique(frame.pop(target).astype(str), return_inverse=True)
+    if len(frame.columns) == 0 or len(classes) > MOST_CLASSES:
+        raise InputError(f"'{target}' has {len(classes)} values and {len(frame.columns)} other columns: it is no class")
+    numbers = frame.select_dtypes(["number", "bool"]).astype(float)
+    deviations = numbers.std(ddof=0).replace(0, 1)
+    # Categories are 0 or 1, so their unit is 1.
+    texts = frame.drop(columns=numbers.columns).astype(str)
+    categories = [pd.get_dummies(texts, prefix_sep="=").astype(float)] if len(texts.columns) else []
+    rows = pd.concat([(numbers - numbers.mean()) / deviations, *categories], axis=1)
+    inputs, units = torch.tensor(rows.to_numpy()).float(), deviations.reindex(rows.columns).fillna(1).to_numpy()
+    columns = columns_of(inputs, tuple(map(str, rows.columns)), torch.tensor(units))
+    return Samples(inputs, torch.tensor(targets), columns=columns)
 
 
 def _archive(place: Path) -> Samples:
@@ -198,7 +236,7 @@ def with_labels(samples: Samples, text: str | None, classes: int) -> tuple[Sampl
             targets = augment.smooth(targets, classes, amount)
         elif kind == "mixup":
             inputs, targets = augment.mixup(inputs, augment.one_hot(targets, classes), generator=0)
-    return Samples(inputs, targets, samples.pixels), kind
+    return replace(samples, inputs=inputs, targets=targets), kind
 
 
 def loss_of(text: str) -> Loss:

@@ -21,6 +21,8 @@ EXACT_SHARE = 0.01
 # By how much (dB) a recognisable input must be better than a guess.
 BETTER = 1.0
 TINY = 1e-300
+# The value that replaces an infinite error.
+ENDLESS = 1e30
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,10 @@ def pixels_of(inputs: Tensor, given: tuple[Tensor, Tensor] | None) -> Pixels:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of tabular samples.
+    """The columns of vectors.
 
     Attributes:
-        names: Their names.
+        names: Their names, empty for vectors that are no table.
         mean: The mean of each column over all samples (D,).
         span: The range of each column, 1 where it is constant (D,).
         unit: The size of 1 in the table's own units (D,).
@@ -68,11 +70,10 @@ class Columns:
     unit: Tensor
 
 
-def columns_of(inputs: Tensor, names: tuple[str, ...] | None = None, unit: Tensor | None = None) -> Columns:
-    """Return the columns of samples (N, …), which are numbered if they have no names."""
+def columns_of(inputs: Tensor, names: tuple[str, ...] = (), unit: Tensor | None = None) -> Columns:
+    """Return the columns of samples (N, …)."""
     rows = inputs.flatten(1).double()
     span = rows.amax(dim=0) - rows.amin(dim=0)
-    names = names or tuple(map(str, range(1, rows.shape[1] + 1)))
     return Columns(
         names, rows.mean(dim=0), span.where(span > 0, 1), torch.ones_like(span) if unit is None else unit.to(span)
     )
@@ -143,6 +144,14 @@ class Truth:
         """Return the sentences without their marks."""
         sentences = [row[row != PADDING].tolist() for row in self.targets]
         return sorted(row[:-1] for row in sentences)
+
+    def by_column(self, found: Answer) -> dict[str, float]:
+        """Return the mean error of each column of a table, in the column's own unit; empty without a table."""
+        if found.inputs is None or self.columns is None or not self.columns.names:
+            return {}
+        errors = (self.paired(found.inputs) - self.inputs.double()).abs().nanmean(dim=0) * self.columns.unit
+        values = errors.nan_to_num(nan=math.inf).tolist()
+        return {name: finite(value, ENDLESS) for name, value in zip(self.columns.names, values, strict=True)}
 
     def texts(self) -> list[list[int]]:
         """Return the sentences with their marks."""

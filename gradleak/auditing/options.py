@@ -29,14 +29,18 @@ def report(
     data: str | None,
     *,
     size: int | None = None,
+    target: str | None = None,
     batch_size: str = "1,4",
     labels: str | None = None,
     defense: str = "none",
     precision: str | None = None,
+    mode: str | None = None,
     loss: str = "cross-entropy",
     minutes: float = 5.0,
     before: Path | None = None,
     after: Path | None = None,
+    local_steps: int | None = None,
+    epochs: int | None = None,
     client: Mapping[str, Any],
     shape: str | None = None,
     seed: int = 0,
@@ -50,15 +54,17 @@ def report(
         client: The rate and other facts about a client's training, for `Leak.from_update`.
         common: The memory, the images and the steps, for `audit` and `audit_update`.
     """
+    if mode not in (None, "eval", "train"):
+        raise InputError(f"--mode is eval or train; got {mode!r}")
     network = loading.model_of(model, seed=seed)
     started = time.monotonic()
-    common |= {"loss": loading.loss_of(loss), "seed": seed}
-    samples = loading.samples_of(data, size=size, model=network) if data else None
+    common |= {"loss": loading.loss_of(loss), "mode": mode, "seed": seed}
+    samples = loading.samples_of(data, size=size, target=target, model=network) if data else None
     sizes, precisions = whole(batch_size, "--batch-size"), None if precision is None else _words(precision)
     prior = labels.partition("/")[0] if labels else None
     if samples is not None:
         samples, prior = loading.with_labels(samples, labels, _classes(network, samples, data))
-        common["pixels"] = samples.pixels
+        common |= {"pixels": samples.pixels, "columns": samples.columns}
     if before is None and after is None:
         if samples is None:
             raise InputError("an audit needs private samples: --data, or --before and --after for a client's update")
@@ -74,17 +80,36 @@ def report(
         raise InputError("a client computed its update in one precision: --precision bf16")
     input_shape = tuple(whole(shape, "--shape")) if shape else None
     if samples is not None:
-        count = sizes[0] * client["local_steps"]
-        common |= {"inputs": samples.inputs[:count], "targets": samples.targets[:count]}
+        common |= {"inputs": samples.inputs, "targets": samples.targets}
         input_shape = tuple(samples.inputs.shape[1:])
+    states = loading.state_of(before), loading.state_of(after)
+    if input_shape is None:
+        raise InputError("without --data, an update does not say what shape one input has: --shape 3,32,32")
     seen = Leak.from_update(
-        network, loading.state_of(before), loading.state_of(after), batch_size=sizes[0], input_shape=input_shape,
-        **client,
+        network, *states, batch_size=sizes[0], input_shape=input_shape,
+        local_steps=_steps(None if samples is None else len(samples.inputs), sizes[0], local_steps, epochs), **client,
     )  # fmt: skip
     return audit_update(
         seen, labels=prior or "onehot", precision=precisions[0] if precisions else None,
         minutes=_left(minutes, started), **common,
     )  # fmt: skip
+
+
+def _steps(samples: int | None, batch_size: int, local_steps: int | None, epochs: int | None) -> int:
+    """Return the number of a client's local steps; `samples` is the number of its samples, None if unknown."""
+    if epochs is None:
+        if local_steps is None and samples not in (None, batch_size):
+            raise InputError(
+                f"--data must hold exactly the samples of the update: it has {samples}, and --batch-size is "
+                f"{batch_size}; with several steps, give --epochs or --local-steps"
+            )
+        return local_steps or 1
+    if samples is None:
+        raise InputError("--epochs needs the client's samples (--data); without them give --local-steps")
+    steps = epochs * math.ceil(samples / batch_size)
+    if local_steps not in (None, steps):
+        raise InputError(f"{epochs} epochs of {samples} samples in batches of {batch_size} are {steps} local steps")
+    return steps
 
 
 def _left(minutes: float, started: float) -> float:

@@ -13,7 +13,7 @@ from gradleak.auditing.measuring import Columns, Pixels, Truth, columns_of, pixe
 from gradleak.augment import as_probabilities
 from gradleak.cases import Kind, Subject
 from gradleak.errors import InputError
-from gradleak.leak import Leak
+from gradleak.leak import Leak, Mode
 from gradleak.losses import PADDING
 
 
@@ -44,12 +44,13 @@ class Private:
         order = torch.randperm(len(self.inputs), generator=torch.Generator().manual_seed(seed + size))[:size]
         return replace(self, inputs=self.inputs[order], targets=self.targets[order])
 
-    def truth(self, seen: Leak, subject: Subject) -> Truth:
-        """Return the truth with which answers to the leak of these samples are compared."""
+    def truth(self, seen: Leak, subject: Subject, mode: Mode) -> Truth:
+        """Return the truth with which answers to the leak of these samples, in the client's mode, are compared."""
         if self.sequence:
             return Truth(self.inputs, self.targets, None, self.kind)
         labels = as_probabilities(self.targets, subject.classes, dtype=torch.float64, device=self.inputs.device)
-        features, _ = leak.head_inputs(seen.model, self.inputs, head=seen.head or None)
+        head, whole = seen.head or None, len(self.inputs)
+        features, _ = leak.head_inputs(seen.model, self.inputs, head=head, chunk=whole, mode=mode)
         return Truth(self.inputs, labels, features, self.kind, self.shown, self.columns)
 
     @property

@@ -26,6 +26,7 @@ from gradleak.auditing.findings import (
 )
 from gradleak.auditing.folders import SCHEMA, Written
 from gradleak.errors import InputError, unknown
+from gradleak.leak import Mode
 from gradleak.precision import precision_of
 from gradleak.wording import counted
 
@@ -79,6 +80,7 @@ class Report(Plain):
         defense: str | None = None,
         batch_size: int | None = None,
         precision: str | None = None,
+        mode: Mode | None = None,
         allow_not_attacked: bool = False,
     ) -> float:
         """Return the largest value of a measure over all attacks and cases.
@@ -90,6 +92,7 @@ class Report(Plain):
             defense: Only cases with this defence.
             batch_size: Only cases with this batch size.
             precision: Only cases with this precision.
+            mode: Only cases with this mode.
             allow_not_attacked: Whether to skip cases in which no attack measured it.
 
         Raises:
@@ -104,6 +107,7 @@ class Report(Plain):
             if defense in (None, place.defense)
             and batch_size in (None, place.batch_size)
             and precision in (None, place.precision)
+            and mode in (None, place.mode)
         ]
         if not allow_not_attacked and (missing := self.not_attacked(measure, places)):
             raise InputError(missing)
@@ -162,9 +166,14 @@ class Report(Plain):
         """The audited precisions."""
         return list(dict.fromkeys(place.precision for place in self.cases))
 
+    def varied(self, place: Place) -> dict[str, str]:
+        """Return the precision and the mode of a case, each if the report has several."""
+        named = {"precision": place.precision, "mode": f"{place.mode} mode"}
+        return {name: text for name, text in named.items() if len({getattr(case, name) for case in self.cases}) > 1}
+
     def shown_place(self, place: Place) -> str:
-        """Return the defence, with the precision if the report has several."""
-        return place.defense if len(self.precisions) < 2 else f"{place.defense}, {place.precision}"
+        """Return the defence, with the precision and the mode if the report has several."""
+        return ", ".join([place.defense, *self.varied(place).values()])
 
     def above(self, limits: Mapping[str, float], *, allow_not_attacked: bool = False) -> list[str]:
         """Return a line for each measure whose largest value is above its limit.
@@ -195,8 +204,7 @@ class Report(Plain):
         rows = []
         for place in self.cases:
             row = {"defence": place.defense, "batch size": str(place.batch_size)}
-            if len(self.precisions) > 1:
-                row["precision"] = place.precision
+            row |= self.varied(place)
             for name in targets:
                 state = self.outcome(name, place)
                 row[name] = "–" if state is None else state.text

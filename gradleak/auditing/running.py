@@ -27,22 +27,22 @@ from gradleak.arguments import checked_arguments
 from gradleak.auditing import drawing, sentences
 from gradleak.auditing.costs import costs_of
 from gradleak.auditing.findings import Cost, Finding, NotTried, Picture, Place
-from gradleak.auditing.measuring import Truth
+from gradleak.auditing.measuring import Columns, Truth
 from gradleak.auditing.outcomes import outcome_of, targets_of
 from gradleak.auditing.private import Private, kind_of, private
 from gradleak.auditing.reach import reach_of
 from gradleak.auditing.report import Report
-from gradleak.auditing.steady import state_of, unsteady
-from gradleak.auditing.subject import proofs, subject_of
+from gradleak.auditing.steady import distance, silent, state_of, unsteady
+from gradleak.auditing.subject import NORMS, proofs, subject_of
 from gradleak.cases import Attack, Case, Kind, Subject
 from gradleak.catalogue import ATTACKS
 from gradleak.errors import ForeignError, GradleakError, GradleakWarning, InputError, first_line, foreign
 from gradleak.labels import Standins
 from gradleak.labels.priors import PRIORS
-from gradleak.leak import Leak, naming, observe, pair_of
+from gradleak.leak import Leak, Mode, in_train_mode, naming, observe, pair_of
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import PRECISIONS, precision_of
-from gradleak.wording import duration
+from gradleak.wording import counted, duration
 
 # The least time for an attack (s), if that much time is left.
 LEAST_SECONDS = 10.0
@@ -69,7 +69,7 @@ class _Job:
 
     @property
     def place(self) -> Place:
-        return Place(self.case.precision, self.case.defense, self.case.size)
+        return Place(self.case.mode, self.case.precision, self.case.defense, self.case.size)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -110,11 +110,13 @@ def audit(
     batch_sizes: Sequence[int] = (1, 4),
     defenses: Sequence[str] = ("none",),
     precisions: Sequence[str] | None = None,
+    mode: Mode | None = None,
     labels: str | None = None,
     loss: Loss | None = None,
     head: str | None = None,
     auxiliary: tuple[Tensor, Tensor] | None = None,
     pixels: tuple[Tensor, Tensor] | None = None,
+    columns: Columns | None = None,
     marks: tuple[int, int] | None = None,
     minutes: float = 5.0,
     memory: float | None = None,
@@ -138,12 +140,15 @@ def audit(
         defenses: The defences to audit, as in `gradleak.defenses.named`.
         precisions: The client's precisions to audit, such as "tf32" or "bfloat16" (`gradleak.precision.PRECISIONS`); by
             default the type of the parameters. Attacks know the precision.
+        mode: The mode in which the client runs the model, "eval" or "train"; by default both, if batch norm or dropout
+            make them differ.
         labels: The labels' shape that the server knows: "onehot", "smoothing" or "mixup". The default is one-hot for
             classes and smoothing for soft labels.
         loss: The client's loss; cross-entropy by default.
         head: The name of the last Linear layer, if it is not found automatically.
         auxiliary: Samples of the same kind and their classes, if the attacker has some.
         pixels: (low, span), where images in [0, 1] are (inputs − low) / span.
+        columns: The columns of a table.
         marks: The start and end mark of sentences; found automatically if all sentences have the same.
         minutes: The time limit. Attacks for which time is short are reported as not tried.
         memory: The memory limit (GiB). Attacks that need more are reported as not tried.
@@ -167,56 +172,70 @@ def audit(
     prior = labels or ("onehot" if not targets.is_floating_point() else "smoothing")
     _check_settings(batch_sizes, defenses, prior, minutes, memory, steps)
     loss = loss or CrossEntropy()
+    modes: Sequence[Mode] = ("eval", "train") if mode is None else (mode,)
     memory = _memory() if memory is None else memory * GIB
-    _check_model(model, memory, len(set(batch_sizes)) * len(set(defenses)) * len(set(precisions or ("",))))
+    _check_model(model, memory, len(modes) * len(set(batch_sizes)) * len(set(defenses)) * len(set(precisions or ("",))))
     plain_in, used = _own(model), _precisions(precisions, model)
     _check_batch(inputs, targets)
     if short := [size for size in batch_sizes if size > len(inputs)]:
         raise InputError(f"a batch of {short[0]} cannot be drawn from {len(inputs)} samples")
-    samples = private(inputs, targets, pixels)
+    samples = private(inputs, targets, pixels, columns)
     run = _Audit(model)
     subject: Subject | None = None
     costs, proved, notes = list[Cost](), list[str](), list[str]()
-    simulated: list[Standins] = []
+    simulated: dict[Mode, list[Standins]] = {own: [] for own in modes}
     for size in dict.fromkeys(batch_sizes):
-        batch, nothing = samples.drawn(size, seed), f"batch of {size}, nothing is"
-        states = [state_of(model)]
-        try:
-            leaks = {name: _computed(model, batch, loss, head, name) for name in dict.fromkeys((plain_in, *used))}
-        except GradleakError as error:
-            if not run.jobs:
-                raise
-            run.broken.append(f"{nothing} tried: {error}")
-            continue
-        clean = leaks[plain_in]
-        if subject is None:
-            states.append(state_of(model))
-            again = None
-            with run.noting("two passes are not compared"):
-                again = _computed(model, batch, loss, head, plain_in).gradients
-            notes += unsteady(model, states, clean.gradients, again)
-            subject = subject_of(clean, samples.kind, samples.sequence)
-        reach = reach_of(clean)
-        if plain_in in used and "none" in defenses:
-            proved += proofs(clean, subject, reach, prior, loss)
-        truth = None
-        with run.noting(f"{nothing} measured"):
-            truth = batch.truth(clean, subject)
-        cases = [
-            Case(
-                _sent(leaks[precision], name, seed), subject, name, prior, loss, seed, steps, reach, precision,
-                auxiliary, marks or samples.marks, samples.box, simulated=simulated,
-            )
-            for precision, name in itertools.product(used, dict.fromkeys(defenses))
-        ]  # fmt: skip
-        with run.noting(f"batch of {size}, no costs are measured"):
-            costs += costs_of(clean, plain_in, batch, loss, rate, cases)
-        run.jobs += [_Job(attack, case, truth) for case in cases for attack in ATTACKS]
+        batch, states = samples.drawn(size, seed), [state_of(model)]
+        sent: dict[Mode, dict[str, Leak]] = {}
+        failed: dict[str, GradleakError] = {}
+        for own in modes:
+            try:
+                sent[own] = {
+                    name: _computed(model, batch, loss, head, name, own, seed)
+                    for name in dict.fromkeys((plain_in, *used))
+                }
+            except GradleakError as error:
+                failed[f"batch of {size}, {own} mode, nothing is tried: {error}"] = error
+        if not sent and not run.jobs:
+            raise next(iter(failed.values()))
+        # Batch norm cannot be trained on some batches of one sample.
+        (notes if sent else run.broken).extend(failed)
+        if len(sent) == 2 and not distance(*(leaks[plain_in].gradients for leaks in sent.values())):
+            del sent["train"]  # neither batch norm nor dropout makes the modes differ
+        for own, leaks in sent.items():
+            clean = leaks[plain_in]
+            if subject is None:
+                states.append(state_of(model))
+                again = None
+                with run.noting("two passes are not compared"):
+                    # In train mode dropout may draw random numbers, but always from the same seed.
+                    again = _computed(model, batch, loss, head, plain_in, own, seed + (own == "eval")).gradients
+                notes += unsteady(model, states, clean.gradients, again)
+                subject = subject_of(clean, samples.kind, samples.sequence)
+            notes += [line for line in silent(clean) if line not in notes]
+            reach = reach_of(clean)
+            if plain_in in used and "none" in defenses:
+                proved += proofs(clean, subject, reach, prior, loss)
+            truth = None
+            with run.noting(f"batch of {size}, {own} mode, nothing is measured"), _drawing(seed):
+                truth = batch.truth(clean, subject, own)
+            cases = [
+                Case(
+                    _sent(leaks[precision], name, seed), subject, name, prior, loss, seed, steps, reach, precision, own,
+                    auxiliary, marks or samples.marks, samples.box, simulated=simulated[own],
+                )
+                for precision, name in itertools.product(used, dict.fromkeys(defenses))
+            ]  # fmt: skip
+            with run.noting(f"batch of {size}, {own} mode, no costs are measured"):
+                costs += costs_of(clean, plain_in, batch, loss, rate, cases)
+            run.jobs += [_Job(attack, case, truth) for case in cases for attack in ATTACKS]
+    audited = dict.fromkeys(job.case.mode for job in run.jobs)
     proved += sentences.of_unproved([name for name in used if name != plain_in], defenses)
     settings = {
         "batch sizes": ", ".join(map(str, batch_sizes)),
         "defences": ", ".join(defenses),
         **_setting(precisions, used),
+        "mode": " and ".join(audited) if mode or "train" in audited else "eval, as in train",
         "labels": prior,
         "loss": str(loss),
         "seed": str(seed),
@@ -236,9 +255,11 @@ def audit_update(
     labels: str = "onehot",
     defense: str = "update",
     precision: str | None = None,
+    mode: Mode | None = None,
     loss: Loss | None = None,
     auxiliary: tuple[Tensor, Tensor] | None = None,
     pixels: tuple[Tensor, Tensor] | None = None,
+    columns: Columns | None = None,
     marks: tuple[int, int] | None = None,
     minutes: float = 5.0,
     memory: float | None = None,
@@ -257,9 +278,12 @@ def audit_update(
         defense: The client's known defence: "update" for none, a text as in `gradleak.defenses.named`, or "dp-sgd/0.01"
             for clipped samples and noise of standard deviation 0.01 on every entry of the gradient.
         precision: The client's known precision, such as "bfloat16"; by default the type of the parameters.
+        mode: The mode in which the client ran the model, "eval" or "train"; by default attacks assume train mode if
+            the model has batch norms, and eval mode otherwise.
         loss: The client's loss; cross-entropy by default.
         auxiliary: Samples of the same kind and their classes, if the attacker has some.
         pixels: (low, span), where images in [0, 1] are (inputs − low) / span.
+        columns: The columns of a table.
         marks: The start and end mark of sentences.
         minutes: The time limit.
         memory: The memory limit (GiB).
@@ -285,11 +309,21 @@ def audit_update(
     shape = seen.input_shape if inputs is None else tuple(inputs.shape[1:])
     if shape is None:
         raise InputError("the leak does not say what shape one input has: Leak.from_update(…, input_shape=…)")
-    seen = replace(seen, input_shape=shape)
+    if not any(bool(value.any()) for value in seen.gradients.values()):
+        raise InputError(
+            "the update is zero: the weights before and after it are the same, and nothing can be attacked"
+        )
+    mode = mode or ("train" if any(isinstance(module, NORMS) for module in seen.model.modules()) else "eval")
+    seen = replace(seen, input_shape=shape, model=in_train_mode(seen.model) if mode == "train" else seen.model)
     samples = None
     if inputs is not None and targets is not None:
         _check_batch(inputs, targets)
-        samples = private(inputs, targets, pixels)
+        if not seen.batch_size <= len(inputs) <= seen.batch_size * seen.local_steps:
+            took = f"{counted(seen.local_steps, 'step')} on {counted(seen.batch_size, 'sample')} each"
+            raise InputError(
+                f"the private samples are not those of the update: there are {len(inputs)}, and the client took {took}"
+            )
+        samples = private(inputs, targets, pixels, columns)
     kind: Kind = "tokens" if tokens else "images" if len(shape) == 3 else "vectors"
     kind = kind if inputs is None else kind_of(inputs)
     run, truth = _Audit(seen.model), None
@@ -298,13 +332,14 @@ def audit_update(
     if samples is not None:
         box, marks = samples.box, marks or samples.marks
         with run.noting("nothing is measured"):
-            truth = samples.truth(seen, subject)
-    case = Case(seen, subject, defense, labels, loss, seed, steps, reach, used[0], auxiliary, marks, box)
+            truth = samples.truth(seen, subject, "eval")
+    case = Case(seen, subject, defense, labels, loss, seed, steps, reach, used[0], mode, auxiliary, marks, box)
     run.jobs = [_Job(attack, case, truth) for attack in ATTACKS]
     settings = {
         "batch size": str(seen.batch_size),
         "local steps": str(seen.local_steps),
         **_setting(precision, used),
+        "mode": mode,
         "labels": labels,
         "loss": str(loss),
         "seed": str(seed),
@@ -312,7 +347,7 @@ def audit_update(
     rounded = [] if used[0] == _own(seen.model) else used
     proved = proofs(seen, subject, reach, labels, loss) if defense in ("none", "update") and not rounded else []
     proved += sentences.of_unproved(rounded, [defense])
-    return _report(run, started, 60 * minutes, memory, images, settings, proved)
+    return _report(run, started, 60 * minutes, memory, images, settings, proved, notes=silent(seen))
 
 
 # ----------------------------------------------------------------------------------------------------------- the jobs
@@ -345,10 +380,11 @@ def _report(
         for target in targets_of(subject)
     ]
     seconds = time.monotonic() - started
+    given = f"{run.jobs[0].case.steps} steps and {duration(budget)}"
     return Report(
-        verdict=sentences.of_verdict(outcomes, f"{run.jobs[0].case.steps} steps and {duration(budget)}"),
+        verdict=sentences.of_verdict(outcomes, given),
         facts=dict(subject.facts),
-        settings=settings,
+        settings=settings | {"budget": given},
         proofs=list(dict.fromkeys(proved)),
         findings=[one.model_copy(update={"stops": sentences.stopped(one, findings, costs)}) for one in findings],
         not_tried=[job.result for job in run.jobs if isinstance(job.result, NotTried)],
@@ -442,6 +478,7 @@ def _finding(job: _Job, found: Answer, cut: bool) -> Finding:
         chance=chance,
         expected={} if found.expected is None else {"labels": found.expected.share, "guess": found.expected.guess},
         certified=found.certified,
+        columns={} if job.truth is None else job.truth.by_column(found),
         sentence=sentences.of_finding(found, measures, chance, job.case),
         stops="",
         page=job.attack.page,
@@ -552,12 +589,22 @@ def _memory() -> float:
     return 0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _computed(model: nn.Module, batch: Private, loss: Loss, head: str | None, precision: str) -> Leak:
+@contextlib.contextmanager
+def _drawing(seed: int) -> Iterator[None]:
+    """Draw torch's random numbers, such as those of dropout, from a seed in this block."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
+def _computed(
+    model: nn.Module, batch: Private, loss: Loss, head: str | None, precision: str, mode: Mode, seed: int
+) -> Leak:
     """Return the leak of a client that computes in a precision, without a defence."""
     plain = precision in ("float32", "float64")
     try:
-        with _running(model):
-            leak = observe(model, batch.inputs, batch.targets, loss=loss, head=head, precision=precision)
+        with _running(model), _drawing(seed):
+            leak = observe(model, batch.inputs, batch.targets, loss=loss, head=head, precision=precision, mode=mode)
         if not plain and not all(bool(value.isfinite().all()) for value in leak.gradients.values()):
             raise InputError("its gradient holds NaN or infinite values")
     except GradleakError as error:

@@ -1,4 +1,4 @@
-"""Check that a model computes the same in every pass: its weights, its buffers, and its gradient of one batch."""
+"""Check what an audit rests on: that a model computes the same in every pass, and that its layers send something."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from gradleak.errors import InputError
-from gradleak.leak import Gradients
+from gradleak.leak import Gradients, Leak
+from gradleak.wording import counted
 
 # Two gradients of one batch differ if their relative distance is larger, in rounding units of their type.
 SAME = 200
+# A layer is named if at least this share of its units was idle.
+IDLE = 0.9
 
 
 def state_of(model: nn.Module) -> Gradients:
@@ -41,15 +44,44 @@ def unsteady(model: nn.Module, states: Sequence[Gradients], first: Gradients, se
     lines = []
     if own := [name for name in moved if name in parameters]:
         lines.append(f"the first forward pass changed '{own[0]}', and the audit is of the network with these weights")
-    if second is not None and (distance := _distance(first, second)):
+    if second is not None and (apart := distance(first, second)):
         lines.append(
-            f"a second pass on the same batch gives another gradient, which differs by {distance:.1g} of its norm: "
+            f"a second pass on the same batch gives another gradient, which differs by {apart:.1g} of its norm: "
             f"{network} draws random numbers or keeps a state, and attacks that run it see another network than the "
             "client's"
         )
     elif changed:
         lines.append(f"each forward pass changes '{changed[0]}', but a second pass gives the same gradient")
     return lines
+
+
+def silent(leak: Leak) -> list[str]:
+    """Return what an update does not show, whatever the attack: zero gradients, frozen layers and idle units."""
+    empty = [name for name, value in leak.gradients.items() if not bool(value.any())]
+    if len(empty) == len(leak.gradients):
+        return [f"the gradient of all {len(empty)} parameters is zero: this update shows nothing"]
+    lines = []
+    if empty:
+        why = ""
+        if not bool(leak.weight.any()):
+            why = ", because the last layer's weight is zero and passes nothing back: audit a later round as well"
+        lines.append(f"the gradient of {_named(empty)} is zero{why}")
+    if frozen := [name for name, value in leak.model.named_parameters() if not value.requires_grad]:
+        verb = "is" if len(frozen) == 1 else "are"
+        lines.append(f"{_named(frozen)} {verb} frozen and not in the update")
+    for name, value in leak.gradients.items():
+        idle = int((value.flatten(1) == 0).all(dim=1).sum()) if value.ndim > 1 else 0
+        embedding = isinstance(leak.model.get_submodule(name.rpartition(".")[0]), nn.Embedding)
+        if IDLE * len(value) <= idle < len(value) and not embedding:
+            lines.append(
+                f"{idle} of {len(value)} units of '{name}' were idle for the whole batch: their gradient is zero"
+            )
+    return lines
+
+
+def _named(names: Sequence[str]) -> str:
+    """Return the first of some parameters, and the number of the others."""
+    return f"'{names[0]}'" if len(names) == 1 else f"'{names[0]}' and {counted(len(names) - 1, 'more parameter')}"
 
 
 def _changed(before: Gradients, now: Gradients) -> list[str]:
@@ -63,10 +95,10 @@ def _equal(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, rtol=2 * unit, atol=0, equal_nan=True)
 
 
-def _distance(first: Gradients, second: Gradients) -> float:
+def distance(first: Gradients, second: Gradients) -> float:
     """Return the relative distance of two gradients, 0 if it is as small as rounding errors."""
     missed = sum(float((first[name].double() - second[name].double()).square().sum()) for name in first)
     size = sum(float(value.double().square().sum()) for value in first.values())
     unit = max(torch.finfo(value.dtype).eps for value in first.values())
-    distance = (missed / size) ** 0.5 if size else float(missed > 0)
-    return 0.0 if distance <= SAME * unit else distance
+    apart = (missed / size) ** 0.5 if size else float(missed > 0)
+    return 0.0 if apart <= SAME * unit else apart

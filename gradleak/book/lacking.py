@@ -169,7 +169,11 @@ def text(lines: Sequence[Line]) -> str:
 def check() -> list[dict[str, str]]:
     """Load every dataset and network that is there as a file, and return whether it can be used, or why not."""
     folder = paths.weights_folder()
-    networks = [name for name in (*ready.READY, *ready.IMAGENET) if folder and (folder / ready.file_of(name)).is_file()]
+    networks = [
+        name
+        for name in (*ready.READY, *ready.IMAGENET, *ready.TRANSFORMERS)
+        if folder and (folder / ready.file_of(name)).is_file()
+    ]
     parts = [(name, files.FILES[name].file, _images) for name in files.FILES if files.location(name)]
     parts += [(name, ready.file_of(name), _parameters) for name in networks]
     return [{"name": name, "file": file, "state": _tried(load, name)} for name, file, load in parts]

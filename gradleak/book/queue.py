@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from gradleak import claims, studies
-from gradleak.claims import Claim
-from gradleak.claims.judging import differences, enough, judge, may_measure, selected
+from gradleak.claims import Judgement
+from gradleak.claims.judging import differences, enough, may_measure, selected
 from gradleak.errors import GradleakError, first_line
 from gradleak.runs import experiments, recording, records, runner
 from gradleak.runs.experiments import Parameters
@@ -75,17 +75,25 @@ def asked(study: Study) -> Parameters:
     A need is left out if it would make the record's trials useless, or if the study refuses it.
     """
     record = records.recorded(study.name)
-    if record is None:
-        return studies.parameters(study, "paper")
-    asked_for = study.Parameters(**record.parameters)
+    return studies.parameters(study, "paper") if record is None else _raised_for(study, record, _undecided(record))
+
+
+def _undecided(record: Record) -> list[Judgement]:
+    """Return the judgements of the claims that a further measurement could decide."""
+    return [judged for judged in claims.judgements(record).values() if judged.undecided]
+
+
+def _raised_for(study: Study, record: Record, undecided: Sequence[Judgement]) -> Parameters:
+    """Return a record's parameters, raised to the needs of the claims that more samples or starts would decide."""
+    asked_for = study.Parameters.fitting(record.parameters)
     slots = {recording.slot(study, trial.inputs) for trial in record.trials}
-    for claim in claims.load(study.name):
-        if _open(claim, record):
-            values = asked_for.model_dump()
-            raised = values | {name: _raised(values.get(name), need) for name, need in claim.needs.items()}
+    for claim in (judged.claim for judged in undecided if not judged.claim.stand_in and not judged.differs):
+        values = asked_for.model_dump()
+        raised = values | {name: _raised(values.get(name), need) for name, need in claim.needs.items()}
+        if raised != values:
             with contextlib.suppress(ValueError):
-                parameters = study.Parameters(**raised)
-                if raised != values and slots <= {recording.slot(study, inputs) for inputs in study.trials(parameters)}:
+                parameters = study.Parameters.fitting(raised, asked_for)
+                if slots <= {recording.slot(study, inputs) for inputs in study.trials(parameters)}:
                     asked_for = parameters
     return asked_for
 
@@ -98,12 +106,6 @@ def _raised(offered: Any, needed: Any) -> Any:
     return offered if enough(offered, needed) else values[0]
 
 
-def _open(claim: Claim, record: Record) -> bool:
-    """Whether more samples or starts would decide a claim."""
-    judged = judge(claim, record)
-    return judged.undecided and not claim.stand_in and not judged.differs
-
-
 def queue() -> list[Entry]:
     """Return the trials that would decide claims, those first that count for most claims per expected second."""
     entries = [pair for name in studies.names() for pair in _of_study(studies.load(name))]
@@ -113,13 +115,14 @@ def queue() -> list[Entry]:
 def _of_study(study: Study) -> list[tuple[float, Entry]]:
     """Return a study's trials, each with its claims per second; a claim counts evenly for all trials that it needs."""
     record = records.recorded(study.name)
-    if record is None:
+    undecided = [] if record is None else _undecided(record)
+    if record is None or not undecided:
         return []
-    parameters = asked(study)
+    parameters = _raised_for(study, record, undecided)
     missing = recording.Recording(study, parameters).missing()
     if not missing:
         return []
-    behind = _behind(study, record, parameters, missing)
+    behind = _behind(record, parameters, missing, undecided)
     seconds = [_expected(study, record, inputs) for inputs in missing]
     worth = [0.0] * len(missing)
     for places in behind.values():
@@ -135,13 +138,13 @@ def _of_study(study: Study) -> list[tuple[float, Entry]]:
 
 
 def _behind(
-    study: Study, record: Record, parameters: Parameters, missing: Sequence[Columns]
+    record: Record, parameters: Parameters, missing: Sequence[Columns], undecided: Sequence[Judgement]
 ) -> dict[str, frozenset[int]]:
     """Return the places of the missing trials that may measure a claim, for each claim that they can decide."""
     values, behind = parameters.model_dump(), {}
-    for claim in claims.load(study.name):
+    for claim in (judged.claim for judged in undecided):
         # A trial in the paper's setting may take the place of a stand-in.
-        if claims.reaches(claim, values) and judge(claim, record).undecided:
+        if claims.reaches(claim, values):
             parts = {line.get("part", "") for line in selected(claim, record)}
             places = frozenset(
                 place

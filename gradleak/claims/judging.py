@@ -12,7 +12,7 @@ import pandas as pd
 from gradleak.claims.model import ERROR, Claim
 from gradleak.errors import InputError
 from gradleak.runs.plain import Columns
-from gradleak.runs.records import Record
+from gradleak.runs.records import Record, exactly
 
 Verdict = Literal[
     "reproduced", "better", "not reproduced", "agrees, as we read it", "disagrees, as we read it", "no evidence",
@@ -291,11 +291,14 @@ def among(value: Any, wanted: list[Any]) -> bool:
 def selected(claim: Claim, record: Record) -> list[dict[str, Any]]:
     """Return the rows that measure a claim, each with its trial's inputs; a value that is no number is an error."""
     column = claim.measure.column
-    # Rows of other parts of the study may lack the column. Such a missing value is not a measured NaN.
-    chosen = [line for line in record.lines if line.get(column) is not None]
+    alike = []
     for name, value in claim.measure.where.items():
+        places = record.places[name]
         wanted = value if isinstance(value, list) else [value]
-        chosen = [line for line in chosen if among(line.get(name), wanted)]
+        alike.append(set().union(*(places.get(exactly(one), ()) for one in wanted)))
+    lines = [record.lines[place] for place in sorted(set.intersection(*alike))] if alike else record.lines
+    # Rows of other parts of the study may lack the column. Such a missing value is not a measured NaN.
+    chosen = [line for line in lines if line.get(column) is not None]
     if not all(isinstance(line[column], int | float) for line in chosen):
         raise InputError(f"claim '{claim.id}' measures '{column}', which is not a number in every row")
     return chosen

@@ -18,7 +18,15 @@ from gradleak.data.speech import pseudo_speech
 from gradleak.errors import GradleakError
 from gradleak.hunting.broken import BROKEN, Broken, options
 from gradleak.hunting.outcomes import Answer, answer
-from gradleak.images import certify_features, peel, trace_convolutional, trace_fully_connected, unmix_features
+from gradleak.images import (
+    certify_features,
+    invert_units,
+    peel,
+    trace_convolutional,
+    trace_fully_connected,
+    trace_transformer,
+    unmix_features,
+)
 from gradleak.images.inversion.fully_connected import SURE as EXACT
 from gradleak.images.inversion.fully_connected import Inversion, Rule
 from gradleak.images.peeling.attack import SURE as PEELED
@@ -38,6 +46,7 @@ from gradleak.leak import Leak, observe
 from gradleak.losses import PADDING
 from gradleak.models.language import batch_of, build_language_model
 from gradleak.models.recogniser import END, Recogniser, Size
+from gradleak.models.transformer import Positions, VisionTransformer
 from gradleak.sequences import observe_speech, read_output, read_sentences, read_sharing, read_transcripts
 from gradleak.wording import counted, label_kind
 
@@ -425,6 +434,41 @@ def _connected(draw: Draw, broken: Broken) -> list[Answer]:
     return [_of_inversion(found, client.inputs, client.setting, broken)]
 
 
+def _units(draw: Draw, broken: Broken) -> list[Answer]:
+    """Return the outcome for the samples that units of a first layer show, on networks whose mixtures may agree."""
+    size, width, hidden = draw.of((1, 2, 2, 3, 4, 8)), draw.of((1, 3, 8, 30, 64)), draw.of((4, 16, 60, 150))
+    classes, between = draw.of((2, 3, 3, 5, 10, 20)), draw.of((0, 0, 0, 1, 2, 20))
+    activation = draw.of(("ReLU", "ReLU", "ReLU", "ReLU", *SMOOTH))
+
+    def build() -> nn.Module:
+        rest: list[nn.Module] = [nn.Linear(between, classes)] if between else []
+        layers = [nn.Linear(width, hidden), ACTIVATIONS[activation](), nn.Linear(hidden, between or classes)]
+        return nn.Sequential(*layers, *([nn.ReLU()] if between else []), *rest)
+
+    model = _scaled(draw, draw.network(build))
+    variant = draw.of(("plain", "plain", "alike units", "alike samples", "equal samples"))
+    inputs = draw.inputs(size, width)
+    if variant == "alike units":
+        # Units in pairs have equal weights, and equal slopes behind them.
+        for name, dim in (("0.weight", 0), ("0.bias", 0), ("2.weight", 1)):
+            value = model.get_parameter(name).data
+            half = value.shape[dim] // 2
+            value.narrow(dim, half, half).copy_(value.narrow(dim, 0, half))
+    if variant != "plain" and size > 1 and variant != "alike units":
+        share = 10 ** (-1 - 4 * draw.chance()) if variant == "alike samples" else 0.0
+        inputs[1:] = inputs[:1] + share * inputs[1:]
+    client = _client(draw, broken, model, inputs, draw.of(("onehot", "onehot", "onehot", "smoothing")))
+    found = invert_units(client.leak)
+    sure = found.inputs[found.guaranteed].flatten(1)
+    errors = (sure[:, None] - client.inputs).norm(dim=2) / client.inputs.norm(dim=1)
+    error = float(errors.amin(dim=1).max()) if len(sure) else math.inf
+    status = "failed" if found.status == "failed" else "exact" if len(sure) else "partial"
+    if found.status == "exact" and _relative(found.inputs, client.inputs) > EXACT:
+        error = math.inf
+    setting = f"{client.setting}, {counted(hidden, 'unit')}, then {between}, {activation}, {variant}"
+    return [answer(status, error, _promised(EXACT, found.claimed, broken), math.inf, setting)]
+
+
 def _convolutional(draw: Draw, broken: Broken) -> list[Answer]:
     """Return the outcome for the inversion of a chain of convolutions, which may not determine all pixels."""
     activation, side, channels = draw.of(SMOOTH), draw.of((3, 5, 8, 16)), draw.of((1, 3))
@@ -492,6 +536,23 @@ def _peeled(draw: Draw, broken: Broken) -> list[Answer]:
     result = peel(client.leak, prior=client.prior, steps=STEPS, seed=draw.seed)
     promised = _promised(PEELED, float(result.relative.max()), broken)
     return [answer(result.status, _relative(result.images, client.inputs), promised, 0.1, client.setting)]
+
+
+def _transformers(draw: Draw, broken: Broken) -> list[Answer]:
+    """Return the outcome for a vision transformer, whose first attention may not determine all patches."""
+    patch, side, heads = draw.of((2, 4, 8)), draw.of((8, 16)), draw.of((1, 2, 4))
+    width, depth, classes, trained = heads * draw.of((4, 8, 16)), draw.of((1, 2)), draw.of((3, 10)), draw.chance() < 0.4
+    kinds: tuple[Positions, ...] = ("learned", "learned", "frozen", "sinusoidal")
+    positions, kind = draw.of(kinds), draw.of(KINDS[:2])
+
+    def build() -> nn.Module:
+        return VisionTransformer(side, patch, width, heads, depth, classes, positions=positions, trained_form=trained)
+
+    client = _client(draw, broken, _scaled(draw, draw.network(build)), draw.inputs(1, 3, side, side), kind)
+    client, noise = _told(draw, client)
+    found = trace_transformer(client.leak, noise=noise)
+    setting = f"{client.setting}, patches of {patch}, width {width}, {positions} positions"
+    return [_of_inversion(found, client.inputs, setting, broken)]
 
 
 # ------------------------------------------------------------------------------------------------------------ updates
@@ -687,10 +748,14 @@ FAMILIES: dict[str, Family] = {
         _HEAD_ALONE,
     ),
     "connected": Family("inputs of fully connected layers", f"every input to 1 %{_CLAIMED}", _connected),
+    "units": Family("samples that units of a first layer show", f"a sample to 1 %{_CLAIMED}", _units),
     "convolutional": Family(
         "image, from convolutions", f"the image to 1 %{_CLAIMED}", _convolutional, ("another batch size",)
     ),
     "peeling": Family("images, by peeling", f"every image to 0.1 %{_CLAIMED}", _peeled),
+    "transformers": Family(
+        "image, from a vision transformer", f"the image to 1 %{_CLAIMED}", _transformers, ("another prior",)
+    ),
     "updates": Family(
         "label and input of a sample, from the weights that a client sends",
         f"the label to 0.001 (L1), and the input to 1 %{_CLAIMED}", _updates,

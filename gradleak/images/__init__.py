@@ -9,11 +9,12 @@ from gradleak.images.inversion.convolutional import invert_convolutional, trace_
 from gradleak.images.inversion.fully_connected import (
     Inversion,
     LayerReport,
-    bias_attack,
     invert_fully_connected,
     trace_fully_connected,
 )
 from gradleak.images.inversion.spear import Spear, spear
+from gradleak.images.inversion.transformer import invert_transformer, trace_transformer
+from gradleak.images.inversion.units import Units, bias_attack, invert_units
 from gradleak.images.matching.engine import Reconstruction, match
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Polished, polished
 from gradleak.images.matching.objective import Distance, total_variation
@@ -36,10 +37,13 @@ __all__ = [
     "Prior",
     "Reconstruction",
     "Spear",
+    "Units",
     "bias_attack",
     "certify_features",
     "invert_convolutional",
     "invert_fully_connected",
+    "invert_transformer",
+    "invert_units",
     "match",
     "observe_statistics",
     "peel",
@@ -52,5 +56,6 @@ __all__ = [
     "total_variation",
     "trace_convolutional",
     "trace_fully_connected",
+    "trace_transformer",
     "unmix_features",
 ]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +12,7 @@ from gradleak import paths
 from gradleak.data.base import NORMALISATION
 from gradleak.errors import InputError, MissingData, unknown
 from gradleak.models.resnet import CifarResNet
+from gradleak.models.transformer import VisionTransformer
 
 # ImageNet's channel means and standard deviations, with which these networks were trained.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -17,6 +21,19 @@ READY = {"cifar10-resnet20": ("cifar10_resnet20.pt", 3), "cifar10-resnet56": ("c
 # Each network for ImageNet and the name of torchvision's function that builds it. Its file is that network's state,
 # as `torch.save(model.state_dict(), file)` writes it.
 IMAGENET = {"resnet50-imagenet": "resnet50", "resnet50-moco": "resnet50", "efficientnet-b0-imagenet": "efficientnet_b0"}
+# The file of each vision transformer for CIFAR-10, the side of its patches and its number of blocks, and the channel
+# means and standard deviations with which these were trained.
+TRANSFORMERS = {
+    "cifar10-vit-8": ("cifar10_vit_ibp_3_3_8.npz", 8, 3),
+    "cifar10-vit-16": ("cifar10_vit_pgd_2_3_16.npz", 16, 2),
+}
+TRANSFORMER_SCALE = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+# Parts of the names of these transformers' parameters in their files, and in our network.
+RENAMED = (
+    (r"^0\.", ""), ("^projection", "embedding"), ("cls_token", "class_token"), (r"^2\.1", "norm"), (r"^2\.2", "head"),
+    (r"^1\.(\d)\.0\.fn", r"blocks.\1.attention"), (r"^1\.(\d)\.1\.fn", r"blocks.\1.mlp"), (r"\.0\.norm", "_norm"),
+    (r"attention\.1", "attention"), (r"mlp\.1\.0", "mlp.0"), (r"mlp\.1\.3", "mlp.2"),
+)  # fmt: skip
 
 
 class Rescaled(nn.Module):
@@ -25,10 +42,10 @@ class Rescaled(nn.Module):
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, own: tuple[tuple[float, ...], tuple[float, ...]] = (MEAN, STD)) -> None:
         super().__init__()
         mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in NORMALISATION)
-        own_mean, own_std = (torch.tensor(values).reshape(3, 1, 1) for values in (MEAN, STD))
+        own_mean, own_std = (torch.tensor(values).reshape(3, 1, 1) for values in own)
         self.register_buffer("scale", std / own_std)
         self.register_buffer("shift", (mean - own_mean) / own_std)
         self.network = network
@@ -41,20 +58,23 @@ class Rescaled(nn.Module):
 
 def pretrained(name: str) -> nn.Module:
     """Return a trained network in eval mode, whose inputs are images after `gradleak.data.normalise`."""
-    if name not in (*READY, *IMAGENET):
-        raise unknown("pretrained network", name, [*READY, *IMAGENET])
+    if name not in (*READY, *IMAGENET, *TRANSFORMERS):
+        raise unknown("pretrained network", name, [*READY, *IMAGENET, *TRANSFORMERS])
     state, network = stored(file_of(name)), untrained(name)
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
         raise InputError(f"{file_of(name)} in $GRADLEAK_WEIGHTS is not the state of '{name}': {error}") from error
-    return Rescaled(network).eval()
+    return (Rescaled(network, TRANSFORMER_SCALE) if name in TRANSFORMERS else Rescaled(network)).eval()
 
 
 def untrained(name: str) -> nn.Module:
     """Return a network that `pretrained` knows, without its weights."""
     if name in READY:
         return CifarResNet(READY[name][1], 10, 3, bias=True)
+    if name in TRANSFORMERS:
+        _, patch, depth = TRANSFORMERS[name]
+        return VisionTransformer(32, patch, 48, 3, depth, 10, trained_form=True)
     from torchvision import models
 
     network: nn.Module = getattr(models, IMAGENET[name])(weights=None)
@@ -63,6 +83,8 @@ def untrained(name: str) -> nn.Module:
 
 def file_of(name: str) -> str:
     """Return the name of a pretrained network's file in $GRADLEAK_WEIGHTS."""
+    if name in TRANSFORMERS:
+        return TRANSFORMERS[name][0]
     return READY[name][0] if name in READY else f"{name.replace('-', '_')}.pt"
 
 
@@ -74,5 +96,15 @@ def stored(file: str) -> dict[str, Tensor]:
         raise MissingData(
             f"pretrained network {file} is not at hand: put it into a folder and set $GRADLEAK_WEIGHTS to it"
         )
+    if path.suffix == ".npz":
+        with np.load(path) as archive:
+            return {_renamed(name): torch.from_numpy(archive[name]) for name in archive.files}
     state: dict[str, Tensor] = torch.load(path, weights_only=True)
     return {key.replace("linear.", "head."): value for key, value in state.items()}
+
+
+def _renamed(name: str) -> str:
+    """Return our name of a transformer's parameter."""
+    for pattern, ours in RENAMED:
+        name = re.sub(pattern, ours, name)
+    return name

@@ -134,7 +134,8 @@ def record(
         parameters: The parameters of the run.
         rules: The present rules of the study's claims, which the record keeps.
         part: Run all trials of this part, and no others.
-        minutes: The time after which the recording stops; trials that have not ended by then are lost.
+        minutes: The time after which the recording stops; trials that have not ended by then are lost, except
+            for runs of matching that ended.
         jobs: The number of processes, as in `run_study`.
         cluster: The address of a Dask scheduler.
     """
@@ -177,7 +178,9 @@ def in_time(minutes: float | None) -> Iterator[list[str]]:
     try:
         yield messages
     except OutOfTime:
-        messages.append("The time is over. Trials that were still running are lost.")
+        messages.append(
+            "The time is over. Trials that were still running are lost, except for runs of matching that ended."
+        )
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

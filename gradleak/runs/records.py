@@ -9,7 +9,7 @@ import importlib.metadata
 import json
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -106,6 +106,29 @@ class Accepted(Strict):
     why: str
 
 
+class Places(dict[str, dict[Any, set[int]]]):
+    """The places of the lines with a value in a column, by the column and the `exactly` of the value.
+
+    A column is read when it is first asked for; lines without it have None there.
+    """
+
+    def __init__(self, lines: Sequence[Columns]) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def __missing__(self, column: str) -> dict[Any, set[int]]:
+        found: dict[Any, set[int]] = {}
+        for place, line in enumerate(self._lines):
+            found.setdefault(exactly(line.get(column)), set()).add(place)
+        self[column] = found
+        return found
+
+
+def exactly(value: Any) -> tuple[Any, bool]:
+    """Return what tells a value from others; in Python True equals 1, which is another value of a row."""
+    return (repr(value) if isinstance(value, list | dict) else value), isinstance(value, bool)
+
+
 class Record(Strict):
     """The result of a run of a study, which grows trial by trial.
 
@@ -178,6 +201,11 @@ class Record(Strict):
     def lines(self) -> tuple[Columns, ...]:
         """All rows, each joined with its trial's inputs; the dicts are shared between callers: do not change them."""
         return tuple(trial.inputs | row for trial in self.trials for row in trial.rows)
+
+    @functools.cached_property
+    def places(self) -> Places:
+        """The places of the lines with a value in a column, by the column and the value."""
+        return Places(self.lines)
 
     @functools.cached_property
     def under(self) -> Mapping[int, Columns]:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from gradleak import data, devices
 from gradleak.data import text
 from gradleak.errors import GradleakError, InputError, first_line
-from gradleak.runs import code, experiments, golden, gpus, progress, records, studies
+from gradleak.runs import code, experiments, golden, gpus, parts, progress, records, studies
 from gradleak.runs.experiments import Parameters
 from gradleak.runs.plain import Columns, plain
 from gradleak.runs.records import Record, Trial
@@ -143,7 +143,11 @@ def sources_of(study: Study, parameters: Parameters) -> dict[str, str]:
     for name in names:
         if states.get(name, "unknown") in ("unknown", "missing", "damaged"):
             text.texts(name) if name in text.NAMES else data.load(name)  # says what is wrong
-    return {name: text.source(name) if name in text.NAMES else data.source(name) for name in names}
+    return {name: _source(name) for name in names}
+
+
+def _source(name: str) -> str:
+    return text.source(name) if name in text.NAMES else data.source(name)
 
 
 def cache_of(study: Study, parameters: Parameters) -> Trials:
@@ -152,19 +156,18 @@ def cache_of(study: Study, parameters: Parameters) -> Trials:
 
     @functools.cache
     def of(names: tuple[str, ...]) -> str:
-        return _hashed(key, parameters, [sources[name] for name in names])
+        return _hashed(key, parameters.device, [sources[name] for name in names])
 
     return Trials(study.name, lambda inputs: of(tuple(study.experiment(inputs).reads())))
 
 
 def decides(study: Study, parameters: Parameters, key: str) -> str:
     """Return a hash of everything that determines a run's results besides its inputs; `key` is that of its code."""
-    return _hashed(key, parameters, list(sources_of(study, parameters).values()))
+    return _hashed(key, parameters.device, list(sources_of(study, parameters).values()))
 
 
-def _hashed(key: str, parameters: Parameters, sources: list[str]) -> str:
-    device = devices.model_of(experiments.resolve_device(parameters.device))
-    facts = [key, records.versions(), sources, device]
+def _hashed(key: str, device: str, sources: list[str]) -> str:
+    facts = [key, records.versions(), sources, devices.model_of(experiments.resolve_device(device))]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -180,6 +183,12 @@ def _work(study: str, index: int, inputs: Columns, alone: bool, caught: bool) ->
     if accelerated and not alone:
         gpus.take()
     loaded_study = studies.load(study)
+
+    def decided() -> str:
+        sources = [_source(name) for name in loaded_study.experiment(inputs).reads()]
+        return _hashed(code.key(loaded_study), str(inputs.get("device", "cpu")), sources)
+
+    kept = parts.Parts(study, inputs, decided)
     bars = contextlib.nullcontext() if alone else progress.quiet()
     with (
         bars,
@@ -187,6 +196,7 @@ def _work(study: str, index: int, inputs: Columns, alone: bool, caught: bool) ->
         # A trial on the CPU must not initialise CUDA, because afterwards its process could no longer choose a GPU.
         torch.random.fork_rng([torch.cuda.current_device()] if accelerated and torch.cuda.device_count() else []),
         _interruptible(),
+        parts.of(kept),
     ):
         # Trials use their own generators. Some libraries use the global one, so seed it by the inputs: then the order
         # of the trials does not matter.
@@ -206,7 +216,8 @@ def _work(study: str, index: int, inputs: Columns, alone: bool, caught: bool) ->
                 wrapped = GradleakError(f"{type(error).__name__}: {first_line(error)}")
                 return index, error if isinstance(error, GradleakError) else wrapped
             raise
-        seconds = time.perf_counter() - started
+        seconds = time.perf_counter() - started + kept.seconds
+    kept.forget()
     # Convert the rows to plain values, so that a fresh trial equals one that was read from the cache.
     rows = plain(rows, f"rows of '{study}'")
     machine = records.this_machine("cuda" if accelerated else "cpu")

@@ -16,6 +16,7 @@ from pydantic import JsonValue, ValidationError
 
 from gradleak import paths
 from gradleak.errors import InputError, MissingData, unknown
+from gradleak.runs import cells
 from gradleak.runs.columns import Columns as DeclaredColumns
 from gradleak.runs.experiments import PAPER, SMALLEST, Experiment, Parameters, inputs_of
 from gradleak.runs.experiments import Parameters as BaseParameters
@@ -178,11 +179,13 @@ def parameters(
     study = load(study) if isinstance(study, str) else study
     if profile not in PROFILES:
         raise unknown("profile", profile, ["quick", PAPER])
+    stated_names = cells.stated(study.notebook)  # read from the page: importing the module takes seconds
+    for name in overrides or {}:
+        if name not in stated_names:
+            raise unknown(f"parameter of '{study.name}'", name, stated_names)
     known = study.Parameters.model_fields
     values = study.Parameters.at(profile)
     for name, value in (overrides or {}).items():
-        if name not in known:
-            raise unknown(f"parameter of '{study.name}'", name, known)
         values[name] = _parsed(value, known[name].annotation)
     return _checked(study, values, overrides or {})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable
@@ -52,6 +53,11 @@ class Trials:
             reason = getattr(error.__cause__, "strerror", None) or error
             where = f"({short(trial.inputs)}): {reason}"
             reporting.warn(f"a trial of '{self.study}' could not be stored in the cache {where}")
+
+    def forget(self, inputs: Columns) -> None:
+        """Remove a trial from the cache."""
+        with contextlib.suppress(OSError):
+            self._file(inputs).unlink()
 
     def _file(self, inputs: Columns) -> Path:
         key = hashlib.sha256(f"{known(inputs)} {self.decides(inputs)}".encode()).hexdigest()[:20]

@@ -27,6 +27,8 @@ NAMES = {
     "torchvision.models:resnet18": "ResNet18", "llg-cnn": "CNN of LLG", "llg-lenet": "LeNet of LLG",
     "llg-lenet-3x3": "LeNet of LLG, 3 × 3 kernels", "llg-resnet20": "ResNet20 of LLG",
     "llg-resnet20-batch": "ResNet20 of LLG, train mode", "lstm": "LSTM", "gru": "GRU",
+    "vit": "small ViT", "vit_b_16": "ViT-B/16", "cifar10-vit-8": "ViT with patches of 8 pixels",
+    "cifar10-vit-16": "ViT with patches of 16 pixels",
 }  # fmt: skip
 
 

@@ -19,8 +19,9 @@ from gradleak.auditing import Report, running
 from gradleak.book import PATIENCE
 from gradleak.cases import Attack, Case
 from gradleak.catalogue import ATTACKS
+from gradleak.errors import InputError
 from gradleak.models.language import build_language_model
-from tests.auditing.networks import mlp, vectors
+from tests.auditing.networks import Net, mlp, vectors
 from tests.images.peeling.test_attack import small
 
 
@@ -199,3 +200,61 @@ def test_soft_labels_are_smoothed_ones_where_nothing_is_said() -> None:
     )
     assert report.settings["labels"] == "smoothing"
     assert report.worst("labels", batch_size=3) == 1
+
+
+# ---------------------------------------------------------------------------------------------------- modes and silence
+def normed() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(40, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 12)).double()
+
+
+def test_both_modes_of_a_client_are_audited_where_they_differ() -> None:
+    inputs, targets = vectors()
+    model = normed()
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    report = gradleak.audit(model, inputs.double(), targets, batch_sizes=(1, 4), steps=2)
+    assert [(place.batch_size, place.mode) for place in report.cases] == [(1, "eval"), (4, "eval"), (4, "train")]
+    assert report.settings["mode"] == "eval and train"
+    (note,) = [line for line in report.notes if "train mode" in line]
+    assert "batch of 1, train mode, nothing is tried" in note
+    assert "BatchNorm1d fails" in note
+    assert report.broken == []
+    assert report.worst("labels", mode="train") == 1, "labels and features as the client's dropout left them"
+    assert report.worst("features", mode="train") == 1
+    assert [row["mode"] for row in report.table()] == ["eval mode", "eval mode", "train mode"]
+    assert model.training
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    own = gradleak.audit(model, inputs.double(), targets, batch_sizes=(4,), steps=2, mode="train")
+    assert [place.mode for place in own.cases] == ["train"]
+    assert gradleak.audit(mlp(), inputs, targets, batch_sizes=(1,), steps=2).settings["mode"] == "eval, as in train"
+
+
+def test_what_is_zero_or_frozen_is_said_first() -> None:
+    inputs, targets = vectors()
+    model = mlp()
+    nn.init.zeros_(model[-1].weight)
+    model[0].bias.requires_grad_(False)
+    notes = gradleak.audit(model, inputs, targets, batch_sizes=(1,), steps=2).notes
+    assert notes[0].startswith("the gradient of '0.weight'")
+    assert "the last layer's weight is zero" in notes[0]
+    assert notes[1] == "'0.bias' is frozen and not in the update"
+    state = mlp().state_dict()
+    nothing = gradleak.Leak.from_update(mlp(), state, state, rate=0.1, batch_size=1, input_shape=(40,))
+    with pytest.raises(InputError, match="the update is zero"):
+        gradleak.audit_update(nothing)
+    dead = mlp()
+    with torch.no_grad():
+        dead[0].bias[:-1] -= 1e3
+    (line,) = [
+        line for line in gradleak.audit(dead, inputs, targets, batch_sizes=(1,), steps=2).notes if "idle" in line
+    ]
+    assert line.startswith(f"{len(dead[0].bias) - 1} of {len(dead[0].bias)} units of '0.weight' were idle")
+
+
+def test_outputs_that_hold_logits_are_attacked_like_logits() -> None:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sigmoid(), nn.Flatten(), nn.Linear(4 * 36, 10))
+    model = Net(lambda net, x: SimpleNamespace(logits=net.body(x)), body=body)
+    report = gradleak.audit(model, torch.rand(4, 3, 8, 8), torch.arange(4), batch_sizes=(2,), steps=2)
+    assert report.broken == []
+    assert "gradient matching" in {one.attack for one in report.findings}

@@ -44,8 +44,11 @@ def test_a_model_of_one_s_own_is_audited(capsys: pytest.CaptureFixture[str]) -> 
     assert again.findings == [one.model_copy(update={"stops": again.findings[n].stops}) for n, one in enumerate(whole)]
 
 
-def test_two_files_of_weights_are_a_client_s_update(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_files_of_weights_are_a_client_s_update(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, (inputs, targets) = loading.model_of("brought:make"), brought.batches()
+    monkeypatch.setattr(brought, "own", lambda: (inputs[:2], targets[:2]), raising=False)
     save_file(model.state_dict(), "a.safetensors")
     F.cross_entropy(model(inputs[:2]), targets[:2]).backward()
     torch.optim.SGD(model.parameters(), lr=0.05).step()
@@ -56,8 +59,68 @@ def test_two_files_of_weights_are_a_client_s_update(capsys: pytest.CaptureFixtur
         assert call(capsys, *words, "--after", after, "--shape", "20", "--steps", "3")[0] == 0
         assert not reported().measured
         assert any("of classes 0, 1" in one.sentence for one in reported().findings)
-    assert call(capsys, *words, "--after", "b.pt", "--data", "brought:batches", "--steps", "3")[0] == 0
+    known = ["--data", "brought:own", "--steps", "3"]
+    assert call(capsys, *words, "--after", "b.pt", *known)[0] == 0
     assert reported().worst("inputs") == reported().worst("labels") == 1
+    assert call(capsys, *words, "--after", "b.pt", *known, "--epochs", "2")[0] == 0
+    assert reported().settings["local steps"] == "2"
+    for given, message in {
+        ("--after", "b.pt", "--data", "brought:batches"): "it has 12, and --batch-size is 2",
+        ("--after", "b.pt", *known, "--epochs", "2", "--local-steps", "3"): "are 2 local steps",
+        ("--after", "b.pt", "--data", "brought:batches", "--local-steps", "2"): "there are 12, and the client took",
+        ("--after", "b.pt", "--epochs", "2", "--shape", "20"): "--epochs needs the client's samples",
+        ("--after", "b.pt"): "--shape 3,32,32",
+        ("--after", "a.safetensors", *known): "the update is zero",
+    }.items():
+        code, _, err = call(capsys, *words, *given)
+        assert (code, message in err) == (2, True), err
+
+
+def test_a_table_is_audited_column_by_column(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = ["age,job,member,income"] + [
+        f"{30 + 3 * n},{'ab'[n % 2]},{n % 3 == 0},{['low', 'high'][n // 4]}" for n in range(8)
+    ]
+    Path("people.csv").write_text("\n".join(rows))
+    monkeypatch.setattr(
+        brought, "tabular", lambda: nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2)), raising=False
+    )
+    words = [
+        "audit",
+        "brought:tabular",
+        "--data",
+        "people.csv",
+        "--target",
+        "income",
+        "--batch-size",
+        "1",
+        "--steps",
+        "3",
+    ]
+    assert call(capsys, *words)[0] == 0
+    (best,) = [one for one in reported().findings if one.measures.get("inputs") == 1 and one.certificate == "exact"][:1]
+    assert list(best.columns) == ["age", "member", "job=a", "job=b"]
+    assert max(best.columns.values()) < 1e-3
+    assert best.columns["age"] > 0, "an error in years"
+    assert "job=b" in Path("report/index.html").read_text("utf-8")
+    samples = loading.samples_of("people.csv", target="income")
+    assert samples.targets.tolist() == [1] * 4 + [0] * 4
+    torch.testing.assert_close(samples.inputs.mean(dim=0)[:2], torch.zeros(2), atol=1e-6, rtol=0)
+    assert samples.columns is not None
+    assert samples.columns.unit.tolist() == pytest.approx([6.87386, 0.484123, 1, 1], rel=1e-4)
+    Path("numbers.csv").write_text("a,b\n1,x\n2,y\n")
+    assert loading.samples_of("numbers.csv", target="b").inputs.tolist() == [[-1], [1]]
+    Path("gaps.csv").write_text("a,b\n1,x\n,y\n")
+    Path("people.parquet").write_bytes(b"nothing")
+    for given, message in {
+        ("people.csv",): "--target names the column with the class; 'people.csv' has age, job, member, income",
+        ("people.csv", "--target", "incme"): "there is no column 'incme'",
+        ("gaps.csv", "--target", "b"): "has missing values in a",
+        ("people.parquet", "--target", "b"): "cannot be read as a table",
+    }.items():
+        code, _, err = call(capsys, "audit", "brought:tabular", "--data", *given)
+        assert (code, message in err, err.count("\n")) == (2, True, 1), err
 
 
 def test_a_folder_of_images_and_an_archive_are_samples() -> None:
@@ -104,7 +167,10 @@ UPDATE = ["audit", "brought:make", "--before", "a.pt"]
     ("words", "message"),
     [
         (["audit", "lenett", "--data", "photos"], "did you mean 'lenet'"),
-        (["audit", "nowhere:make", "--data", "photos"], "ModuleNotFoundError"),
+        (["audit", "nowhere:make", "--data", "photos"], "there is no module 'nowhere'"),
+        (["audit", "own:maek", "--data", "photos"], "unknown name in own.py 'maek': did you mean 'make'?"),
+        (["audit", "own:make", "--data", "gone.csv"], "there is no file 'gone.csv'"),
+        (["audit", "a:b:c", "--data", "photos"], "must be written module:name"),
         (["audit", "brought:one", "--data", "photos"], "gives int, not an nn.Module"),
         (["audit", "brought:failing", "--data", "photos"], "OSError: first"),
         (["audit", "brought:ends", *WORDS[2:]], "'brought:ends()' failed: SystemExit: 0"),
@@ -126,6 +192,7 @@ def test_a_mistake_is_one_clear_line(
 ) -> None:
     for name, made in MODELS.items():
         monkeypatch.setattr(brought, name, made, raising=False)
+    Path("own.py").write_text("import sys\n\n\ndef make():\n    sys.exit('a mistake is found before this runs')\n")
     code, _, err = call(capsys, *words)
     assert code == 2
     assert err.startswith("gradleak: ")

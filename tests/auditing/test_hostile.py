@@ -169,7 +169,7 @@ def test_a_folder_that_is_not_an_audit_s_is_refused_before_the_work(
 ) -> None:
     prepare()
     before = content(".")
-    code, _, err = call(capsys, "audit", "nowhere:make", *WORDS)
+    code, _, err = call(capsys, "audit", "json:loads", *WORDS)
     assert (code, err.count("\n")) == (2, 1)
     assert message in err
     assert content(".") == before

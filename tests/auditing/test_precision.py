@@ -37,7 +37,7 @@ def test_labels_are_found_in_every_precision_and_nothing_certified_is_wrong() ->
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_an_attack_that_takes_no_precision_certifies_nothing_of_rounded_products(precision: str) -> None:
-    found = finding(linear_report(), "bias attack", precision)
+    found = finding(linear_report(), "unit by unit", precision)
     coarse = precision not in ("float32", "tf32")
     assert found.certificate == ("partial" if coarse else "exact")
     assert (f"as if nothing were rounded to {precision}" in found.sentence) == coarse

@@ -54,7 +54,7 @@ def test_the_page_is_whole_and_asks_nothing_of_the_network(tmp_path: Path) -> No
 
 
 def test_pictures_show_the_private_above_the_recovered() -> None:
-    one = next(p for p in report().pictures if (p.attack, p.defense, p.batch_size) == ("bias attack", "none", 1))
+    one = next(p for p in report().pictures if (p.attack, p.defense, p.batch_size) == ("unit by unit", "none", 1))
     pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(one.png))))
     upper, lower = pixels[: len(pixels) // 2], pixels[len(pixels) // 2 :]
     assert upper.std() > 30

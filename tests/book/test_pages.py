@@ -131,6 +131,11 @@ def test_a_run_says_of_each_claim_in_words_what_it_found(checkout: Toy) -> None:
     assert rerun.NOT_JUDGED in unjudged
     assert [row["verdict of this run"] for row in rows] == ["holds", "fails"]
     assert rows[-1]["claim"] == "Numbers are few", "the papers' claims come first"
+    made = runner.run_study("toy", checkout.parameters())
+    assert rerun.numbers(checkout.load(), made) == [[{"word": word, "value, sum": "6"} for word in ("a", "b")]]
+    folders = {rerun.folder_of(checkout.load(), checkout.parameters(samples=samples)) for samples in (2, 3, 4)}
+    assert "toy" in folders
+    assert len(folders) == 3, "each set of parameters has a folder of its own"
     assert sentences[:2] == ["1 claim of the paper: 1 'holds'.", "1 claim of our own: 1 'fails'."]
 
 

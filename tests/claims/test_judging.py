@@ -49,10 +49,18 @@ def claim(**changes: Any) -> Claim:
         ("max", {"net": ["a", "b"]}, 10.0),
         ("sum", {"net": "a"}, 4.0),
         ("only", {"net": "b"}, 10.0),
+        ("sum", {"net": ["a", "b"], "good": True}, 11.0),
+        ("only", {"other": 1}, 5.0),
+        ("only", {"other": True}, 6.0),
+        ("only", {"other": [["a", 1], 2]}, 7.0),
+        ("sum", {"net": None, "other": [1.0, 3]}, 5.0),
     ],
 )
 def test_values_are_selected_and_reduced(reduce: Any, where: dict[str, Any], expected: float) -> None:
-    judged = claims.judge(claim(measure=Measure(where=where, column="value", reduce=reduce)), record(ROWS))
+    others: list[dict[str, object]] = [
+        {"value": value, "other": other} for value, other in ((5.0, 1), (6.0, True), (7.0, ["a", 1]))
+    ]
+    judged = claims.judge(claim(measure=Measure(where=where, column="value", reduce=reduce)), record(ROWS + others))
     assert judged.value == pytest.approx(expected)
 
 

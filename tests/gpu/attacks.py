@@ -21,6 +21,7 @@ from gradleak.images import presets
 from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of, build_language_model
 from gradleak.models.training import Recipe, train
+from gradleak.models.transformer import VisionTransformer
 
 CLASSES = 10
 
@@ -51,6 +52,13 @@ def _chain(device: str, count: int = 3) -> Leak:
     inputs = torch.rand(count, 1, 5, 6, generator=torch.Generator().manual_seed(0))
     model = _network(30, 64, 48, 40).to(device)
     return observe(model, inputs.to(device), torch.arange(count, device=device))
+
+
+def _vision(device: str) -> Leak:
+    """Observe a client whose network is a vision transformer."""
+    torch.manual_seed(0)
+    inputs, classes = _photos(1, size=16)
+    return observe(VisionTransformer(16, 4, 48).double().to(device), inputs.double().to(device), classes.to(device))
 
 
 def _language(device: str) -> Leak:
@@ -112,7 +120,10 @@ ATTACKS: dict[str, Callable[[str], Any]] = {
     "fully connected": lambda device: images.invert_fully_connected(_chain(device)),
     "fully connected, traced": lambda device: images.trace_fully_connected(_chain(device)),
     "fully connected, by biases": lambda device: images.bias_attack(_chain(device)),
+    "fully connected, unit by unit": lambda device: images.invert_units(_chain(device)).inputs,
     "convolutional": lambda device: images.invert_convolutional(_leak(device, image_size=16)),
+    "transformer": lambda device: images.invert_transformer(_vision(device)),
+    "transformer, by its attention": lambda device: images.trace_transformer(_vision(device), form="attention").inputs,
     "cocktail party": lambda device: images.unmix_features(_head(device)[0], 3),
     **{f"matched as {name}": _matched(name) for name in presets.MATCHING},
     "sentences": lambda device: sequences.read_sentences(_language(device)),

@@ -29,7 +29,7 @@ def test_certificates_hold_where_every_assumption_does(family: str) -> None:
 
 
 @pytest.mark.parametrize("broken", ["signs", "signs of lower layers", "lower layers clipped", "clipped by tensor"])
-@pytest.mark.parametrize("family", ["connected", "convolutional"])
+@pytest.mark.parametrize("family", ["connected", "convolutional", "transformers"])
 def test_no_inversion_of_a_changed_gradient_is_certified(family: str, broken: str) -> None:
     tally = block(family, broken, 0, 4)
     assert tally.wrong == []

@@ -105,6 +105,38 @@ def test_a_trial_runs_again_only_for_data_that_it_reads(checkout: Toy, monkeypat
     assert checkout.traced == [0, 1, 1]
 
 
+def test_a_stopped_trial_continues_behind_its_finished_parts(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    parted = """from gradleak.runs import parts
+
+        def drawn(word: str) -> list[dict[str, Any]]:
+            with open(os.environ["TOY_TRACE"] + " parts", "a") as file:
+                file.write(word)
+            if os.environ.get("TOY_STOPS") == word:
+                raise KeyboardInterrupt
+            return [dict(word=word, sum=torch.rand(1, generator=generator.manual_seed(0)), nothing=float("nan"))]
+
+        generator = torch.Generator()
+        for word in self.words:
+            yield from parts.rows(word, lambda: drawn(word))
+        return
+        time.sleep(self.pause)"""
+    checkout.edit("time.sleep(self.pause)", parted)
+    one = checkout.parameters(samples=1)
+    whole = runner.run_study("toy", one)
+    checkout.forget_trials()
+    monkeypatch.setenv("TOY_STOPS", "b")
+    with pytest.raises(KeyboardInterrupt):
+        runner.run_study("toy", one)
+    assert len(checkout.kept()) == 1, "the first part"
+    monkeypatch.delenv("TOY_STOPS")
+    with monkeypatch.context() as other:
+        other.setattr(runner.code, "key", lambda *_: "other code")
+        assert runner.run_study("toy", one).digest() == whole.digest()
+    assert runner.run_study("toy", one).digest() == whole.digest()
+    assert Path(f"{checkout.trace} parts").read_text() == "ab" + "ab" + "ab" + "b"
+    assert len(checkout.kept()) == 2, "one trial of each code, without parts"
+
+
 def test_a_trial_has_one_thread_and_ieee_precision(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     found = "word=word, threads=torch.get_num_threads(), precision=torch.backends.cudnn.conv.fp32_precision,"
     checkout.edit("word=word,", found)

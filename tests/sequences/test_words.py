@@ -9,7 +9,7 @@ from gradleak import defenses
 from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.errors import InputError
-from gradleak.labels.hard.rlg_as_coded import rlg_as_coded
+from gradleak.labels.hard.rlg_as_coded import rlg_as_coded, rlg_screened
 from gradleak.models.recogniser import Recogniser, recogniser
 from gradleak.sequences import observe_speech, reveal_words
 from gradleak.sequences.observed import last_gradient
@@ -60,6 +60,11 @@ def test_as_coded_is_told_the_length(model: Recogniser) -> None:
     gradient = observe_speech(model, [pseudo_speech(SAID[0])], [tokens]).weight_gradient
     found, _ = rlg_as_coded(gradient, len(tokens))
     assert found == set(tokens)
+    # The screening passes the same classes, also of a gradient with dropped entries, and few if only signs are sent.
+    assert rlg_screened(gradient, len(tokens))[0] == found
+    dropped = defenses.named("grad-drop/0.5", generator=None)({"gradient": gradient})["gradient"]
+    assert rlg_screened(dropped, len(tokens))[0] == found
+    assert len(rlg_screened(gradient.sign(), len(tokens))[0]) < len(found)
     half, _ = rlg_as_coded(gradient, len(tokens) // 2)
     assert half != set(tokens)
 

@@ -19,6 +19,17 @@ def test_text_is_parsed(checkout: Toy) -> None:
         studies.parameters("toy", "papr")
 
 
+def test_networks_of_known_parameters_are_not_checked_again() -> None:
+    kind = studies.load("theorem1").Parameters
+    fits = studies.parameters("theorem1", "smallest")
+    values = fits.model_dump()
+    wrong = values | {"dataset": "digits"}
+    assert kind.fitting(wrong).model_dump() == wrong
+    assert kind.fitting(values, fits) == fits
+    with pytest.raises(ValueError, match="is trained on 'photos' and cannot be shown 'digits'"):
+        kind.fitting(wrong, fits)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

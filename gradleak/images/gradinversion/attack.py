@@ -26,12 +26,13 @@ from gradleak.images.gradinversion.statistics import (
     statistics_distance,
     statistics_of,
 )
-from gradleak.images.head import labels_of, logits_of
+from gradleak.images.head import logits_of
 from gradleak.images.matching.engine import Reconstruction, check_leaks, labels_given, memory_of, searched
 from gradleak.images.matching.objective import Distance, ImagePrior, Objective, variation
 from gradleak.images.matching.optimizers import Moments, Track
 from gradleak.labels.hard.gradinversion import gradinversion as lowest_rows
-from gradleak.leak import Gradients, Leak
+from gradleak.labels.soft.batch.recover import recover_batch
+from gradleak.leak import Gradients, Leak, only_logits
 
 # How labels are obtained if none are given.
 MODES = ("counted", "recovered")
@@ -135,7 +136,7 @@ def known_of(leaks: list[Leak], labels: Tensor | str) -> Known:
 
 def _samples(leak: Leak) -> tuple[Tensor, Tensor, Tensor] | None:
     """Return a batch's labels, errors p − y (B, C) and features (B, I), sorted by class; None if any is missing."""
-    batch = labels_of(leak, prior="onehot")
+    batch = recover_batch(leak, prior="onehot")
     if batch.status == "failed" or not torch.isfinite(batch.features).all():
         return None
     predicted = logits_of(leak, batch.features).softmax(dim=1)
@@ -233,7 +234,7 @@ class Target(Objective):
         """
         self._seen.clear()
         self._into.clear()
-        logits = functional_call(self.model, parameters, (inputs,))
+        logits = only_logits(functional_call(self.model, parameters, (inputs,)))
         entropy = -(labels * F.log_softmax(logits, dim=1)).sum(dim=1).mean()
         slope = (errors * logits).sum(dim=1).mean() if self.settings.feature else entropy
         mixed = there * slope + (1 - there) * entropy

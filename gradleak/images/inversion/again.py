@@ -70,17 +70,19 @@ def observed_again(leak: Leak, inputs: Tensor, labels: Tensor | None, *, dtype: 
     values = {name: own.detach().to(dtype) for name, own in leak.model.named_parameters()}
     values |= {key: own.to(dtype) if own.is_floating_point() else own for key, own in leak.model.named_buffers()}
     own = {name: values[name].requires_grad_() for name in leak.gradients}
-    head_inputs: list[Tensor] = []
+    passed: list[tuple[Tensor, Tensor]] = []
     head = leak.model.get_submodule(leak.head)
 
-    def keep(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        head_inputs.append(args[0].detach())
+    def keep(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        passed.append((args[0].detach(), output))
 
-    hook = head.register_forward_pre_hook(keep)
+    # The logits are read from the last layer, because models may wrap them into other objects.
+    hook = head.register_forward_hook(keep)
     try:
         with torch.enable_grad(), evaluating(leak.model):
-            logits = functional_call(leak.model, values, (inputs.to(dtype),))
-            errors = _errors(leak, logits.detach(), head_inputs[-1], labels)
+            functional_call(leak.model, values, (inputs.to(dtype),))
+            features, logits = passed[-1]
+            errors = _errors(leak, logits.detach(), features, labels)
             gradients = torch.autograd.grad(logits, list(own.values()), errors / len(inputs), allow_unused=True)
     finally:
         hook.remove()

@@ -11,7 +11,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,11 +21,12 @@ from gradleak.arguments import checked_arguments
 from gradleak.cases import DOUBLE, NOISE, Attack, Case
 from gradleak.devices import least_squares
 from gradleak.errors import GradleakWarning, InputError, unknown
-from gradleak.images.head import labels_of, logits_of
+from gradleak.images.head import logits_of
 from gradleak.images.inversion import chain
 from gradleak.images.inversion.again import TINY, observed_again, size_of
 from gradleak.images.inversion.chain import Layer
 from gradleak.labels.priors import LabelPrior, check_noise
+from gradleak.labels.soft.batch.recover import recover_batch
 from gradleak.labels.soft.single import Solver, recover_soft_labels
 from gradleak.leak import Leak
 from gradleak.precision import Precision, rounding_unit
@@ -226,21 +227,13 @@ def last_layer(
 ) -> Top:
     """Recover the last layer's inputs, and the labels unless they are known."""
     nonnegative = len(layers) > 1 and isinstance(layers[-2].activation_module, nn.ReLU | nn.Sigmoid)
+    known: dict[str, Any] = {"prior": prior, "nonnegative": nonnegative, "noise": noise, "precision": precision}
     if leak.batch_size == 1 and labels is None:
-        single = recover_soft_labels(
-            leak.weight_gradient,
-            leak.weight,
-            bias=leak.bias,
-            bias_gradient=leak.bias_gradient,
-            prior=prior,
-            nonnegative=nonnegative,
-            noise=noise,
-            precision=precision,
-        )
+        single = recover_soft_labels(leak, **known)
         hidden, label, loose = single.features, single.labels, single.loose
         certain, reason = single.status[0] == "unique", single.reasons[0]
     else:
-        batch = labels_of(leak, prior=prior, labels=labels, nonnegative=nonnegative, noise=noise, precision=precision)
+        batch = recover_batch(leak, labels=labels, **known)
         hidden, label, loose = batch.features, batch.labels, batch.loose
         certain, reason = batch.status == "unique", batch.reason
     return Top(hidden, label, logits_of(leak, hidden).softmax(dim=1) - label, certain, reason, loose)
@@ -324,7 +317,7 @@ def _mean(leak: Leak, layers: list[Layer], prior: str | LabelPrior, solver: Solv
     """Run wang2024's recursion in the gradient's precision: average the inputs that each row gives."""
     if leak.batch_size != 1:
         raise InputError(f"the paper's recursion is for single samples; got a batch of {leak.batch_size}")
-    soft_labels = recover_soft_labels(leak.weight_gradient, leak.weight, prior=prior, solver=solver)
+    soft_labels = recover_soft_labels(leak, prior=prior, solver=solver)
     inputs = soft_labels.features[0].to(leak.weight_gradient)
     errors = (leak.weight_gradient / inputs).nanmean(dim=1)
     for above, layer in zip(reversed(layers), reversed(layers[:-1]), strict=False):
@@ -346,41 +339,6 @@ def _mean(leak: Leak, layers: list[Layer], prior: str | LabelPrior, solver: Solv
         reason = f"its inputs are known to {claimed:.1e} only"
     status = "partial" if reason else "exact"
     return Inversion(inputs.double()[None], soft_labels.labels, (), status, reason, check.worst, claimed)
-
-
-@checked_arguments()
-def bias_attack(leak: Leak) -> Tensor:
-    """Return for every unit of the first layer the gradient of its weight divided by that of its bias, (O, D).
-
-    For a unit that is active for a single sample, the quotient is that sample, as the first layer sees it. For several
-    samples it is a weighted mean of them, and for none it is NaN.
-
-    Examples:
-        >>> from gradleak import observe
-        >>> _ = torch.manual_seed(0)
-        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-        >>> leak = observe(model, torch.tensor([[0.1, 0.2, 0.3, 0.4]]), torch.tensor([1]))
-        >>> bias_attack(leak).nanmean(dim=0)
-        tensor([0.1000, 0.2000, 0.3000, 0.4000], dtype=torch.float64)
-    """
-    name, reason = _first_layer(leak)
-    if reason:
-        raise InputError(f"the bias attack needs the gradient of a first layer that is Linear: {reason}")
-    weight, bias = (leak.gradients[f"{name}.{kind}".lstrip(".")].double() for kind in ("weight", "bias"))
-    return weight / torch.where(bias == 0, torch.nan, bias)[:, None]
-
-
-def _first_layer(leak: Leak) -> tuple[str, str]:
-    """Return the name of a network's first layer, and why the bias attack cannot be used on it, "" if it can."""
-    owners = (own for own in leak.model.named_modules() if next(own[1].parameters(recurse=False), None) is not None)
-    name, layer = next(owners)
-    if not isinstance(layer, nn.Linear):
-        return name, f"the first layer is {type(layer).__name__} '{name}'"
-    if leak.input_shape is not None and layer.in_features != math.prod(leak.input_shape):
-        return name, f"'{name}' does not see the whole input"
-    if getattr(layer, "bias", None) is None:
-        return name, "the first layer has no bias"
-    return name, leak.withheld(f"{name}.weight".lstrip(".")) or leak.withheld(f"{name}.bias".lstrip("."))
 
 
 def _slopes(layer: Layer, outputs: Tensor) -> Tensor:
@@ -512,49 +470,4 @@ ATTACK = Attack(
     run=_attack,
     remedy=NOISE,
     memory=lambda case: 6 * DOUBLE * case.subject.parameters,
-)
-
-
-def _why_not_first(case: Case) -> str:
-    if reason := _first_layer(case.leak)[1]:
-        return reason
-    if case.size * case.leak.local_steps > 1:
-        return "with several samples each unit holds a mixture"
-    return ""
-
-
-def _attack_first(case: Case) -> Answer:
-    units = bias_attack(case.leak)
-    units = units[units.isfinite().all(dim=1)]
-    if len(units) == 0:
-        return Answer("failed", "no unit of the first layer passed anything on")
-    median = units.median(dim=0).values
-    inputs = median.reshape(1, *case.subject.input_shape)
-    # For normal errors, the median absolute deviation is two thirds of the standard deviation.
-    unit = max(rounding_unit(case.precision, case.leak.weight_gradient.dtype), FINEST)
-    spread = BOUND * 1.5 * float((units - median).norm(dim=1).median())
-    claimed = (spread if len(units) > 2 else math.inf) / float(median.norm()) + 2 * unit
-    found = Answer("exact", claimed=claimed, inputs=inputs, in_front=chain.in_front(case.leak.model))
-    if len(case.leak.gradients) == 2:
-        return replace(found, status="partial", reason="there is no other layer that could confirm it")
-    if case.coarse:
-        return case.without_rounding(found)
-    # All units may give the same wrong input, if signs are sent or weights and biases are clipped separately.
-    check = observed_again(case.leak, inputs, None, dtype=case.leak.weight.dtype)
-    # Only the errors of cross-entropy with softmax sum to zero.
-    check = check if case.plain else replace(check, unbalanced=0.0)
-    reason = check.beyond(FITS, case.noise or 0.0, case.leak)
-    if not reason and not claimed <= SURE:
-        reason = f"it is known to {claimed:.1e} only"
-    return replace(found, status="partial", reason=reason) if reason else found
-
-
-BIAS_ATTACK = Attack(
-    "bias attack",
-    page="batches",
-    finds=("inputs",),
-    needs="a first layer that is Linear and has a bias, and one sample",
-    refused=_why_not_first,
-    run=_attack_first,
-    remedy="a first layer without a bias; several samples",
 )

@@ -19,11 +19,10 @@ from gradleak.augment import as_probabilities, one_hot
 from gradleak.cases import Attack, Case
 from gradleak.devices import Replayed, entries_at_once, in_chunks
 from gradleak.errors import InputError, unknown
-from gradleak.images.head import labels_of
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Misfit, levenberg
 from gradleak.images.matching.objective import Distance, ImagePrior, Kind, Objective
 from gradleak.images.matching.optimizers import LBFGS, Adam, Track, adam, lbfgs
-from gradleak.labels import idlg, recover_soft_labels
+from gradleak.labels import idlg, recover_batch, recover_soft_labels
 from gradleak.leak import Leak, check_repeatable, naming
 
 Optimizer = Adam | LBFGS | LevenbergMarquardt
@@ -330,7 +329,7 @@ def _recovered(leaks: list[Leak], label_prior: str) -> tuple[Tensor, Tensor, lis
             prior=label_prior,
         )
         return single.labels.to(like).unsqueeze(1), single.features.to(like).unsqueeze(1), list(single.status)
-    batches = [labels_of(leak, prior=label_prior) for leak in leaks]
+    batches = [recover_batch(leak, prior=label_prior) for leak in leaks]
     labels, features = (torch.stack([getattr(batch, name) for batch in batches]) for name in ("labels", "features"))
     return labels.to(like), features.to(like), [batch.status for batch in batches]
 

@@ -16,7 +16,7 @@ from gradleak.arguments import check_fields, checked_arguments
 from gradleak.devices import differentiable
 from gradleak.errors import InputError
 from gradleak.images.matching.optimizers import Track
-from gradleak.leak import Gradients, Leak, check_repeatable, naming
+from gradleak.leak import Gradients, Leak, check_repeatable, naming, only_logits
 
 # The number of columns of the Jacobians that are computed at a time, on a CPU and on a GPU.
 CHUNK, GPU_CHUNK = 64, 4096
@@ -146,7 +146,7 @@ class Misfit:
         """Return the residual (R,) of one attack at its place (P,)."""
 
         def loss(parameters: Gradients) -> Tensor:
-            logits: Tensor = functional_call(self.model, parameters, (place.reshape(self.shape),))
+            logits: Tensor = only_logits(functional_call(self.model, parameters, (place.reshape(self.shape),)))
             return -(labels * logits.log_softmax(dim=1)).sum(dim=1).mean()
 
         return self._read(grad(loss)(self.parameters), scales, sides) - target

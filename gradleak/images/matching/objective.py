@@ -16,7 +16,7 @@ from gradleak.arguments import check_fields, checked_arguments
 from gradleak.devices import accelerated, differentiable
 from gradleak.errors import InputError, unknown
 from gradleak.images.matching.patches import patched
-from gradleak.leak import Gradients, Leak
+from gradleak.leak import Gradients, Leak, only_logits
 
 Kind = Literal["l2", "cosine"]
 # On a GPU so many attacks at once compute convolutions by patches. For few attacks cuDNN's kernels are faster.
@@ -181,7 +181,7 @@ class Objective:
 
     def _loss(self, parameters: Gradients, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         self._seen.clear()
-        logits = functional_call(self.model, parameters, (inputs,))
+        logits = only_logits(functional_call(self.model, parameters, (inputs,)))
         return -(labels * F.log_softmax(logits, dim=1)).sum(dim=1).mean(), self._seen.pop()
 
     def losses(self, places: Tensor, owners: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from gradleak.answers import LabelStatus as Status
 from gradleak.arguments import checked_arguments
 from gradleak.cases import Attack, Case
 from gradleak.errors import InputError
-from gradleak.images.head import labels_of, logits_of
+from gradleak.images.head import logits_of
 from gradleak.images.inversion.chain import in_front
 from gradleak.images.inversion.fully_connected import BOUND, LayerReport
 from gradleak.images.peeling.front import Fronts, matched
@@ -34,7 +34,7 @@ from gradleak.images.peeling.network import Network
 from gradleak.images.peeling.opening import refused
 from gradleak.images.peeling.sweep import Sweep
 from gradleak.labels.priors import LabelPrior
-from gradleak.labels.soft.batch.recover import BatchLabels
+from gradleak.labels.soft.batch.recover import BatchLabels, recover_batch
 from gradleak.leak import Leak, observe
 from gradleak.precision import USUAL, Precision, coarser, rounding_unit
 
@@ -203,7 +203,7 @@ def peel(
     with torch.no_grad():
         network = Network(leak.model, leak.input_shape)
         rectifies = any(isinstance(module, nn.ReLU) for module in leak.model.modules())
-        top = labels_of(leak, prior=prior, nonnegative=rectifies, noise=noise, scale=scale, precision=precision)
+        top = recover_batch(leak, prior=prior, nonnegative=rectifies, noise=noise, scale=scale, precision=precision)
         blank = top.labels.new_full((leak.batch_size, *leak.input_shape), torch.nan)
         infinite = top.labels.new_full((leak.batch_size,), torch.inf)
         failed = Peeled(blank, blank, top.labels, (), "", infinite, infinite, torch.inf, "failed")

@@ -25,6 +25,9 @@ SECONDS = 5.0  # time limit for one linear program; no answer counts as no
 MORE = 200
 # Candidates that are tested at most, since each needs a linear program.
 MOST = 200
+# For speech, the screening: the number of other classes that a class is separated from, and the perceptron's epochs. It
+# stops after the fifth epoch without a gain in its loss, and the loss is too small for a gain after the first.
+SCREENED_FROM, EPOCHS = 1000, 6
 # For images: the number of largest points that a class is separated from, and the distance that these may lie behind a
 # plane that has the class at −1.
 LARGEST_OF_IMAGES, LOOSE = 199, 1e-2
@@ -36,10 +39,7 @@ def rlg_as_coded(weight_gradient: Tensor, rank: int) -> tuple[set[int], int]:
     The linear program is solved as r·q_c = −1, r·q_j ≥ 0, which has a solution where the code's program is unbounded.
     The code's screening by a perceptron is not exact, and is replaced by an exact one.
     """
-    if weight_gradient.ndim != 2 or not 1 <= rank < min(weight_gradient.shape):
-        raise InputError(f"a rank of {rank} does not go with a gradient of shape {tuple(weight_gradient.shape)}")
-    vectors, singular = leading(weight_gradient.float(), rank, rounds=2)
-    q: Array = vectors.cpu().numpy()
+    q, counted = _decomposed(weight_gradient, rank)
     sizes = np.linalg.norm(q, axis=1)
     largest = np.argsort(-sizes, kind="stable")[: min(LARGEST, len(q))]
     nonzero = largest[sizes[largest] > 0]
@@ -47,7 +47,52 @@ def rlg_as_coded(weight_gradient: Tensor, rank: int) -> tuple[set[int], int]:
     if len(rows) > MOST:
         rows = rows[:MOST]
     classes = {int(nonzero[row]) for row in rows if _separated(q[nonzero], int(row))}
-    return classes, int((singular > COUNTED).sum())
+    return classes, counted
+
+
+def rlg_screened(weight_gradient: Tensor, rank: int) -> tuple[set[int], int]:
+    """Return the classes that pass the code's screening of a gradient (C, I) with given rank, and its count of tokens.
+
+    This is for a compressed gradient, whose linear program mostly has no solution. The code's solver then stops at some
+    point, and a class is accepted if more than half of the conditions hold there. All classes that had passed the
+    screening were accepted when this was tried, so that the program is left out. `rlg_as_coded` computes exactly what
+    remains if there is a solution.
+
+    The screening trains a perceptron with intercept to separate a class from a thousand random others, the same ones
+    for every class here. A class passes if all of them end on the right side.
+    """
+    q, counted = _decomposed(weight_gradient, rank)
+    generator = np.random.default_rng(0)
+    drawn = generator.choice(len(q), min(SCREENED_FROM, len(q)), replace=False)
+    normals, intercepts, sides = np.zeros_like(q), np.zeros(len(q)), np.empty(len(q))
+    for _ in range(EPOCHS):
+        for place in generator.permutation(len(drawn) + 1):
+            if place == len(drawn):
+                missed = np.einsum("cs,cs->c", normals, q) + intercepts <= 0
+                normals[missed] += q[missed]
+                intercepts[missed] += 1
+                continue
+            other = drawn[place]
+            np.matmul(normals, q[other], out=sides)
+            sides += intercepts
+            sides[other] = -1  # a class is not separated from itself
+            missed = np.flatnonzero(sides >= 0)
+            normals[missed] -= q[other]
+            intercepts[missed] -= 1
+    right = np.einsum("cs,cs->c", normals, q) + intercepts > 0
+    for other in drawn:
+        wrong = normals @ q[other] + intercepts > 0
+        wrong[other] = False
+        right &= ~wrong
+    return set(np.flatnonzero(right).tolist()), counted
+
+
+def _decomposed(weight_gradient: Tensor, rank: int) -> tuple[Array, int]:
+    """Return the leading left singular vectors (C, S), and the number of tokens that the code counts."""
+    if weight_gradient.ndim != 2 or not 1 <= rank < min(weight_gradient.shape):
+        raise InputError(f"a rank of {rank} does not go with a gradient of shape {tuple(weight_gradient.shape)}")
+    vectors, singular = leading(weight_gradient.float(), rank, rounds=2)
+    return vectors.cpu().numpy(), int((singular > COUNTED).sum())
 
 
 def _separated(q: Array, row: int) -> bool:

@@ -34,6 +34,7 @@ BOUND = 4.0
 APART = 1.12
 # No such scalar explains the gradient if the accepted range, by the slope of the residuals, is narrower than this.
 STEEP = 1e-3
+NO_LABEL = "no scalar gives a label of the assumed kind: the kind is wrong, or the gradient was rescaled"
 
 
 @dataclass(frozen=True)
@@ -402,7 +403,7 @@ def reason_of(
     if not fitted:
         return f"not one sample's gradient: it misses rank one by {misfit:.1e}, more than rounding; a batch, or noise"
     if len(candidates) == 0:
-        return "no scalar gives a label of the assumed kind: the kind is wrong, or the gradient was rescaled"
+        return NO_LABEL
     if widest > KNOWN:
         allowed = f"labels at an L1 distance of {min(widest, 2):.1g}{_share_of(candidates)}"
         return f"within its rounding errors, the gradient allows {allowed}"

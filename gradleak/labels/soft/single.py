@@ -18,9 +18,10 @@ from gradleak.errors import InputError, unknown
 from gradleak.labels.priors import LabelPrior, Score, check_noise, check_scale, resolve
 from gradleak.labels.soft import exact, intervals, search
 from gradleak.labels.soft.equations import conditions
-from gradleak.labels.soft.explanations import Explanation, checked, explanations, merged, reason_of, shaped
+from gradleak.labels.soft.explanations import NO_LABEL, Explanation, checked, explanations, merged, reason_of, shaped
 from gradleak.labels.soft.path import label_path
 from gradleak.labels.soft.problem import ACCEPT, Problem, RankOne, noise_bound, reduce_gradients
+from gradleak.leak import Leak
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit, shown_rounding
 
 Solver = Literal["exact", "lbfgs", "pso"]
@@ -38,6 +39,7 @@ LEAST = 1e-150
 # Two rows of the weight differ by at most twice, and usually by √2 times, the length of the longest row after the mean
 # row is subtracted.
 SPREAD = math.sqrt(2)
+BIAS_MISSING = "; the layer may have a bias, which was not given"
 UNCHECKED = (
     "without a prior nothing checks this label: it is right if the client computed with these very weights, "
     "and sent both gradients unchanged"
@@ -106,8 +108,8 @@ class SoftLabels:
 
 @checked_arguments(weight_gradient="C I | N C I", weight="C I", bias="C", bias_gradient="C | N C")
 def recover_soft_labels(
-    weight_gradient: Tensor,
-    weight: Tensor,
+    weight_gradient: Leak | Tensor,
+    weight: Tensor | None = None,
     *,
     bias: Tensor | None = None,
     bias_gradient: Tensor | None = None,
@@ -121,9 +123,13 @@ def recover_soft_labels(
 ) -> SoftLabels:
     """Recover the soft label and the feature of one sample, or of each of N samples, from its last-layer gradient.
 
+    `recover_soft_labels(leak)` takes the last layer's weight and bias and their gradients from a leak. Gradients of N
+    samples are given as tensors.
+
     Args:
-        weight_gradient: Gradient of the last layer's weight for one sample (C, I), or for each of N samples (N, C, I).
-        weight: The last layer's weight (C, I).
+        weight_gradient: The leak of one sample; or the gradient of the last layer's weight for one sample (C, I), or
+            for each of N samples (N, C, I).
+        weight: The last layer's weight (C, I). With a leak, neither weight nor bias nor bias gradient is given.
         bias: The last layer's bias (C,), if it has one.
         bias_gradient: Gradient of the bias, C entries for each sample. If it is given and the scale is known, the label
             follows in closed form, and the prior only checks the label.
@@ -159,7 +165,14 @@ def recover_soft_labels(
     >>> found.status, round(float(found.labels[0, 3]), 4)
     (('unique',), 0.91)
     """
-    gradients = weight_gradient.unsqueeze(0) if weight_gradient.ndim == 2 else weight_gradient
+    layer = last_layer(weight_gradient, weight, bias, bias_gradient)
+    weight, bias, bias_gradient = layer.weight, layer.bias, layer.bias_gradient
+    if isinstance(weight_gradient, Leak):
+        if weight_gradient.batch_size != 1:
+            raise InputError(f"the leak has a batch of {weight_gradient.batch_size} samples: use recover_batch")
+        if solver != "exact":
+            bias_gradient = None  # the published searches do not use it
+    gradients = layer.gradient.unsqueeze(0) if layer.gradient.ndim == 2 else layer.gradient
     if weight.shape[0] < 2:
         raise InputError(f"weight must be (C, I) with at least two classes; got {tuple(weight.shape)}")
     if bias_gradient is not None and (bias is None or bias_gradient.numel() != len(gradients) * weight.shape[0]):
@@ -190,7 +203,53 @@ def recover_soft_labels(
             found = _exact(clients, nonnegative, certify)
         else:
             found = _published(clients, solver)
-    return found.cloned()
+    reasons = tuple(reason + layer.doubt if reason == NO_LABEL else reason for reason in found.reasons)
+    return replace(found.cloned(), reasons=reasons)
+
+
+@dataclass(frozen=True)
+class LastLayer:
+    """The last layer and its gradients, from a leak or from tensors.
+
+    Attributes:
+        gradient: Gradient of the weight (C, I) or (N, C, I).
+        weight: (C, I).
+        bias: (C,) or None.
+        bias_gradient: Gradient of the bias, None if there is none or it is frozen.
+        doubt: A further cause of failure, to be added to the reason: a bias that may be missing; "" if none is missing.
+    """
+
+    gradient: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    bias_gradient: Tensor | None
+    doubt: str = ""
+
+
+def last_layer(
+    source: Leak | Tensor, weight: Tensor | None, bias: Tensor | None, bias_gradient: Tensor | None
+) -> LastLayer:
+    """Return the last layer of a leak, or the one that is given by tensors, of which `source` is the weight's gradient.
+
+    Raises:
+        InputError: If a leak and tensors are given, or a gradient without its weight, or if the leak has no separate
+            gradient of the last layer's weight.
+    """
+    if not isinstance(source, Leak):
+        if weight is None:
+            raise InputError("the gradient of a weight needs the weight as well; a leak holds both")
+        return LastLayer(source, weight, bias, bias_gradient, BIAS_MISSING if bias is None else "")
+    if not (weight is None and bias is None and bias_gradient is None):
+        raise InputError("a leak holds the last layer's weight, bias and bias gradient: give none of them beside it")
+    source.check_one_step("the recovery of soft labels")
+    if reason := source.withheld("weight"):
+        raise InputError(f"the update has no gradient of the last layer's weight: {reason}")
+    return LastLayer(
+        source.weight_gradient,
+        source.weight,
+        source.bias,
+        None if source.bias is None or source.withheld("bias") else source.bias_gradient,
+    )
 
 
 @dataclass(frozen=True)
@@ -497,14 +556,9 @@ def _why_not(case: Case) -> str:
     return case.no_label or ("" if case.size == 1 else "it takes one sample")
 
 
-def arguments(case: Case) -> dict[str, Any]:
-    """Return the arguments that recover the labels of a case."""
-    leak = case.leak
+def knowledge(case: Case) -> dict[str, Any]:
+    """Return the options that state what the attacker knows of a case."""
     return {
-        "weight_gradient": leak.weight_gradient,
-        "weight": leak.weight,
-        "bias": leak.bias,
-        "bias_gradient": leak.bias_gradient,
         "prior": case.prior,
         "nonnegative": case.subject.rectified,
         "noise": case.noise,
@@ -514,7 +568,7 @@ def arguments(case: Case) -> dict[str, Any]:
 
 
 def _attack(case: Case) -> Answer:
-    return recover_soft_labels(**arguments(case)).answers[0]
+    return recover_soft_labels(case.leak, **knowledge(case)).answers[0]
 
 
 ATTACK = Attack(

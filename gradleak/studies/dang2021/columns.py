@@ -20,6 +20,7 @@ COLUMNS = Columns(
     length=Column("tokens", "{:.0f}"),
     length_error=Column("length error (tokens)", ".2g"),
     same=Column("same words from artificial speech"),
+    count=Column("utterances in which some word is found", "{:.0f}"),
     # sentences: the sentences that were read from a batch. `exact` is whether the attack found
     # all of its sentences and no others; `rank` is that of the gradient whose row span contains the prefixes.
     right=Column("sentences correct", ".0%"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import ClassVar
 
 from gradleak.studies import Columns
@@ -17,8 +17,8 @@ class PaperDefense(Defended):
     words: ClassVar = {name: name for name in ("none", "sign", "grad-drop")}
 
 
-def set_scores(found: set[int], truth: set[int], exact: str = "exact") -> Columns:
-    """Return the precision, recall and F1 of a set of classes, and in the column `exact` whether it is the true set."""
+def set_scores(found: Set[object], truth: Set[object], exact: str = "exact") -> Columns:
+    """Return the precision, recall and F1 of a set of words, and in the column `exact` whether it is the true set."""
     both = len(found & truth)
     precision = both / len(found) if found else 0.0
     recall = both / len(truth) if truth else 1.0

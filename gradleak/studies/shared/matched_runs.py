@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -21,6 +22,7 @@ from gradleak.images import LBFGS, Distance, Prior, match
 from gradleak.images.matching.objective import Kind
 from gradleak.images.presets import preset
 from gradleak.leak import Leak, observe
+from gradleak.runs import parts
 from gradleak.show import figures
 from gradleak.show.drawn import drawn, grouped, proportions
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
@@ -166,52 +168,58 @@ class Matched(OnLeNet):
     def matched(self, shown: Private) -> list[Columns]:
         """Match the gradient of every sample in each run, from the same random starts.
 
+        A run that has ended is kept if the trial is stopped.
+
         Returns:
             A row for each image and start, the points of each run's curve (the median loss and the mean PSNR of the
             best iterates), and a strip with the first images of each run.
         """
-        inputs, targets = shown.inputs, shown.targets
         leaks = shown.leaks()
+        run = partial(self._matched, shown, leaks)
+        return [row for name in self.runs for row in parts.rows(name, partial(run, name))]
+
+    def _matched(self, shown: Private, leaks: list[Leak], name: str) -> list[Columns]:
+        """Match in one run."""
+        inputs, targets, how = shown.inputs, shown.targets, self.runs[name]
         truth = data.denormalise(inputs.double()).clamp(0, 1)
         rows: list[Columns] = []
-        for name, how in self.runs.items():
-            seen: dict[int, list[float]] = {}
+        seen: dict[int, list[float]] = {}
 
-            def watch(who: Tensor, step: int, best: Tensor, seen: dict[int, list[float]] = seen) -> None:
-                values = metrics.psnr(data.denormalise(best[:, 0].double()), truth[who // self.restarts])
-                seen.setdefault(step, []).extend(values.tolist())
+        def watch(who: Tensor, step: int, best: Tensor) -> None:
+            values = metrics.psnr(data.denormalise(best[:, 0].double()), truth[who // self.restarts])
+            seen.setdefault(step, []).extend(values.tolist())
 
-            published = replace(preset(f"wang2024-{self.distance}")["optimizer"], steps=self.steps)
-            searched = isinstance(published, LBFGS) and not how.whole
-            started = time.perf_counter()
-            found = match(
-                leaks,
-                targets.to(inputs) if how.labels is None else how.labels,
-                distance=Distance(self.distance, head=how.head, feature=how.feature),
-                prior=prior(self.stage),
-                optimizer=LBFGS(steps=self.steps) if searched else published,
-                restarts=self.restarts,
-                seed=self.seed,
-                label_prior=self.labels,
-                watch=watch,
-            )
-            about = {"run": name, "seconds": (time.perf_counter() - started) / (len(inputs) * self.restarts)}
-            errors = metrics.label_error(found.labels.double(), targets)
-            for restart in range(self.restarts):
-                images = data.denormalise(found.attempts[:, restart, 0].double())
-                for n, near in enumerate(quality(images, truth)):
-                    row: Columns = {"what": "image", "image": n, "restart": restart, "status": found.status[n][restart]}
-                    row |= {"loss": float(found.losses[n, restart]), "bad": int(found.bad[n, restart])}
-                    row["lost"] = int(row["status"] == "diverged")
-                    if restart == int(found.chosen[n]):  # the start of least loss, whose label the attacker takes
-                        row["label_error"] = float(errors[n])
-                    rows.append(near | about | row)
-            every = max(1, -(-len(found.history) // POINTS))
-            for place in {*range(0, len(found.history), every), len(found.history) - 1}:
-                step, median = int(found.history[place]), float(found.curves[..., place].median())
-                psnr = float(np.mean(seen[step]))
-                rows.append({"what": "curve", "run": name, "step": step, "loss": median, "psnr": psnr})
-            rows.append(strip(name, data.denormalise(found.attempts[:, 0, 0].double()), SHOWN))
+        published = replace(preset(f"wang2024-{self.distance}")["optimizer"], steps=self.steps)
+        searched = isinstance(published, LBFGS) and not how.whole
+        started = time.perf_counter()
+        found = match(
+            leaks,
+            targets.to(inputs) if how.labels is None else how.labels,
+            distance=Distance(self.distance, head=how.head, feature=how.feature),
+            prior=prior(self.stage),
+            optimizer=LBFGS(steps=self.steps) if searched else published,
+            restarts=self.restarts,
+            seed=self.seed,
+            label_prior=self.labels,
+            watch=watch,
+        )
+        about = {"run": name, "seconds": (time.perf_counter() - started) / (len(inputs) * self.restarts)}
+        errors = metrics.label_error(found.labels.double(), targets)
+        for restart in range(self.restarts):
+            images = data.denormalise(found.attempts[:, restart, 0].double())
+            for n, near in enumerate(quality(images, truth)):
+                row: Columns = {"what": "image", "image": n, "restart": restart, "status": found.status[n][restart]}
+                row |= {"loss": float(found.losses[n, restart]), "bad": int(found.bad[n, restart])}
+                row["lost"] = int(row["status"] == "diverged")
+                if restart == int(found.chosen[n]):  # the start of least loss, whose label the attacker takes
+                    row["label_error"] = float(errors[n])
+                rows.append(near | about | row)
+        every = max(1, -(-len(found.history) // POINTS))
+        for place in {*range(0, len(found.history), every), len(found.history) - 1}:
+            step, median = int(found.history[place]), float(found.curves[..., place].median())
+            psnr = float(np.mean(seen[step]))
+            rows.append({"what": "curve", "run": name, "step": step, "loss": median, "psnr": psnr})
+        rows.append(strip(name, data.denormalise(found.attempts[:, 0, 0].double()), SHOWN))
         return rows
 
 

@@ -38,8 +38,9 @@ MEASURES = {
     "image-psnr": "image-psnr",
     "image-ssim": "image-ssim",
 }
-# Audits make no pictures. No trial reaches their time limit; otherwise its record would depend on the machine's speed.
-UNHURRIED: dict[str, Any] = {"images": False, "minutes": 600.0}
+# Audits are of clients in eval mode and make no pictures. No trial reaches their time limit; otherwise its record would
+# depend on the machine's speed.
+UNHURRIED: dict[str, Any] = {"images": False, "minutes": 600.0, "mode": "eval"}
 
 
 class Parameters(studies.Parameters):

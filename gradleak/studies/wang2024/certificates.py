@@ -44,9 +44,11 @@ SEEDS = {
     "certain": "labels",
     "connected": "inversions",
     "convolutional": "inversions",
+    "units": "inversions",
     "peeling": "peelings",
     "sentences": "sequences",
     "transcripts": "sequences",
+    "transformers": "inversions",
 }
 # Seeds per trial of the hunt, and difficult cases per trial: few, so that an interrupted trial loses little work.
 AT_ONCE, CASES_AT_ONCE = 25, 250

@@ -182,6 +182,8 @@ COLUMNS = Columns(
     honest=Column("estimated error within a factor of 10"),
     cpu_seconds=Column("CPU time (s)", ".0f"),
     times=Column("CPU time relative to peeling", ".1f"),
+    # transformers: the attack also computes the gradient of its image, so the client's time is subtracted.
+    extra_seconds=Column("CPU time beyond the gradient (s)", ".2g"),
     # Trained networks. 1 − p of a sample is rounded as its label's probability p.
     side=Column("image side (pixels)", "{:.0f}"),
     epochs=Column("training epochs", "{:.0f}"),
@@ -220,6 +222,11 @@ COLUMNS = Columns(
     refused=Column("refused", "{:,.0f}"),
     right_share=Column("certified and right", SHARE),
     examples=Column("seeds and settings of wrong certificates"),
+    # units: quotients of units of the first layer, which show samples or mixtures of them.
+    quotients=Column("different quotients", "{:.0f}"),
+    shown=Column("samples shown by a unit", SHARE),
+    guaranteed=Column("samples guaranteed", SHARE),
+    client_trains=Column("how the client trains"),
     # precision: clients that compute in a coarse precision.
     unique_share=Column("unique", "{:.0f} %"),
     largest=Column("largest L1 error of a label", ERROR),

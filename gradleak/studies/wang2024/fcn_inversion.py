@@ -33,7 +33,7 @@ from gradleak.show.summary import Leaks, Summary
 from gradleak.studies import Columns, Experiment, Record, Sees, setting
 from gradleak.studies.shared.attempts import clock, timed
 from gradleak.studies.shared.defended import BehindDefence, Defence, outcomes_behind
-from gradleak.studies.shared.mosaics import packed, show
+from gradleak.studies.shared.mosaics import as_jpeg, packed, show
 from gradleak.studies.shared.outcomes import PSNR, collected
 from gradleak.studies.shared.restored import quality
 from gradleak.studies.shared.samples import DTYPES, pooled_samples
@@ -75,6 +75,7 @@ class Parameters(studies.Parameters):
         samples = {"float32": self.samples, "float64": min(self.doubles, self.samples)}
         for labels, dtype in product(LABELS, samples):
             yield ClosedForm.of(self, labels=labels, dtype=dtype, samples=samples[dtype])
+        yield StoredImages.of(self, labels="smoothing", samples=self.samples)
         if self.compared:
             yield Matching.of(self, distance="l2", steps=self.l2_steps, samples=self.compared)
             yield Matching.of(self, distance="cosine", steps=self.cosine_steps, samples=self.compared)
@@ -112,6 +113,23 @@ class ClosedForm(Experiment, part="closed"):
                     restored.append(image)
         if len(variants) > 1:
             yield {"variant": "picture", "picture": packed(torch.cat(restored), min(ACROSS, self.samples))}
+
+
+class StoredImages(Experiment, part="stored"):
+    """Compare images as JPEG files, in which the paper's code stores them before it computes LPIPS."""
+
+    labels: str
+    samples: int
+    dataset: str
+
+    def run(self) -> Iterator[Columns]:
+        """Restore every image by the published attack, and compare its file with that of the private image."""
+        model, inputs, targets = _shown(self.dataset, self.labels, self.samples, self.seed, self.device)
+        leaks, truths = _leaks(model, inputs, targets.float()), _pixels(inputs).clamp(0, 1).split(1)
+        for n, (leak, truth) in enumerate(zip(leaks, truths, strict=True)):
+            image = _image(trace_fully_connected(leak, prior=self.labels, rule="published"))
+            (near,) = quality(as_jpeg(image), as_jpeg(truth))
+            yield {"image": n, "variant": "as published", "dtype": "float32", "lpips": near["lpips"]}
 
 
 class Matching(Experiment, part="matching"):
@@ -240,7 +258,7 @@ def _image(found: Inversion) -> Tensor:
 
 def _recovered(leak: Leak) -> Tensor:
     """Return the label (C,) that the server recovers from the last layer."""
-    found = recover_soft_labels(leak.weight_gradient, leak.weight, prior="smoothing")
+    found = recover_soft_labels(leak)
     if found.status[0] != "unique":
         raise InputError(f"matching needs a unique label, but this label is {found.status[0]}: {found.reasons[0]}")
     return found.labels[0].to(leak.weight_gradient)

@@ -347,8 +347,7 @@ def _attacked_labels(model: nn.Module, inputs: Tensor, soft: Tensor, labels: str
 
 def _recovered(leak: Leak, soft: Tensor, labels: str, precision: str | None) -> Case:
     """Recover the labels of a batch, and compare them with the true labels."""
-    known: dict[str, Any] = {"bias": leak.bias, "bias_gradient": leak.bias_gradient, "precision": precision}
-    found = recover_batch(leak.weight_gradient, leak.weight, batch_size=len(soft), prior=labels, **known)
+    found = recover_batch(leak, prior=labels, precision=precision)
     error = torch.cdist(found.labels.cpu().nan_to_num(nan=9.0), soft, p=1).amin(dim=1)
     wrong = found.status == "unique" and not bool((error <= KNOWN).all())
     return found.status, wrong, int((error < 1).sum()) / len(soft), float(error.max())

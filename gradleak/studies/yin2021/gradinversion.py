@@ -17,13 +17,13 @@ import torch
 from matplotlib.figure import Figure
 from pydantic import model_validator
 from torch import Tensor
-from torch.func import replace_all_batch_norm_modules_
 from torch.nn import functional as F
 
 from gradleak import claims, data, metrics
 from gradleak.images import GradInversion, Reconstruction, project_batches, restore_denoised
 from gradleak.images.gradinversion.learned import PROJECTION
 from gradleak.images.gradinversion.settings import SETTINGS
+from gradleak.leak import in_train_mode
 from gradleak.models import training
 from gradleak.models.picture_training import PictureRecipe, learned
 from gradleak.models.pictures import Autoencoder
@@ -208,7 +208,7 @@ class RestoredBatches(OnBatches):
         case, pairs = self.drawn(self.size), PAIRS[self.part]
         rows = case.private(self.floors)
         for name in RUNS[self.part]:
-            own = in_train_mode(case) if name == TRAINING else case
+            own = of_training_clients(case) if name == TRAINING else case
             found = self.found(own, name)
             rows += own.judged(name, found)
             if (name, name + OF_ANOTHER) in pairs:
@@ -223,11 +223,10 @@ class RestoredBatches(OnBatches):
         return case.attacked(settings, self.steps, exact=exact)
 
 
-def in_train_mode(case: Case) -> Case:
+def of_training_clients(case: Case) -> Case:
     """Return the same batches sent by clients whose batch norms use the statistics of each batch."""
     scene = copy.copy(case.scene)
-    scene.model = copy.deepcopy(case.model)
-    replace_all_batch_norm_modules_(scene.model)
+    scene.model = in_train_mode(case.model)
     return Case(scene, case.places.reshape(-1, case.size))
 
 

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak import metrics
+from gradleak import metrics, observe
 from gradleak.labels import BatchLabels, recover_batch
 from gradleak.labels.soft.batch import recover as recovery
 from gradleak.labels.soft.batch.rounds import Search
 from gradleak.labels.soft.batch.whole import Whole
+from gradleak.labels.soft.single import BIAS_MISSING
 from gradleak.studies.shared.samples import soft_labels
 from tests.labels.soft.test_single import sent
 
@@ -85,6 +86,18 @@ def test_a_bias_is_a_feature_that_is_always_one() -> None:
     assert features.max() < 1e-10
 
 
+def test_a_leak_gives_the_bias_and_the_size_of_the_batch() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 20)).double()
+    labels = 0.7 * torch.eye(20).double()[[3, 7, 11]] + 0.3 / 20
+    leak = observe(model, torch.rand(3, 12).double(), labels)
+    found = recover_batch(leak)
+    assert found.status == "unique", found.reason
+    assert float(torch.cdist(labels, found.labels, p=1).amin(dim=1).max()) < 1e-8
+    assert "has rank 3, but 4 samples" in recover_batch(replace(leak, batch_size=4)).reason
+    assert recover_batch(leak.weight_gradient, leak.weight, rounds=4).reason.endswith(BIAS_MISSING)
+
+
 def test_a_feature_that_should_be_one_and_is_not_is_told() -> None:
     made = batch(40, 3, features=33)
     weight, hidden = made["weight"], made["hidden"].clone()
@@ -123,7 +136,7 @@ def test_known_labels_give_the_features_and_wrong_ones_nothing() -> None:
     assert errors_of(found, made)[1].max() < 1e-10
     wrong = recover_batch(made["gradient"], made["weight"], labels=made["label"].roll(1, dims=1), rounds=5)
     assert wrong.status == "failed"
-    assert wrong.reason == "none of the 7 samples was found in 5 rounds of the search"
+    assert wrong.reason == "none of the 7 samples was found in 5 rounds of the search" + BIAS_MISSING
 
 
 def test_features_of_any_sign() -> None:

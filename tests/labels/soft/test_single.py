@@ -9,11 +9,13 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
-from gradleak import augment
+from gradleak import augment, observe
 from gradleak.labels import PRIORS, Prior, SoftLabels, idlg, label_loss, recover_soft_labels
 from gradleak.labels.priors import KNOWN
+from gradleak.labels.soft.explanations import NO_LABEL
+from gradleak.labels.soft.single import BIAS_MISSING
 from gradleak.studies.shared.samples import soft_labels
 
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
@@ -186,6 +188,24 @@ def test_a_bias_gives_the_label_in_closed_form() -> None:
         assert "the kind is wrong, or the gradient was rescaled" in wrongly.reasons[0]
     for gradient, delta in ((own.mean(dim=0), made["delta"].mean(dim=0)), (0 * own[0], 0 * made["delta"][0])):
         assert recover_soft_labels(gradient, weight, **given | {"bias_gradient": delta}).status == ("failed",)
+
+
+def test_a_leak_gives_the_bias_and_its_gradient() -> None:
+    torch.manual_seed(0)
+    model, inputs = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 10)), torch.rand(20, 12)
+    labels = augment.smooth(torch.arange(20) % 10, 10, 0.3)
+    for bias_frozen in (False, True):
+        model[2].bias.requires_grad_(not bias_frozen)
+        for image, label in zip(inputs.split(1), labels.split(1), strict=True):
+            leak = observe(model, image, label)
+            found = recover_soft_labels(leak)
+            assert found.status == ("unique",), found.reasons
+            assert float((found.labels - label).abs().sum()) < 1e-4
+            (reason,) = recover_soft_labels(leak.weight_gradient, leak.weight).reasons
+            assert reason == NO_LABEL + BIAS_MISSING
+    searched = recover_soft_labels(observe(model, inputs[:1], labels[:1]), solver="lbfgs")
+    assert searched.status == ("found",)
+    assert recover_soft_labels(observe(model, inputs[:1], labels[:1]), prior="onehot").reasons == (NO_LABEL,)
 
 
 def test_known_noise_is_fitted_and_bounds_the_search() -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gradleak.answers import Answer
 from gradleak.answers import LabelStatus as Status
-from gradleak.arguments import checked_arguments
+from gradleak.arguments import check, checked_arguments
 from gradleak.cases import NOISE, Attack, Case
 from gradleak.errors import InputError, check_count
 from gradleak.labels.priors import KNOWN, LabelPrior, check_noise, check_probabilities, check_scale
@@ -33,7 +33,8 @@ from gradleak.labels.soft.batch.span import TINY, Span
 from gradleak.labels.soft.batch.whole import Whole, fitted
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.labels.soft.problem import ACCEPT, LARGEST, WORST, noise_bound
-from gradleak.labels.soft.single import SPREAD, arguments, recover_soft_labels
+from gradleak.labels.soft.single import SPREAD, LastLayer, knowledge, last_layer, recover_soft_labels
+from gradleak.leak import Leak
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit
 from gradleak.wording import counted
 
@@ -107,6 +108,7 @@ class Sent:
         features: The layer's number of features, without the bias.
         unit: The gradient's rounding unit.
         grain: The spacing of its smallest numbers.
+        doubt: A further cause of failure, or "".
         coarse: Whether the client is known to round more coarsely than the gradient's type does.
     """
 
@@ -115,13 +117,14 @@ class Sent:
     features: int
     unit: float
     grain: float
+    doubt: str = ""
     coarse: bool = False
 
 
 @checked_arguments(weight_gradient="C I", weight="C I", labels="B C", bias="C", bias_gradient="C")
 def recover_batch(
-    weight_gradient: Tensor,
-    weight: Tensor,
+    weight_gradient: Leak | Tensor,
+    weight: Tensor | None = None,
     *,
     batch_size: int | None = None,
     prior: str | LabelPrior = "smoothing",
@@ -137,10 +140,12 @@ def recover_batch(
 ) -> BatchLabels:
     """Recover the soft labels and the features of a whole batch from its averaged gradient.
 
+    `recover_batch(leak)` takes the last layer's weight and bias, their gradients and the batch size from a leak.
+
     Args:
-        weight_gradient: Gradient of the last layer's weight (C, I), averaged over the batch.
-        weight: The last layer's weight (C, I).
-        batch_size: B; by default the rank of the gradient.
+        weight_gradient: The batch's leak; or the gradient of the last layer's weight (C, I), averaged over the batch.
+        weight: The last layer's weight (C, I). With a leak, neither weight nor bias nor bias gradient is given.
+        batch_size: B; by default that of the leak, or the rank of the gradient.
         prior: "smoothing" (each sample with its own ε), "onehot", or "mixup" of two classes. Classes may repeat.
         labels: The samples' labels (B, C), if they are known; only the features are searched then.
         bias: The last layer's bias (C,), if it has one. It is treated as the weight of a feature that is always 1.
@@ -170,17 +175,21 @@ def recover_batch(
     check_count("rounds", rounds)
     if labels is not None:
         check_probabilities(labels)
-    sent = _sent(weight_gradient, weight, bias, bias_gradient, precision)
+    layer = last_layer(weight_gradient, weight, bias, bias_gradient)
+    if isinstance(weight_gradient, Leak):
+        check({"weight": layer.weight, "labels": labels}, {}, {"weight": "C I", "labels": "B C"})
+        batch_size = batch_size or weight_gradient.batch_size
+    sent = _sent(layer, precision)
     with torch.no_grad():
         result = _recover(sent, batch_size, prior, labels, nonnegative, noise, rounds, seed, scale)
     if len(result) > 1 or result.status != "unique" or labels is not None:
         return result
     # For a single sample all explanations can be listed.
     single = recover_soft_labels(
-        weight_gradient,
-        weight,
-        bias=bias,
-        bias_gradient=bias_gradient,
+        layer.gradient,
+        layer.weight,
+        bias=layer.bias,
+        bias_gradient=layer.bias_gradient,
         prior=prior,
         nonnegative=nonnegative,
         noise=noise,
@@ -192,26 +201,20 @@ def recover_batch(
     return replace(result, status="ambiguous", reason=single.reasons[0], open=torch.maximum(result.open, single.open))
 
 
-def _sent(
-    weight_gradient: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    bias_gradient: Tensor | None,
-    precision: str | Precision | None,
-) -> Sent:
-    if (bias is None) != (bias_gradient is None):
+def _sent(layer: LastLayer, precision: str | Precision | None) -> Sent:
+    if (layer.bias is None) != (layer.bias_gradient is None):
         raise InputError("a bias comes with its gradient, and the gradient with its bias")
-    gradient, matrix = weight_gradient.double(), weight.detach().double()
-    if bias is not None and bias_gradient is not None:
-        gradient = torch.cat([gradient, bias_gradient.double().reshape(-1, 1)], dim=1)
-        matrix = torch.cat([matrix, bias.detach().double().reshape(-1, 1)], dim=1)
+    gradient, matrix = layer.gradient.double(), layer.weight.detach().double()
+    if layer.bias is not None and layer.bias_gradient is not None:
+        gradient = torch.cat([gradient, layer.bias_gradient.double().reshape(-1, 1)], dim=1)
+        matrix = torch.cat([matrix, layer.bias.detach().double().reshape(-1, 1)], dim=1)
     # Singular vectors are computed in float64, and are accurate to a few of its rounding units.
-    info = torch.finfo(weight_gradient.dtype)
-    unit, grain = max(rounding_unit(precision, weight_gradient.dtype), FINEST), info.smallest_normal * info.eps
-    coarse = coarser(precision, weight_gradient.dtype)
+    info = torch.finfo(layer.gradient.dtype)
+    unit, grain = max(rounding_unit(precision, layer.gradient.dtype), FINEST), info.smallest_normal * info.eps
+    coarse = coarser(precision, layer.gradient.dtype)
     if precision is not None and coarse:
         grain = max(grain, precision_of(precision).least)
-    return Sent(gradient, matrix, weight.shape[1], unit, grain, coarse)
+    return Sent(gradient, matrix, layer.weight.shape[1], unit, grain, layer.doubt, coarse)
 
 
 def _recover(
@@ -261,7 +264,7 @@ def _recover(
     search.run(rounds, further=spare < MANY_SPARE)
     if len(search.found.shares) == 0:
         which = "the sample was not" if count == 1 else f"none of the {count} samples was"
-        return failed(f"{which} found in {rounds} rounds of the search")
+        return failed(f"{which} found in {rounds} rounds of the search{sent.doubt}")
     return _certified(search, sent, basis, values[:count], failed(""))
 
 
@@ -393,7 +396,7 @@ def _attack(case: Case) -> Answer:
 
 
 def _started(case: Case, seed: int) -> BatchLabels:
-    return recover_batch(**arguments(case), batch_size=case.size, seed=seed)
+    return recover_batch(case.leak, seed=seed, **knowledge(case))
 
 
 ATTACK = Attack(

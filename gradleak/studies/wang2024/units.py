@@ -1,0 +1,223 @@
+"""Samples that one unit shows: records and images of a batch, by division
+
+Beyond wang2024, section 2: the bias attack of aono2017 on batches and on updates of several local steps, unit by unit.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from itertools import product
+from typing import Any, Literal
+
+import torch
+from matplotlib.figure import Figure
+from pydantic import Field, PositiveInt
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from gradleak import claims, data, studies
+from gradleak.images import invert_units
+from gradleak.leak import Leak, observe
+from gradleak.show.aggregate import select
+from gradleak.show.drawn import drawn, lines, powers_of_two
+from gradleak.show.summary import Summary
+from gradleak.studies import Columns, Experiment, Group, Record, setting
+from gradleak.studies.shared.attempts import timed
+from gradleak.studies.shared.outcomes import average_of, collected
+from gradleak.studies.shared.samples import DTYPES
+from gradleak.studies.wang2024.columns import COLUMNS
+
+PLACE = "Beyond section 2"
+Source = Literal["wine", "breast cancer", "digits", "photos"]
+Stage = Literal["untrained", "trained"]
+# Tables of scikit-learn; the rest are datasets of images.
+TABLES = ("wine", "breast cancer")
+# A sample is shown by a quotient with at most this relative error.
+NEAR = 1e-2
+# The units of each hidden layer, and Adam's steps and rate for a trained network.
+HIDDEN, TRAINING, TRAINING_RATE = (256, 64), 100, 1e-3
+ONE_STEP = "one step"
+
+
+class Client(Group):
+    """How a client trains: `epochs` passes over its batch in so many `parts`; one step of one part is a gradient."""
+
+    epochs: int = Field(1, ge=1)
+    parts: int = Field(1, ge=1)
+    rate: float = Field(0.01, gt=0)
+
+    @property
+    def title(self) -> str:
+        """The client in words."""
+        if self.epochs * self.parts == 1:
+            return ONE_STEP
+        steps = f"{self.epochs * self.parts} steps" + (f", {self.parts} mini-batches" if self.parts > 1 else "")
+        return f"{steps}, rate {self.rate:g}"
+
+
+class Parameters(studies.Parameters):
+    """Parameters of the page: data, networks, batch sizes, and how clients train."""
+
+    sources: list[Source] = setting(paper=["wine", "breast cancer", "digits", "photos"], smallest=["wine"])
+    stages: list[Stage] = setting(paper=["untrained", "trained"])
+    sizes: list[PositiveInt] = setting(paper=[2, 4, 8, 16, 32], smallest=[4])
+    precisions: list[str] = setting(paper=["float32"])
+    clients: list[Client] = setting(
+        paper=[{}, {"epochs": 2}, {"parts": 2}, {"epochs": 2, "rate": 0.001}, {"epochs": 2, "rate": 0.1}],
+        smallest=[{}, {"epochs": 2}],
+    )
+    batches: int = setting(paper=5, smallest=1, ge=1, le=10_000)
+
+    def experiments(self) -> Iterator[Experiment]:
+        """Yield an experiment for each network and its clients."""
+        for source, stage, dtype in product(self.sources, self.stages, self.precisions):
+            yield Shown.of(self, source=source, stage=stage, dtype=dtype, clients=[dict(one) for one in self.clients])
+
+    def about(self) -> str:
+        """Return the size of a run and its data in a few words."""
+        return f"{self.batches} batches of each size; {', '.join(self.sources)}"
+
+
+class Shown(Experiment):
+    """Batches of one network, whose units are read."""
+
+    source: Source
+    stage: Stage
+    dtype: str
+    sizes: list[int]
+    clients: list[dict[str, Any]]
+    batches: int
+
+    def reads(self) -> list[str]:
+        """Return the dataset, none for a table."""
+        return [] if self.source in TABLES else [self.source]
+
+    def run(self) -> Iterator[Columns]:
+        """Read the units for batches of every size, which all clients have."""
+        (known, known_labels), (inputs, labels) = self._data()
+        model = self._network(known, known_labels).to(self.device, DTYPES[self.dtype])
+        inputs, labels = inputs.to(self.device, DTYPES[self.dtype]), labels.to(self.device)
+        generator = Generator().manual_seed(self.seed)
+        for size, number in product(self.sizes, range(self.batches)):
+            chosen = torch.randperm(len(inputs), generator=generator)[:size]
+            for client in (Client(**settings) for settings in self.clients):
+                if size % client.parts == 0:
+                    leak = _sent(model, inputs[chosen], labels[chosen], client)
+                    found, seconds = timed(invert_units, leak)
+                    about: Columns = {"size": size, "batch": number, "client_trains": client.title}
+                    nearness = compared(found.inputs, found.guaranteed, inputs[chosen])
+                    yield about | {"status": found.status, "seconds": seconds} | nearness
+
+    def _data(self) -> list[tuple[Tensor, Tensor]]:
+        """Return inputs and labels that the network is trained on, and those of clients."""
+        if self.source in TABLES:
+            from sklearn.datasets import load_breast_cancer, load_wine
+
+            table = load_wine() if self.source == "wine" else load_breast_cancer()
+            inputs, labels = torch.tensor(table.data, dtype=torch.float64), torch.tensor(table.target)
+            inputs = (inputs - inputs.mean(dim=0)) / inputs.std(dim=0)
+            order = torch.randperm(len(inputs), generator=Generator().manual_seed(self.seed))
+            return [(inputs[half], labels[half]) for half in order.chunk(2)]
+        splits = (data.load(self.source, "train"), data.load(self.source, "test"))
+        return [(data.normalise(split.images).flatten(1).double(), split.labels) for split in splits]
+
+    def _network(self, inputs: Tensor, labels: Tensor) -> nn.Module:
+        """Return a network with two hidden layers."""
+        sizes = (inputs.shape[1], *HIDDEN, int(labels.max()) + 1)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            model = nn.Sequential(
+                nn.Linear(*sizes[:2]), nn.ReLU(), nn.Linear(*sizes[1:3]), nn.ReLU(), nn.Linear(*sizes[2:])
+            )
+        optimiser = torch.optim.Adam(model.parameters(), TRAINING_RATE)
+        for _ in range(TRAINING if self.stage == "trained" else 0):
+            optimiser.zero_grad()
+            F.cross_entropy(model(inputs.float()), labels).backward()
+            optimiser.step()
+        return model
+
+
+def _sent(model: nn.Module, inputs: Tensor, labels: Tensor, client: Client) -> Leak:
+    """Return what the server sees: a gradient, or the weights after training."""
+    if client.title == ONE_STEP:
+        return observe(model, inputs, labels)
+    after = copy.deepcopy(model)
+    optimiser = torch.optim.SGD(after.parameters(), client.rate)
+    for _ in range(client.epochs):
+        for part, own in zip(inputs.chunk(client.parts), labels.chunk(client.parts), strict=True):
+            optimiser.zero_grad()
+            F.cross_entropy(after(part), own).backward()
+            optimiser.step()
+    return Leak.from_update(
+        model, model.state_dict(), after.state_dict(), rate=client.rate, batch_size=len(inputs) // client.parts,
+        local_steps=client.epochs * client.parts, input_shape=tuple(inputs.shape[1:]),
+    )  # fmt: skip
+
+
+def compared(found: Tensor, guaranteed: Tensor, truth: Tensor) -> Columns:
+    """Compare quotients (M, D), some of which are guaranteed, with the samples (B, D)."""
+    truth = truth.double()
+    errors = (found[:, None] - truth).norm(dim=2) / truth.norm(dim=1)
+    near = errors <= NEAR
+    return {
+        "quotients": len(found),
+        "shown": 100 * float(near.any(dim=0).double().mean()),
+        "guaranteed": 100 * float(near[guaranteed].any(dim=0).double().mean()),
+        "wrong": int((~near[guaranteed].any(dim=1)).sum()),
+    }
+
+
+def summary(record: Record) -> Summary:
+    """Return the finding: a division per unit shows samples of small batches, and no guarantee is wrong."""
+    known = claims.judgements(record)
+    rows = record.rows(Shown).assign(one=1)
+    steps = rows[rows["client_trains"].isin([ONE_STEP, Client(epochs=2).title])]
+    shown, large, wrong = (known[name] for name in ("units-shown", "units-large", "units-wrong"))
+    sizes = [one.claim.measure.where["size"] for one in (shown, large)]
+    return Summary(
+        f"Dividing the first layer's gradient unit by unit shows {shown.text} of the samples in batches of {sizes[0]} "
+        f"and {large.text} in batches of {sizes[1]}; of {len(rows):,} batches, {wrong.text} quotients are guaranteed "
+        "although they are no sample.",
+        true=wrong.value == 0 and bool(shown.agrees and large.agrees),
+        claim="units-shown",
+        what=f"samples of a batch of {sizes[0]} that single units show (ReLU network, one step, float32)",
+        of="batches",
+        figure=figure_shown,
+        outcomes=collected(
+            record, steps, "features", average_of("guaranteed", "inputs that are guaranteed", "batches", count="one"),
+            attack="unit by unit", network="mlp", training=steps["stage"], data=steps["source"], batch=steps["size"],
+            client=steps["dtype"], detail=steps["client_trains"],
+        ),
+    )  # fmt: skip
+
+
+def figure_shown(record: Record) -> Figure:
+    """Plot the share of samples that units show, and the share that is guaranteed, against the batch size; one step."""
+    rows = select(record.rows(Shown), client_trains=ONE_STEP)
+    rows = rows.melt(["source", "stage", "size"], ["shown", "guaranteed"], var_name="samples", value_name="share")
+    return drawn(
+        rows.assign(title=rows["source"] + ", " + rows["stage"]),
+        lines("size", "share", by="samples"),
+        powers_of_two("size"),
+        panels="title",
+        legend=2,
+        xlabel=COLUMNS["size"].head,
+        ylabel="samples (%)",
+        ylim=(-4, 104),
+    )
+
+
+def figure_clients(record: Record) -> Figure:
+    """Plot the share of samples that units show against the batch size, a line for each way to train."""
+    rows = record.rows(Shown)
+    return drawn(
+        rows,
+        lines("size", "shown", by="client_trains"),
+        powers_of_two("size"),
+        panels="stage",
+        legend=3,
+        xlabel=COLUMNS["size"].head,
+        ylabel=COLUMNS["shown"].head,
+        ylim=(-4, 104),
+    )
