@@ -104,7 +104,9 @@ def test_a_page_shows_every_number_of_its_row_and_measured_the_defences_in_it(na
     said = numbers(f"{own.source} {own.exactness} {own.time}")
     assert said
     assert said <= numbers(page_text(name))
-    assert re.search(r"\d (batches|images|texts|transcripts|(smoothed |mixed )?labels)\b", own.exactness), "how many cases"
+    assert re.search(r"\d (batches|images|texts|transcripts|(smoothed |mixed )?labels)\b", own.exactness), (
+        "how many cases"
+    )
     assert any((one.leak, one.attack) == (own.kind, own.attack) for one in outcomes()), "the row names an attack"
     assert own.network in {"", *(one.network for one in outcomes() if one.page == name)}
     for stop in stopping(own, name, outcomes()):

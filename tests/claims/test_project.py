@@ -44,7 +44,8 @@ NO_SUCCESS = {
     | {"ahead", "apart", "difference", "high", "over_guess_least", "over_guess_most", "over_unbalanced"},
     "data compared, beside claims that the attack succeeds on them": {"drawn_beyond", "same"},
     "times and sizes": {
-        "cases", "cpu_seconds", "seconds", "times", "times_faster", "times_seconds", "times_slower", "variables",
+        "cases", "cpu_seconds", "extra_seconds", "seconds", "times", "times_faster", "times_seconds", "times_slower",
+        "variables",
     },
     "wrong answers, or keeping silent": {
         "ambiguous", "bad", "deceived", "failed", "honest", "images_honest", "lost", "proved_wrong", "searched_wrong",

@@ -167,8 +167,8 @@ def summary(record: Record) -> Summary:
     rows = restored(record)
     return Summary(
         f"One image of a vision transformer follows from its gradient by one linear equation: at {large.text} or more "
-        f"for torchvision's ViT-B/16 and at {trained.text} or more for a trained ViT; {wrong.text} certificates are "
-        "wrong.",
+        f"for torchvision's base ViT and at {trained.text} or more for a trained small one; {wrong.text} certificates "
+        "are wrong.",
         true=bool(trained.agrees and wrong.agrees),
         claim="vit-trained-8",
         what="lowest PSNR of single CIFAR-10 images (trained ViT with patches of 8 pixels, learned positions, float32)",
