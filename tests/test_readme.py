@@ -40,10 +40,11 @@ def test_the_blocks_run_and_give_what_they_say(
         exec(compile(block, "README.md", "exec"), names)
         printed.append(capsys.readouterr().out)
     sys.modules.pop("mine", None)
-    labels, batch, counts, matching, coarse, audit = printed
+    labels, batch, counts, texts, matching, coarse, audit = printed
     assert labels.startswith("unique tensor([0.7300, 0.0300,")
     assert batch == "unique\n"
     assert counts.splitlines()[-1] == str([*range(0, 300, 10)])
+    assert texts == "unique\n"
     assert matching == ""
     assert coarse.startswith("ambiguous ")
     assert audit == "1.0\n"

@@ -35,6 +35,7 @@ MEASURES = {
     "labels_found": "labels",
     "features_found": "features",
     "inputs": "inputs",
+    "recognisable": "recognisable",
     "image-psnr": "image-psnr",
     "image-ssim": "image-ssim",
 }

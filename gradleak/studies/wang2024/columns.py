@@ -245,7 +245,8 @@ COLUMNS = Columns(
     cosine=Column("cosine with the clean gradient", ".2f"),
     labels_found=Column("labels found", ".0%"),
     features_found=Column("features found", ".0%"),
-    inputs=Column("inputs found", ".0%"),
+    inputs=Column("inputs found exactly", ".0%"),
+    recognisable=Column("inputs recognisable", ".0%"),
     **{
         "image-psnr": Column("PSNR of the best image (dB)", ".1f"),
         "image-ssim": Column("SSIM of the best image", ".2f"),
