@@ -177,7 +177,8 @@ def summary(record: Record) -> Summary:
         leaks=Leaks(
             "one image of a vision transformer",
             "one image; ViT-B/16 and smaller ones",
-            f"{large.text} or more (ViT-B/16, untrained), {trained.text} or more (trained), learned positions",
+            f"{large.text} or more (ViT-B/16, untrained, {large.count} images), {trained.text} or more (trained, "
+            f"{trained.count} images), learned positions",
             f"{known['vit-large-seconds'].text} (ViT-B/16), beyond that of the gradient",
             kind="images",
             attack=ATTACK.name,
