@@ -330,8 +330,8 @@ def observe(
 
     Args:
         model: A network whose final Linear layer gives the logits, alone or, as in `transformers`, as `output.logits`.
-        inputs: The batch (B, …), or a batch of `transformers`, such as `{"input_ids": …, "attention_mask": …,
-            "labels": …}`. A causal language model of `transformers` then has the loss of `transformers`: its labels are
+        inputs: The batch (B, …), or a batch of `transformers`: a dictionary of `input_ids`, `attention_mask` and
+            `labels`. A causal language model of `transformers` then has the loss of `transformers`: its labels are
             compared with the outputs one position earlier, and by default they are the tokens without padding.
         targets: Class indices (B,) or soft labels (B, C). For logits (B, T, C), class indices (B, T), with −100 at
             positions without a target; the mean loss ignores these positions. By default the batch's labels.
