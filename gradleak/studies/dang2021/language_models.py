@@ -159,7 +159,7 @@ def summary(record: Record) -> Summary:
     known = claims.judgements(record)
     read, sure = known["language-models-smollm2"], known["language-models-promise"]
     rows = select(record.rows(ReadTexts), model="smollm2")
-    seconds = "" if rows.empty else f", in {two_digits(rows['seconds'].median())} CPU seconds each (median)"
+    seconds = "" if rows.empty else f", in {two_digits(rows['seconds'].median())} CPU seconds each on median"
     return Summary(
         f"From one gradient of the trained language model SmolLM2 a server reads whole texts ({read.cases} "
         f"exactly{seconds}); an untrained transformer reveals all texts until their tokens fill its width.",

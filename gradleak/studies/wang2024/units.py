@@ -197,7 +197,7 @@ def figure_shown(record: Record) -> Figure:
     rows = select(record.rows(Shown), client_trains=ONE_STEP)
     rows = rows.melt(["source", "stage", "size"], ["shown", "guaranteed"], var_name="samples", value_name="share")
     return drawn(
-        rows.assign(title=rows["source"] + ", " + rows["stage"]),
+        rows.assign(title=rows["source"] + ",\n" + rows["stage"]),
         lines("size", "share", by="samples"),
         powers_of_two("size"),
         panels="title",
