@@ -218,6 +218,7 @@ def figure_psnr(record: Record) -> Figure:
         lines("place", "psnr", by="positions", band="range"),
         places("dtype", str),
         panels="title",
+        across=2,
         height=2.5,
         legend=2,
         xlabel="precision of the gradient",
