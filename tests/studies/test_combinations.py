@@ -55,7 +55,7 @@ def test_a_combination_is_refused_at_once_or_runs(study: str) -> None:
                 text = str(error)
                 assert "\n" not in text
                 # What would be right is named: datasets, networks, recipes or the texts that are taken.
-                right = "that fit: |Known: |there is one for |choose one of |there is a choice for |such as|need"
+                right = "that fit: |Known: |there is one for |choose one of |there is a choice for |such as|need|be '"
                 assert re.search(right, text), (kind, text)
                 continue
             for sees in set(accepted.sees()):

@@ -203,7 +203,12 @@ def peel(
     with torch.no_grad():
         network = Network(leak.model, leak.input_shape)
         rectifies = any(isinstance(module, nn.ReLU) for module in leak.model.modules())
-        top = recover_batch(leak, prior=prior, nonnegative=rectifies, noise=noise, scale=scale, precision=precision)
+        # The gradients of all layers were checked, and are not checked again.
+        top = recover_batch(
+            leak.weight_gradient, leak.weight, batch_size=leak.batch_size, bias=leak.bias,
+            bias_gradient=leak.bias_gradient, prior=prior, nonnegative=rectifies, noise=noise, scale=scale,
+            precision=precision,
+        )  # fmt: skip
         blank = top.labels.new_full((leak.batch_size, *leak.input_shape), torch.nan)
         infinite = top.labels.new_full((leak.batch_size,), torch.inf)
         failed = Peeled(blank, blank, top.labels, (), "", infinite, infinite, torch.inf, "failed")

@@ -77,7 +77,7 @@ def test_gains_are_differences_image_by_image(record: Record) -> None:
 def test_train_mode_is_another_gradient_of_the_same_images() -> None:
     network, run = {"network": "small-cnn", "judge": "small-cnn", "dataset": "photos"}, {"seed": 2023, "device": "cpu"}
     case = OnBatches(**network, first=0, batches=1, **run).drawn(2)
-    own, other = (one.leaks[0].weight_gradient for one in (case, study.in_train_mode(case)))
+    own, other = (one.leaks[0].weight_gradient for one in (case, study.of_training_clients(case)))
     model = copy.deepcopy(case.model).train()
     F.cross_entropy(model(data.normalise(case.truth)), data.load("photos", "test").labels[case.places]).backward()
     expected = model.get_submodule(case.leaks[0].head).weight.grad
