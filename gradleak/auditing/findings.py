@@ -28,7 +28,6 @@ TARGETS: tuple[Target, ...] = get_args(Target)
 State = Literal["recovered", "not recovered", "not attacked", "not compared"]
 # What inputs are after the best attack, the worst for privacy first.
 Grade = Literal["exact", "recognisable", "not recognisable"]
-GRADES: tuple[Grade, ...] = get_args(Grade)
 
 
 class Place(NamedTuple):

@@ -57,7 +57,7 @@ def templates() -> jinja2.Environment:
 
 def _content(report: Report, links: Mapping[str, str]) -> dict[str, Any]:
     """Return the variables of the template."""
-    several = len(report.precisions) > 1 or len({place.mode for place in report.cases}) > 1
+    several = any(map(report.varied, report.cases))
     rounded = {one.precision for one in report.costs} - {"float32", "float64"}
     return {
         "report": report,
@@ -88,10 +88,8 @@ def _content(report: Report, links: Mapping[str, str]) -> dict[str, Any]:
 def _level(name: str, report: Report, place: Place) -> str:
     """Return the style class of a cell: what was not recovered is not thereby safe, and has none."""
     value, state = report.most(name, place), report.outcome(name, place)
-    if state is not None and state.grade is not None:
-        return {"exact": "bad", "recognisable": "bad"}.get(state.grade, "")
-    if state is not None and state.outcome == "not recovered":
-        return ""
+    if state is not None and (state.grade is not None or state.outcome == "not recovered"):
+        return "bad" if state.outcome == "recovered" else ""
     if value is None:
         return "bad" if state is not None and state.outcome == "recovered" else "mid"
     return _grade(name, value)

@@ -160,15 +160,14 @@ def of_verdict(outcomes: Sequence[Outcome], budget: str) -> str:
         outcomes: The outcomes of all cases.
         budget: What attacks were given, in words.
     """
-    cases: dict[Place, list[Outcome]] = {}
+    cases: dict[Place, dict[Target, Outcome]] = {}
     for outcome in outcomes:
-        cases.setdefault(outcome.place, []).append(outcome)
+        cases.setdefault(outcome.place, {})[outcome.target] = outcome
     if not cases:
         return "Nothing was attacked."
-    worst = max(cases.values(), key=_severity)
-    by_target = {outcome.target: outcome for outcome in worst}
+    place = max(cases, key=lambda place: _severity(cases[place]))
     # Labels determine the classes, and exact inputs the features.
-    told = [by_target[target] for target in MAIN if target in by_target]
+    told = [cases[place][target] for target in MAIN if target in cases[place]]
     found = [_recovered(outcome) for outcome in told if outcome.outcome == "recovered"]
     nothing = [outcome.target for outcome in told if outcome.outcome == "not recovered"]
     unknown = [outcome.target for outcome in told if outcome.outcome == "not compared"]
@@ -177,21 +176,18 @@ def of_verdict(outcomes: Sequence[Outcome], budget: str) -> str:
     parts += [f"{', '.join(nothing)} not recovered by these attacks within {budget}"] if nothing else []
     parts += [f"{', '.join(unknown)} found, but with nothing to compare them with"] if unknown else []
     parts += [f"not attacked: {', '.join(missed)}"] if missed else []
-    defense = {"none": "without a defence", "update": "from the update"}.get(
-        worst[0].defense, f"behind {worst[0].defense}"
-    )
-    place = f"{defense}, in a batch of {worst[0].batch_size}: "
-    start = f"In the worst of {len(cases)} cases, {place}" if len(cases) > 1 else place[0].upper() + place[1:]
+    known = {"none": "without a defence", "update": "from the update"}
+    where = f"{known.get(place.defense, f'behind {place.defense}')}, in a batch of {place.batch_size}: "
+    start = f"In the worst of {len(cases)} cases, {where}" if len(cases) > 1 else where[0].upper() + where[1:]
     return f"{start}{'; '.join(parts)}."
 
 
-def _severity(case: Sequence[Outcome]) -> tuple[float, ...]:
+def _severity(case: Mapping[Target, Outcome]) -> tuple[float, ...]:
     """Return how bad the outcomes of a case are; inputs and sentences count first."""
     grades = {"exact": 2.0, "recognisable": 1.0}
-    by_target = {outcome.target: outcome for outcome in case}
     severity: list[float] = []
     for target in MAIN:
-        outcome = by_target.get(target)
+        outcome = case.get(target)
         recovered = outcome is not None and outcome.outcome == "recovered"
         grade = grades.get(outcome.grade or "", 0.0) if outcome is not None else 0.0
         severity += [float(recovered), grade, (outcome.share or 0.0) if recovered and outcome is not None else 0.0]

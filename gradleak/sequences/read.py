@@ -53,7 +53,7 @@ class Sentences:
         status: "unique" if these sentences have the observed gradient, and no other batch of this size has it, whether
             or not all of its positions have targets; "ambiguous" if others may explain the gradient too; "failed" if no
             sentences were found that explain it.
-        reason: Why the status is what it is.
+        reason: The reason for the status.
         texts: The sentences as text, if a vocabulary was given.
         total: The number of tokens in the batch, with end marks.
         factor: The number by which the sentences' gradient is multiplied to be closest to the observed gradient.

@@ -364,7 +364,7 @@ class Bag:
         places: The positions at which each of them fits. Some may be false: if a word was read at one position, and
             other words at this position and at another one, the word may fit there too.
         status: "ambiguous", because the span also holds other vectors, or "failed".
-        reason: Why the status is what it is.
+        reason: The reason for the status.
         rank: The rank of the first layer's gradient.
     """
 

@@ -185,7 +185,7 @@ def bias_attack(leak: Leak) -> Tensor:
     """Return for every unit of the first layer the gradient of its weight divided by that of its bias, (O, D).
 
     For a unit that is active for a single sample, the quotient is that sample, as the first layer sees it. For several
-    samples it is a weighted mean of them, and for none it is NaN.
+    samples, the quotient is their weighted mean. A unit that no sample activates has NaN.
 
     Examples:
         >>> from gradleak import observe

@@ -1,4 +1,4 @@
-"""Texts from one gradient of a transformer, as other packages build and train it
+"""Texts from one gradient of a transformer of any package
 
 Beyond dang2021: whole texts from models of GPT-2's and LLaMA's form, without marks for their start and end, and with
 the last layer tied to the embedding. One of the models is trained, and its texts are English.
