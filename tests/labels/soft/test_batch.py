@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak import metrics, observe
+from gradleak import data, metrics, models, observe
 from gradleak.labels import BatchLabels, recover_batch
 from gradleak.labels.soft.batch import recover as recovery
 from gradleak.labels.soft.batch.rounds import Search
@@ -55,6 +55,19 @@ def test_every_sample_is_found(kind: str, dtype: str, least: float, classes: int
     assert features.max() < least
     assert found.residual < (1e-5 if dtype == "float32" else 1e-13)
     assert found.found.all()
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_long_feature_with_a_vanishing_error_is_no_sample(known: bool) -> None:
+    """Such an explanation lies in the span of the gradient by itself, but contributes nothing to the gradient."""
+    photos, model = data.load("photos", "test"), models.build("fcn4", seed=2023)
+    chosen = torch.randperm(len(photos.images), generator=torch.Generator().manual_seed(2027))[:4]
+    labels = photos.labels[chosen]
+    leak = observe(model, data.normalise(photos.images)[chosen], labels)
+    given = F.one_hot(labels, 10).float() if known else None
+    found = recover_batch(leak, prior="onehot", labels=given, rounds=16)
+    assert found.status == "unique", found.reason
+    assert found.labels.argmax(dim=1).tolist() == labels.sort().values.tolist()
 
 
 def test_features_that_are_nearly_alike_are_two_samples_if_their_labels_differ() -> None:

@@ -14,8 +14,11 @@ Rows of G are first divided by their length, because a gradient's rounding error
 
 from __future__ import annotations
 
+import copy
 import functools
+import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -28,7 +31,7 @@ from gradleak.cases import NOISE, Attack, Case
 from gradleak.errors import InputError, check_count
 from gradleak.labels.priors import KNOWN, LabelPrior, check_noise, check_probabilities, check_scale
 from gradleak.labels.soft.batch.families import families_of
-from gradleak.labels.soft.batch.rounds import Search
+from gradleak.labels.soft.batch.rounds import ALIKE, SAME, Found, Search
 from gradleak.labels.soft.batch.span import TINY, Span
 from gradleak.labels.soft.batch.whole import Whole, fitted
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
@@ -52,6 +55,8 @@ UNDETERMINED_RESIDUAL = 1e-3
 HIDDEN_SHARE = 0.1
 # Standard deviations by which a label or a feature may be off.
 SURE = 4.0
+# If more explanations are found than there are samples, at most so many choices of them are fitted to the gradient.
+CHOICES = 32
 # With this many spare equations a further explanation would be a coincidence of many digits.
 MANY_SPARE = 3
 # Times that an audit starts the search for a batch.
@@ -265,7 +270,39 @@ def _recover(
     if len(search.found.shares) == 0:
         which = "the sample was not" if count == 1 else f"none of the {count} samples was"
         return failed(f"{which} found in {rounds} rounds of the search{sent.doubt}")
-    return _certified(search, sent, basis, values[:count], failed(""))
+    return _chosen(search, sent, basis, values[:count], failed)
+
+
+def _chosen(
+    search: Search, sent: Sent, basis: Tensor, values: Tensor, failed: Callable[[str], BatchLabels]
+) -> BatchLabels:
+    """Fit every choice of as many explanations as there are samples; the answer is certain only if one choice fits.
+
+    A long feature whose prediction is all but certain has an error near zero, which rounding cannot tell from any other
+    direction: such an explanation lies in the span by itself, but fits no gradient in place of a sample.
+    """
+    count, found_count = search.span.rank, len(search.found.shares)
+    if found_count <= count or math.comb(found_count, count) > CHOICES:
+        return _certified(search, sent, basis, values, failed(""))
+    fitting: list[BatchLabels] = []
+    for chosen in itertools.combinations(range(found_count), count):
+        part = copy.copy(search)
+        part.found = Found(*(entries[list(chosen)] for entries in search.found))
+        result = _certified(part, sent, basis, values, failed(""))
+        if result.status != "failed" and not any(_same(result, other) for other in fitting):
+            fitting.append(result)
+    if not fitting:
+        return failed(f"no choice of {count} of the {found_count} explanations found fits the gradient")
+    if len(fitting) > 1:
+        reason = f"{len(fitting)} choices of {count} explanations fit the gradient"
+        return replace(fitting[0], status="ambiguous", reason=reason)
+    return fitting[0]
+
+
+def _same(one: BatchLabels, other: BatchLabels) -> bool:
+    """Return whether two answers for a batch have the same samples in the same order."""
+    apart = (one.features - other.features).norm(dim=1) <= SAME * one.features.norm(dim=1)
+    return bool((apart & ((one.labels - other.labels).abs().sum(dim=1) <= ALIKE)).all())
 
 
 def _certified(search: Search, sent: Sent, basis: Tensor, values: Tensor, result: BatchLabels) -> BatchLabels:

@@ -33,6 +33,10 @@ SCANNED, NARROW, WIDE = 256, 1e-2, 1e3
 VANISHED = 1e-10
 # Two explanations are the same sample if their features are this close (relative) and their labels this close (L1).
 SAME, ALIKE = 1e-2, 0.1
+# A search ends if it has found so many explanations more than there are samples.
+FURTHER = 2
+# The share by which an explanation's part in the gradient may differ from a sample's.
+PART = 0.5
 # A positive lower limit for the estimate of the scale.
 SMALLEST = 1e-100
 
@@ -85,7 +89,7 @@ class Search:
             rotation, span = (None, self.span) if missing <= 0 else self._rest(missing)
             places, shares, family = self._round(span, max(missing, 1), scan=span.rank == 1 and index % 2 == 0)
             self._add(places if rotation is None else places @ rotation.T, shares, family)
-            if len(self.found.shares) > self.span.rank:
+            if len(self.found.shares) > self.span.rank + FURTHER:
                 return
 
     def _rest(self, missing: int) -> tuple[Tensor, Span]:
@@ -199,12 +203,14 @@ class Search:
             return
         base, step = self.families.parts(family)
         places, shares, cost = descended(self.span, base, step, places, shares, self.families.free, STEPS)
-        rounding = self._rounding(places, self._errors(Found(places, shares, family)))
+        errors = self._errors(Found(places, shares, family))
+        rounding = self._rounding(places, errors)
         good = (
             (cost.sqrt() < (ACCEPT * rounding).clamp(min=CLOSE_ENOUGH))
             & (ACCEPT * rounding < STICKS_OUT)
             & shares.isfinite()
         )
+        good &= self._contributes(places, errors)
         if self.families.free:
             # A completely smoothed label is the same for every class, so its share is excluded.
             limit = 1 - KNOWN if self.families.prior.rest == "equal" else 1 + KNOWN
@@ -226,6 +232,20 @@ class Search:
             if all(differs[earlier] for earlier in kept):
                 kept.append(index)
         self.found = Found(*(values[kept] for values in self.found))
+
+    def _contributes(self, places: Tensor, errors: Tensor) -> Tensor:
+        """Return which explanations (P,) may be part of a batch with this gradient, as far as rounding allows to say.
+
+        The gradient is S = κ Σ d qᵀ / B, so qᵀ S⁺ d = B / κ for each of its samples. For others it is any number.
+        """
+        if self.scale is None:
+            return torch.ones_like(places[:, 0], dtype=torch.bool)
+        inverse = torch.linalg.pinv(self.span.rows[:, None] * self.reduced)
+        left, right = places @ inverse, (self.span.rows * errors) @ inverse.T
+        parts = (right * places).sum(dim=1) * self.scale / self.span.rank
+        rounded = ACCEPT * self.unit * self.size * left.norm(dim=1) * right.norm(dim=1) * self.scale / self.span.rank
+        contributes: Tensor = (parts - 1).abs() < PART + rounded
+        return contributes
 
     def _rounding(self, places: Tensor, errors: Tensor) -> Tensor:
         """Return how far rounding of the span may move a true error out of it, relative to the error's length (P,)."""
