@@ -24,6 +24,7 @@ Kind = Literal["images", "vectors", "tokens"]
 DOUBLE = 8
 # Side of the matrix whose eigenvectors measure the machine's speed; the time grows with the cube of the side.
 SIDE = 256
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 @dataclass(frozen=True)
@@ -287,7 +288,7 @@ def made_up(leak: Leak, inputs_of: Kind, shape: tuple[int, ...], count: int) -> 
     generator = torch.Generator().manual_seed(0)
     if inputs_of == "tokens":
         # Each column of a table may have its own embedding, so try categories that all embeddings have.
-        sizes = [module.num_embeddings for module in leak.model.modules() if isinstance(module, nn.Embedding)]
+        sizes = [module.num_embeddings for module in leak.model.modules() if isinstance(module, EMBEDDINGS)]
         for bound in dict.fromkeys([*sizes[:1], min(sizes, default=2), 1]):
             yield torch.randint(bound, (count, *shape), generator=generator).to(leak.weight.device)
         return

@@ -30,6 +30,10 @@ NOT_AT_ONCE = "its forward pass draws random numbers, changes tensors in place o
 Mode = Literal["eval", "train"]
 # Largest change of an output by later tokens that is rounding, relative to the largest output.
 CAUSAL = 1e-5
+# The most Linear layers that an error lists.
+LISTED = 3
+# A token t that an attention mask hides is written as HIDDEN − t.
+HIDDEN = -1
 Gradients = dict[str, Tensor]
 Defense = Callable[[Gradients], Gradients]
 
@@ -263,6 +267,8 @@ def pair_of(model: nn.Module, inputs: Tensor | Mapping[str, Tensor], targets: Te
     A batch of `transformers` is a dictionary with `input_ids` (or `pixel_values`), and perhaps `attention_mask` and
     `labels`. If a causal model is given labels at every position, its loss compares the output at a position with the
     label at the next one. So the last position is left out of the inputs, and the first one out of the targets.
+
+    A token t that `attention_mask` hides from a model that is not causal becomes −1 − t in the inputs.
     """
     if torch.is_tensor(inputs) and targets is not None:
         return inputs, targets
@@ -278,18 +284,15 @@ def pair_of(model: nn.Module, inputs: Tensor | Mapping[str, Tensor], targets: Te
     tokens = own.ndim == 2 and not own.is_floating_point()
     if labels is None and not tokens:
         raise InputError("a batch without targets or labels must be tokens (B, T), of a causal language model")
-    if labels is not None and (not tokens or labels.shape != own.shape):
-        return own, labels
-    causal = is_causal(model, own[:1])
+    if mask is not None and (not tokens or mask.shape != own.shape):
+        raise InputError("attention_mask must have the shape of the tokens")
     kept = torch.ones_like(own, dtype=torch.bool) if mask is None else mask.bool()
-    if kept.shape != own.shape or bool((kept[:, 1:] > kept[:, :-1]).any()):
-        raise InputError("attention_mask must have the shape of the tokens, with padding at the end alone")
-    if not causal:
+    if (labels is not None and (not tokens or labels.shape != own.shape)) or not is_causal(model, own[:1]):
         if labels is None:
             raise InputError(f"{type(model).__name__} is not causal: its targets must be given as labels")
-        if not kept.all():
-            raise InputError(f"{type(model).__name__} is not causal, and reads padding too: give texts of one length")
-        return own, labels
+        return own if kept.all() else torch.where(kept, own, HIDDEN - own), labels
+    if bool((kept[:, 1:] > kept[:, :-1]).any()):
+        raise InputError("attention_mask must have padding at the end alone, if the model is causal")
     if own.shape[1] < 2:
         raise InputError("a causal language model needs texts of at least two tokens")
     labels = torch.where(kept, own, PADDING) if labels is None else labels
@@ -377,7 +380,7 @@ def observe(
 
             def gradients_at(samples: Tensor, own: Tensor, weights: Gradients) -> Gradients:
                 weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-                logits = functional_call(model, weights, (samples,)).to(own.dtype)
+                logits = functional_call(model, weights, *_arguments(samples)).to(own.dtype)
                 return _gradients(loss(logits, own).mean(), weights, precision)
 
             parts = zip(inputs.split(size), labels.split(size), strict=True)
@@ -605,10 +608,11 @@ def _forward(
     def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         return lambda module, args, output: recorded.setdefault(name, []).append((args[0], output))
 
+    positional, named = _arguments(inputs)
     hooks = [layer.register_forward_hook(watch(name)) for name, layer in linears.items()]
     try:
         with running(model, inputs.shape, mode):
-            logits = model(inputs)
+            logits = model(*positional, **named)
     finally:
         for hook in hooks:
             hook.remove()
@@ -629,11 +633,19 @@ def _forward(
             return name, linears[name], hidden, logits
     if torch.is_tensor(logits) and not logits.isfinite().all():
         raise InputError(f"the logits of {type(model).__name__} are NaN or infinite: its forward pass overflows")
-    tried = ", ".join(f"'{name}'" for name in linears)
+    names = [f"'{name}'" for name in linears]
+    tried = ", ".join([*(["…"] if len(names) > LISTED else []), *names[-LISTED:]])
     raise InputError(
         f"{type(model).__name__} does not end in a Linear layer ({tried} do not give its output): "
         "the attacks here read the gradient of a final Linear layer whose outputs are the logits"
     )
+
+
+def _arguments(inputs: Tensor) -> tuple[tuple[Tensor], dict[str, Tensor]]:
+    """Return the arguments, positional and named, with which a model runs on inputs, whose tokens may be hidden."""
+    if inputs.is_floating_point() or not (inputs < 0).any():
+        return (inputs,), {}
+    return (torch.where(inputs < 0, HIDDEN - inputs, inputs),), {"attention_mask": (inputs >= 0).long()}
 
 
 def _linears(model: nn.Module, head: str | None) -> dict[str, nn.Linear]:

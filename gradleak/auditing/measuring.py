@@ -90,6 +90,7 @@ class Truth:
         kind: The kind of the inputs.
         pixels: The map to images.
         columns: The columns of vectors, None for a single private sample, whose columns have no range.
+        causal: Whether outputs do not depend on later tokens.
     """
 
     inputs: Tensor
@@ -98,6 +99,7 @@ class Truth:
     kind: Kind
     pixels: Pixels | None = None
     columns: Columns | None = None
+    causal: bool = True
 
     def measured(self, found: Answer) -> dict[str, float]:
         """Return the measures of an answer, by their names."""
@@ -134,11 +136,15 @@ class Truth:
         return torch.bincount(self.targets.argmax(dim=1).cpu(), minlength=self.targets.shape[1])
 
     def tokens(self) -> set[int]:
-        """Return the tokens that the network reads, up to the last target of each sequence."""
-        if self.targets.is_floating_point():
-            return set(self.inputs.unique().tolist())
-        asked = (self.targets != PADDING).flip(1).cumsum(dim=1).flip(1) > 0
-        return set(self.inputs[asked].unique().tolist())
+        """Return the tokens that the network reads; of a causal one, up to the last target of each sequence."""
+        if self.targets.is_floating_point() or not self.causal:
+            return set(self.inputs[self.inputs >= 0].unique().tolist())
+        return set(self.inputs[self._asked].unique().tolist())
+
+    @property
+    def _asked(self) -> Tensor:
+        """The positions (B, T) up to the last target of each sequence."""
+        return (self.targets != PADDING).flip(1).cumsum(dim=1).flip(1) > 0
 
     def spoken(self) -> list[list[int]]:
         """Return the sentences without their marks."""
@@ -155,8 +161,8 @@ class Truth:
 
     def texts(self) -> list[list[int]]:
         """Return the sentences with their marks."""
-        rows = zip(self.inputs[:, 0].tolist(), self.targets, strict=True)
-        return sorted([first, *row[row != PADDING].tolist()] for first, row in rows)
+        rows = zip(self.inputs, self.targets, self._asked, strict=True)
+        return sorted([*read[asked].tolist(), *row[asked][-1:].tolist()] for read, row, asked in rows)
 
     def paired(self, recovered: Tensor) -> Tensor:
         """Return for each private input (B, …) the recovered one that matches it best, NaN where none is left."""

@@ -47,7 +47,8 @@ class Private:
     def truth(self, seen: Leak, subject: Subject, mode: Mode) -> Truth:
         """Return the truth with which answers to the leak of these samples, in the client's mode, are compared."""
         if self.sequence:
-            return Truth(self.inputs, self.targets, None, self.kind)
+            causal = leak.is_causal(seen.model, self.inputs[:1])
+            return Truth(self.inputs, self.targets, None, self.kind, causal=causal)
         labels = as_probabilities(self.targets, subject.classes, dtype=torch.float64, device=self.inputs.device)
         head, whole = seen.head or None, len(self.inputs)
         features, _ = leak.head_inputs(seen.model, self.inputs, head=head, chunk=whole, mode=mode)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from gradleak.cases import EMBEDDINGS
 from gradleak.errors import InputError
 from gradleak.leak import Gradients, Leak
 from gradleak.wording import counted
@@ -71,7 +72,7 @@ def silent(leak: Leak) -> list[str]:
         lines.append(f"{_named(frozen)} {verb} frozen and not in the update")
     for name, value in leak.gradients.items():
         idle = int((value.flatten(1) == 0).all(dim=1).sum()) if value.ndim > 1 else 0
-        embedding = isinstance(leak.model.get_submodule(name.rpartition(".")[0]), nn.Embedding)
+        embedding = isinstance(leak.model.get_submodule(name.rpartition(".")[0]), EMBEDDINGS)
         if IDLE * len(value) <= idle < len(value) and not embedding:
             lines.append(
                 f"{idle} of {len(value)} units of '{name}' were idle for the whole batch: their gradient is zero"

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from gradleak.cases import Kind, Reach, Subject, made_up
+from gradleak.cases import EMBEDDINGS, Kind, Reach, Subject, made_up
 from gradleak.errors import InputError, first_line
 from gradleak.images.inversion import chain
 from gradleak.labels.priors import PRIORS
@@ -38,7 +38,7 @@ def subject_of(leak: Leak, inputs_of: Kind, sequence: bool) -> Subject:
     sizes = [p.numel() * p.element_size() for p in model.parameters()]
     kind, reason, layers = _chain(model, inputs_of, shape)
     norms = [module for module in model.modules() if isinstance(module, NORMS)]
-    embeddings = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
+    embeddings = [name for name, module in model.named_modules() if isinstance(module, EMBEDDINGS)]
     activations, rectified = _tried(leak, inputs_of, shape)
     return Subject(
         network=type(model).__name__,

@@ -8,7 +8,7 @@ which give the prefixes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,6 +21,7 @@ from gradleak.cases import Attack, Case
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.leak import Gradients, Leak, observe
+from gradleak.losses import PADDING
 from gradleak.models.language import batch_of
 from gradleak.sequences import recurrent, transformers
 from gradleak.sequences.counts import Counts, count
@@ -235,16 +236,21 @@ def _read(
     if not nodes:
         return replace(failed, reason="no sentence ends")
     # Last words are found from a first reading with any of them, which is not compared.
-    lasts = None if end is not None else [{0: int(ended[node])} for node in nodes]
-    for number in range(ROUNDS):
-        sentences = sorted(_ending(tree, nodes, ended, lasts, start))
-        tokens, times = [sentence for sentence, _ in sentences], [number for _, number in sentences]
-        own = _gradients(leak, tokens, times, start, end)
-        factor, misfit = _compared(leak, own) if lasts is None or number else (1.0, math.inf)
-        if lasts is None or misfit < SAME:
+    silent: frozenset[tuple[int, ...]] = frozenset()
+    for silent in _silent(tree, model, leak.gradients, counts, end):
+        lasts = None if end is not None else [{0: int(ended[node])} for node in nodes]
+        total = counts.total - len(silent)
+        for number in range(ROUNDS):
+            sentences = sorted(_ending(tree, nodes, ended, lasts, start))
+            tokens, times = [sentence for sentence, _ in sentences], [number for _, number in sentences]
+            own = _gradients(leak, tokens, times, start, end, silent)
+            factor, misfit = _compared(leak, own) if lasts is None or number else (1.0, math.inf)
+            if lasts is None or misfit < SAME:
+                break
+            moved = total * (own[model.head_weight].double() - leak.gradients[model.head_weight])
+            lasts = _last_words(moved, tree.features[nodes], lasts)
+        if misfit < SAME:
             break
-        moved = counts.total * (own[model.head_weight].double() - leak.gradients[model.head_weight])
-        lasts = _last_words(moved, tree.features[nodes], lasts)
     # A sentence that the model predicts with certainty has no gradient, and it lowers the mean over tokens. So the
     # counts are multiplied only if the observed scale shows that no token is missing.
     multiple = max(1, leak.batch_size // sum(times)) if leak.batch_size % sum(times) == 0 else 1
@@ -281,6 +287,20 @@ def _read(
         status="ambiguous" if reason else "unique",
         reason=reason or "no other prefixes and counts give this gradient",
     )
+
+
+def _silent(
+    tree: Tree, model: Model, gradients: Gradients, counts: Counts, end: int | None
+) -> Iterator[frozenset[tuple[int, ...]]]:
+    """Yield the prefixes that may have no target: none, and then those that the last layer's gradient does not show.
+
+    A prompt has no targets if only the answer to it is learnt.
+    """
+    yield frozenset()
+    if end is None and bool((counts.passes == 1).any()):
+        shown = next(filter(None, (count(tree, model, gradients, end, equalise=same) for same in (True, False))), None)
+        if shown is not None and bool((shown.passes == 0).any()):
+            yield frozenset(tuple(tree.path(node)) for node in (shown.passes == 0).nonzero()[:, 0].tolist())
 
 
 def _each_once(tree: Tree, least: int, size: int) -> Counts | None:
@@ -338,11 +358,23 @@ def _last_words(moved: Tensor, features: Tensor, lasts: list[dict[int, int]]) ->
     return found
 
 
-def _gradients(leak: Leak, tokens: list[list[int]], times: list[int], start: int | None, end: int | None) -> Gradients:
-    """Return the gradients of sentences."""
+def _gradients(
+    leak: Leak,
+    tokens: list[list[int]],
+    times: list[int],
+    start: int | None,
+    end: int | None,
+    silent: Collection[tuple[int, ...]] = (),
+) -> Gradients:
+    """Return the gradients of sentences, with no target after the prefixes `silent`."""
     sentences = [own for own, number in zip(tokens, times, strict=True) for _ in range(number)]
     device = next(leak.model.parameters()).device
-    return observe(leak.model, *batch_of(sentences, start, end, device=device), head=leak.head).gradients
+    inputs, targets = batch_of(sentences, start, end, device=device)
+    for row, sentence in enumerate(sentences if silent else ()):
+        for place in range(len(sentence)):
+            if tuple(sentence[: place + 1]) in silent:
+                targets[row, place] = PADDING
+    return observe(leak.model, inputs, targets, head=leak.head).gradients
 
 
 def _compared(leak: Leak, own: Gradients) -> tuple[float, float]:

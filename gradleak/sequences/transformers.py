@@ -252,7 +252,10 @@ def grow(own: Network, spans: Sequence[Span], words: Tensor, start: int | None, 
         longer = prefixes.repeat_interleave(len(following), dim=0)
         prefixes, before = torch.cat([longer, following.repeat(len(prefixes))[:, None]], dim=1), after
     tree = Tree(torch.cat(parents), torch.cat(chosen), own.head.weight.new_empty(0, own.head.in_features))
-    return _within(_featured(own, tree), spans[-1])
+    tree = _featured(own, tree)
+    # The last layer's gradient shows no prefix without a target; as many prefixes as a rank are all true.
+    sure = len(tree) == max(span.rank for span in spans[:-1])
+    return tree if sure else _within(tree, spans[-1])
 
 
 def _later(own: Network, spans: Sequence[Span], prefixes: Tensor) -> Tensor:

@@ -117,6 +117,15 @@ def test_texts_that_begin_alike_and_end_with_words_of_others(name: str) -> None:
     assert read(observe(model_of(name), own)) == ("unique", own.tolist())
 
 
+@pytest.mark.parametrize("name", ["GPT-2", "LLaMA"])
+@pytest.mark.parametrize("places", [slice(0, 5), slice(3, 4)])
+def test_words_without_a_target_are_read(name: str, places: slice) -> None:
+    own = texts(2, 9)
+    labels = own.clone()
+    labels[:, places] = PADDING
+    assert read(observe(model_of(name), {"input_ids": own, "labels": labels})) == ("unique", sorted(own.tolist()))
+
+
 @pytest.mark.parametrize("labels", ["tokens", "padded", "some"])
 def test_the_gradient_is_that_of_the_library_s_own_loss(labels: str) -> None:
     model, own = model_of("GPT-2"), texts(2, 8)
@@ -154,6 +163,20 @@ def test_the_words_of_an_encoder_are_read() -> None:
     assert read_bag(leak).tokens == masked["input_ids"].unique().tolist()
     with pytest.raises(InputError, match="BertForMaskedLM is not causal"):
         read_sentences(leak, None, end=None)
+
+
+def test_an_encoder_does_not_read_the_padding() -> None:
+    own, mask = texts(2, 9), torch.ones(2, 9, dtype=torch.long)
+    mask[1, 4:] = 0
+    model, batch = bert("SequenceClassification"), {"input_ids": own, "attention_mask": mask}
+    batch["labels"] = torch.tensor([0, 2])
+    leak = observe(model, batch)
+    model(**batch).loss.backward()
+    for name in ("bert.embeddings.word_embeddings.weight", "classifier.weight"):
+        torch.testing.assert_close(leak.gradients[name], model.get_parameter(name).grad, rtol=1e-4, atol=1e-7)
+    assert read_bag(leak).tokens == own[mask == 1].unique().tolist()
+    report = gradleak.audit(model, batch, batch_sizes=(2,), mode="eval", steps=5)
+    assert report.worst("words") == 1
 
 
 def test_where_the_tokens_fill_the_layers_that_is_said_at_once() -> None:

@@ -35,7 +35,7 @@ VANISHED = 1e-10
 SAME, ALIKE = 1e-2, 0.1
 # A search ends if it has found so many explanations more than there are samples.
 FURTHER = 2
-# The share by which an explanation's part in the gradient may differ from a sample's.
+# An explanation is no sample if its part in the gradient is below this share of a sample's.
 PART = 0.5
 # A positive lower limit for the estimate of the scale.
 SMALLEST = 1e-100
@@ -236,7 +236,7 @@ class Search:
     def _contributes(self, places: Tensor, errors: Tensor) -> Tensor:
         """Return which explanations (P,) may be part of a batch with this gradient, as far as rounding allows to say.
 
-        The gradient is S = κ Σ d qᵀ / B, so qᵀ S⁺ d = B / κ for each of its samples. For others it is any number.
+        The gradient is S = κ Σ d qᵀ / B, so qᵀ S⁺ d = B / κ for each of its samples. A defence may have lowered κ.
         """
         if self.scale is None:
             return torch.ones_like(places[:, 0], dtype=torch.bool)
@@ -244,7 +244,7 @@ class Search:
         left, right = places @ inverse, (self.span.rows * errors) @ inverse.T
         parts = (right * places).sum(dim=1) * self.scale / self.span.rank
         rounded = ACCEPT * self.unit * self.size * left.norm(dim=1) * right.norm(dim=1) * self.scale / self.span.rank
-        contributes: Tensor = (parts - 1).abs() < PART + rounded
+        contributes: Tensor = parts > PART - rounded
         return contributes
 
     def _rounding(self, places: Tensor, errors: Tensor) -> Tensor:
