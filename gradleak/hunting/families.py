@@ -667,6 +667,30 @@ def _sentences(draw: Draw, broken: Broken) -> list[Answer]:
     return [answer(result.status, 0.0 if right else math.inf, setting=setting)]
 
 
+def _texts(draw: Draw, broken: Broken) -> list[Answer]:
+    """Return the outcome for a batch of texts without marks in a transformer, some of whose words have no target."""
+    words, width, layers, tied = draw.number(5, WORDS), draw.of((8, 16, 32)), draw.of((1, 2)), draw.chance() < 0.5
+    model = build_language_model(
+        "transformer", pieces=words, width=width, layers=layers, tied=tied, seed=draw.number(0, 10**6)
+    )
+    model = model.to(draw.of((torch.float32, torch.float64)))
+    _confident(draw, model.get_submodule("head"))
+    texts = [[*text, 3, 4][: max(2, len(text))] for text in _said(draw, draw.number(1, 5), 8, words)]
+    inputs, targets = batch_of(texts, None, None)
+    masked = draw.chance() < 0.5
+    if masked:
+        targets = _masked(draw, targets)
+    leak = broken.sent(lambda network: observe(network, inputs, targets, head="head"), model, draw.generator)
+    result = read_sentences(leak, None, end=None, most=PREFIXES)
+    # Words behind the last target leave no trace.
+    lengths = [max([0, *(row != PADDING).nonzero()[:, 0].tolist()]) + 2 for row in targets]
+    traced = [bool((row != PADDING).any()) for row in targets]
+    truth = sorted(text[:length] for text, length, kept in zip(texts, lengths, traced, strict=True) if kept)
+    setting = f"{counted(layers, 'layer')}, {counted(len(texts), 'text')}, {words} words, width {width}"
+    setting += ", tied" * tied + ", targets masked" * masked
+    return [answer(result.status, 0.0 if result.all() == truth else math.inf, setting=setting)]
+
+
 def _transcripts(draw: Draw, broken: Broken) -> list[Answer]:
     """Return the outcome for several utterances in a small recogniser, or for one from the last layer's gradient."""
     words, layers = draw.number(6, WORDS), draw.of((1, 1, 2))
@@ -763,6 +787,9 @@ FAMILIES: dict[str, Family] = {
     "sentences": Family(
         "sentences of a language model", "every sentence, and how often it occurs in the batch", _sentences,
         ("another prior",),
+    ),
+    "texts": Family(
+        "texts without marks", "every text up to its last target", _texts, ("another loss", "another prior")
     ),
     "transcripts": Family(
         "transcripts of a recogniser", "every transcript", _transcripts, ("another loss", "another prior")

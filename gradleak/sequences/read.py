@@ -48,6 +48,8 @@ class Sentences:
     The least counts are taken if their sum is the batch size. If the batch size is a multiple of that sum, the counts
     are multiplied, and the status is "ambiguous": no part of the gradient shows that no sentence lacks targets.
 
+    Without an end mark, words behind a sentence's last target leave no trace, and are not read.
+
     Attributes:
         tokens: The tokens of each different sentence, without its start and end marks if they are known.
         counts: How often each sentence was in the batch.
@@ -371,7 +373,7 @@ def _gradients(
     device = next(leak.model.parameters()).device
     inputs, targets = batch_of(sentences, start, end, device=device)
     for row, sentence in enumerate(sentences if silent else ()):
-        for place in range(len(sentence)):
+        for place in range(len(sentence) - 1):
             if tuple(sentence[: place + 1]) in silent:
                 targets[row, place] = PADDING
     return observe(leak.model, inputs, targets, head=leak.head).gradients

@@ -47,6 +47,7 @@ SEEDS = {
     "units": "inversions",
     "peeling": "peelings",
     "sentences": "sequences",
+    "texts": "sequences",
     "transcripts": "sequences",
     "transformers": "inversions",
 }
