@@ -30,7 +30,7 @@ from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import Adapted, built
 from gradleak.studies.shared.attempts import timed, unless_refused
 from gradleak.studies.shared.defended import Defended, named
-from gradleak.studies.shared.outcomes import FOUND, WORDS, collected, stages, written
+from gradleak.studies.shared.outcomes import FOUND, WORDS, Outcome, collected, stages, written
 from gradleak.studies.shared.tally import Balance, Batches, averaged, batch_of, found, load, others
 
 PLACE = "Beyond section 6"
@@ -282,7 +282,19 @@ def summary(record: Record) -> Summary:
             network=(own["network"] + ", " + own["activation"]).str.rstrip(", "), training=stages(own["epochs"]),
             data=own["dataset"], batch=own["size"], defense=written(own["defense"], own["level"], WORDS),
             detail=[f"after {epochs} epochs" if epochs else "" for epochs in own["epochs"]],
-        ),
+        ) + _on_trained(record),
+    )  # fmt: skip
+
+
+def _on_trained(record: Record) -> list[Outcome]:
+    """Return what each attack reached on networks that were trained to the end."""
+    rows = record.rows(OnTrained)
+    rows = rows[rows["attack"] != "guess"]
+    return collected(
+        record, rows, "labels", FOUND, chance=rows["success"] - rows["over_guess"],
+        attack=rows["attack"].replace({"GradInversion": "GradInversion's rule", LEARNED: "learned counts"}),
+        network=rows["network"], training="trained", data=rows["dataset"], batch=rows["size"],
+        detail=rows["balance"] + ", " + rows["split"].map({"train": "training images", "test": "test images"}),
     )  # fmt: skip
 
 
