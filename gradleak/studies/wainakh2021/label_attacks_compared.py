@@ -111,7 +111,8 @@ class Parameters(studies.Parameters):
         """Return the size of a run and its data in a few words."""
         return (
             f"{len(self.networks)} networks at {len(self.epochs)} stages of training, "
-            f"{self.batches} batches of a size, {data.title(self.dataset)}"
+            f"{self.batches} batches of a size; "
+            f"{len(self.trained)} trained to the end, {self.trained_batches} batches; {data.title(self.dataset)}"
         )
 
 
@@ -294,7 +295,7 @@ def _on_trained(record: Record) -> list[Outcome]:
         record, rows, "labels", FOUND, chance=rows["success"] - rows["over_guess"],
         attack=rows["attack"].replace({"GradInversion": "GradInversion's rule", LEARNED: "learned counts"}),
         network=rows["network"], training="trained", data=rows["dataset"], batch=rows["size"],
-        detail=rows["balance"] + ", " + rows["split"].map({"train": "training images", "test": "test images"}),
+        detail="trained to the end, " + rows["balance"] + ", " + rows["split"].map({"train": "training", "test": "test"}) + " images",
     )  # fmt: skip
 
 
@@ -323,7 +324,7 @@ def figure_trained(record: Record) -> Figure:
     batch sizes.
     """
     rows = record.rows(OnTrained)
-    return _heat(rows.assign(of=rows["network"] + ", " + rows["balance"]), "of", "size", "batch size", wide=3)
+    return _heat(rows.assign(of=rows["network"] + ", " + rows["balance"]), "of", "size", "batch size", wide=2)
 
 
 def _heat(frame: pd.DataFrame, panel: str, across: str, label: str, wide: int = 0) -> Figure:
