@@ -30,7 +30,7 @@ from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
 from gradleak.studies.shared.attacked_networks import Adapted, built
 from gradleak.studies.shared.attempts import timed, unless_refused
 from gradleak.studies.shared.defended import Defended, named
-from gradleak.studies.shared.outcomes import FOUND, WORDS, Outcome, collected, stages, written
+from gradleak.studies.shared.outcomes import FOUND, WORDS, Outcome, collected, network_in_words, stages, written
 from gradleak.studies.shared.tally import Balance, Batches, averaged, batch_of, found, load, others
 
 PLACE = "Beyond section 6"
@@ -291,11 +291,12 @@ def _on_trained(record: Record) -> list[Outcome]:
     """Return what each attack reached on networks that were trained to the end."""
     rows = record.rows(OnTrained)
     rows = rows[rows["attack"] != "guess"]
+    images = rows["split"].map({"train": "training images", "test": "test images"})
     return collected(
         record, rows, "labels", FOUND, chance=rows["success"] - rows["over_guess"],
         attack=rows["attack"].replace({"GradInversion": "GradInversion's rule", LEARNED: "learned counts"}),
         network=rows["network"], training="trained", data=rows["dataset"], batch=rows["size"],
-        detail="trained to the end, " + rows["balance"] + ", " + rows["split"].map({"train": "training", "test": "test"}) + " images",
+        detail="trained to the end, " + rows["balance"] + ", " + images,
     )  # fmt: skip
 
 
@@ -324,7 +325,13 @@ def figure_trained(record: Record) -> Figure:
     batch sizes.
     """
     rows = record.rows(OnTrained)
-    return _heat(rows.assign(of=rows["network"] + ", " + rows["balance"]), "of", "size", "batch size", wide=2)
+    return _heat(
+        rows.assign(of=rows["network"].map(network_in_words) + ", " + rows["balance"]),
+        "of",
+        "size",
+        "batch size",
+        wide=2,
+    )
 
 
 def _heat(frame: pd.DataFrame, panel: str, across: str, label: str, wide: int = 0) -> Figure:
