@@ -255,7 +255,7 @@ def right() -> dict[str, Any]:
         "clients": [leak.gradients] * 2, "sent": leak_of("mlp", 2).gradients, "inputs": drawn(2, 6),
         "targets": torch.tensor([1, 2]), "labels": torch.eye(5)[:1], "images": drawn(2, 1, 4, 4),
         "features": drawn(1, 8),
-        "auxiliary": (drawn(10, 6), torch.arange(10) % 5), "known": labels.Knowledge(net("mlp"), input_shape=(6,)),
+        "auxiliary": (drawn(20, 6), torch.arange(20) % 5), "known": labels.Knowledge(net("mlp"), input_shape=(6,)),
         "path": labels.label_path(leak.weight_gradient, leak.weight), "classes": torch.tensor([0, 1]),
         "loss": Focal(), "defense": defenses.sign(), "optimizer": Adam(steps=2), "settings": QUICK,
         "generator": torch.Generator().manual_seed(0), "denoiser": nn.Identity(),

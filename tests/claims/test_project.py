@@ -41,7 +41,7 @@ OWN = ("label_error",)
 # Why no trivial attacker is known for a column: it measures no success.
 NO_SUCCESS = {
     "a difference of two attacks or settings, which equal ones do not have": GAINS
-    | {"ahead", "apart", "difference", "high", "over_guess_least", "over_guess_most", "over_unbalanced"},
+    | {"ahead", "apart", "difference", "high", "over_guess_least", "over_guess_most", "over_others", "over_unbalanced"},
     "data compared, beside claims that the attack succeeds on them": {"drawn_beyond", "same"},
     "times and sizes": {
         "cases", "cpu_seconds", "extra_seconds", "seconds", "times", "times_faster", "times_seconds", "times_slower",

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import gradleak
 from gradleak import augment, data, defenses, images, labels, metrics, models, sequences
 from gradleak.images import presets
+from gradleak.labels.hard.attacks import WITH_SAMPLES
 from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of, build_language_model
 from gradleak.models.training import Recipe, train
@@ -82,7 +83,7 @@ def _counted(method: str) -> Callable[[str], Any]:
         # GradInversion's rule assumes that no class repeats; among six photos one does, and rounding picks another.
         count = 1 if method in ("idlg", "gradinversion") else 6
         leak = _leak(device, "lenet5", count, smooth=False, activation="relu", init="torch")
-        knowledge = {"auxiliary": _auxiliary(device)} if method in ("llg+", "posterior", "shadow") else {}
+        knowledge = {"auxiliary": _auxiliary(device)} if method in WITH_SAMPLES else {}
         return labels.count_labels(leak, method, **knowledge)
 
     return run

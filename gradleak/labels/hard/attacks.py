@@ -14,6 +14,7 @@ from gradleak.labels.hard.gradinversion import gradinversion
 from gradleak.labels.hard.idlg import idlg
 from gradleak.labels.hard.ilrg import ilrg
 from gradleak.labels.hard.knowledge import Knowledge
+from gradleak.labels.hard.learned import learned
 from gradleak.labels.hard.llg import llg, llg_estimated
 from gradleak.labels.hard.posterior import posterior
 from gradleak.labels.hard.rlg import rlg
@@ -28,7 +29,7 @@ DECOMPOSED = 16
 # Methods that infer a class from the sign of its row's sum, that read the bias's gradient, that take the gradient of a
 # single step, and that need samples of the same kind as the private ones.
 BY_SUMS, BY_BIAS = ("idlg", "row sums", "llg", "llg*", "llg+"), ("ilrg", "posterior")
-ONE_STEP, WITH_SAMPLES = ("ilrg", "posterior", "shadow"), ("llg+", "posterior", "shadow")
+ONE_STEP, WITH_SAMPLES = ("ilrg", "posterior", "shadow", "learned"), ("llg+", "posterior", "shadow", "learned")
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,9 @@ METHODS: dict[str, Method] = {
     "posterior": Method(
         "auxiliary data", "the last layer has a bias; predictions are similar for other samples", posterior
     ),
+    "learned": Method(
+        "auxiliary data and the defence", "features and predictions are distributed as those of other samples", learned
+    ),
 }
 
 
@@ -121,14 +125,14 @@ def count_labels(
 
     Args:
         leak: The gradient that a client sent, with its model and batch size.
-        method: "idlg", "gradinversion", "row sums", "llg", "llg*", "llg+", "ilrg", "posterior", "shadow" or "rlg"; or a
-            baseline: "guess" (counts as even as possible) or "draw" (random labels). `METHODS` states what each method
-            needs and assumes. A visible violation of an assumption is an error that names the assumption.
+        method: "idlg", "gradinversion", "row sums", "llg", "llg*", "llg+", "ilrg", "posterior", "shadow", "learned" or
+            "rlg"; or a baseline: "guess" (counts as even as possible) or "draw" (random labels). `METHODS` states what
+            each method needs and assumes. A visible violation of an assumption is an error that names the assumption.
         auxiliary: Samples of the same kind as the private ones: inputs (M, …) and classes (M,).
         dummy: The dummy inputs of "llg*": "random", "zeros" or "ones".
         loss: The client's loss, cross-entropy by default.
         epsilon: The smoothing of the client's labels, from 0 to 1.
-        defense: The client's defence, which "shadow" learns to invert.
+        defense: The client's defence, which "shadow" and "learned" take into account.
         seed: Seed of all random numbers.
 
     Returns:

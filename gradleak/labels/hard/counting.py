@@ -12,9 +12,11 @@ from torch import Tensor
 from gradleak import defenses
 from gradleak.answers import Answer, Expected
 from gradleak.cases import LABELS, Attack, Case, Standins, made_up
+from gradleak.defenses import Each
 from gradleak.errors import GradleakError, InputError, first_line
 from gradleak.labels.hard.attacks import BY_BIAS, BY_SUMS, ONE_STEP, WITH_SAMPLES, count_labels, reveal_labels
 from gradleak.labels.hard.expected import expected_share, standins_of
+from gradleak.leak import Defense
 
 # Samples that are made up for simulated batches, at least and at most, and the numbers that they may produce in the
 # network.
@@ -27,7 +29,8 @@ def counting(name: str, page: str, method: str, needs: str) -> Attack:
 
 
 def _counted(method: str, case: Case) -> Answer:
-    counts = count_labels(case.leak, method, auxiliary=case.auxiliary, loss=case.loss, seed=case.seed)
+    defense = _defense(case) if method == "learned" and case.scale else None
+    counts = count_labels(case.leak, method, auxiliary=case.auxiliary, loss=case.loss, defense=defense, seed=case.seed)
     answer = Answer("counted", "an estimate: nothing certifies it", counts=counts)
     try:
         return replace(answer, expected=_expected(case, method))
@@ -52,6 +55,12 @@ def _why_not(method: str, case: Case) -> str:
         return "it needs samples of the same kind: auxiliary=(inputs, classes)"
     if method in ("gradinversion", *BY_SUMS) and not case.subject.rectified:
         return "it reads signs of features that are never negative; these have both"
+    if method == "learned" and (case.coarse or case.leak.rate):
+        return "it simulates gradients in full precision; a coarse precision or a difference of weights rounds them"
+    if method == "learned" and case.scale and not isinstance(_defense(case), Each | None):
+        return "it simulates the last layer alone, behind defences that treat tensors one by one"
+    if method == "learned" and not case.scale and case.noise != 0:
+        return "it simulates no noise on a gradient of unknown scale"
     if method == "llg*" and case.subject.kind == "tokens":
         return "its made-up inputs are numbers, not tokens"
     return ""
@@ -61,18 +70,22 @@ def _expected(case: Case, method: str) -> Expected:
     """Return the share of counts that is right on batches simulated behind the case's defence."""
     if case.defense.partition("/")[0] == "dp-sgd":
         raise InputError("samples that are clipped one by one are not simulated")
-    defense = None
-    if case.defense not in ("none", "update"):
-        defense = defenses.named(case.defense, generator=torch.Generator().manual_seed(case.seed))
     return expected_share(
         case.leak,
         method,
         standins=_standins(case),
         auxiliary=case.auxiliary,
         loss=case.loss,
-        defense=defense,
+        defense=_defense(case),
         seed=case.seed,
     )
+
+
+def _defense(case: Case) -> Defense | None:
+    """Return the case's defence, with noise that is drawn anew."""
+    if case.defense in ("none", "update"):
+        return None
+    return defenses.named(case.defense, generator=torch.Generator().manual_seed(case.seed))
 
 
 def _standins(case: Case) -> Standins:
@@ -103,6 +116,9 @@ ATTACKS = (
     counting("LLG+", "llg-attack", "llg+", f"{SIGNS}; the model, and samples of the same kind"),
     counting("iLRG", "label-attacks-compared", "ilrg", BOTH),
     counting("posterior attack", "posterior-attack", "posterior", f"{BOTH}; samples of the same kind"),
+    counting(
+        "learned counts", "label-attacks-compared", "learned", "the last layer's gradient; samples of the same kind"
+    ),
 )
 REVEALED = Attack(
     "RLG",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -89,7 +91,7 @@ def expected_share(
     uniformly. For each label, an auxiliary sample of its class is used if there is one. Otherwise a stand-in is
     drawn, with a chance in proportion to the probability that the model gives the label. A trained network is less
     certain of made-up inputs than of real ones, so the share is then too high. Local steps are simulated without the
-    change of the weights.
+    change of the weights. What "learned" learns from one half of the auxiliary samples is judged on the other half.
 
     Args:
         leak: The gradient that a client sent, with its model and batch size.
@@ -115,6 +117,12 @@ def expected_share(
         )
     known = Knowledge(leak.model, auxiliary, leak.input_shape, dummy, loss, epsilon, leak.local_steps, defense, seed)
     standins = standins or standins_of(leak, auxiliary=auxiliary, seed=seed)
+    if method == "learned" and auxiliary is not None and standins.labels is not None:
+        # What was learned from some samples is judged by batches of others.
+        own = known.halves.cpu()
+        inputs, labels = auxiliary
+        known = replace(known, auxiliary=(inputs[own.to(inputs.device)], labels[own.to(labels.device)]))
+        standins = Standins(standins.features[~own], standins.logits[~own], standins.labels[~own])
     generator = torch.Generator().manual_seed(seed)
     classes, size = len(leak.weight), leak.batch_size * leak.local_steps
     present = torch.arange(classes) if standins.labels is None else standins.labels.unique()

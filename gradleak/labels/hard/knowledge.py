@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,18 @@ class Knowledge:
         assert self.auxiliary is not None
         features, scores = head_inputs(self.model, self.auxiliary[0], chunk=self.chunk)
         return features, scores, check_auxiliary(self.auxiliary, scores.shape[1]).to(features.device)
+
+    @cached_property
+    def halves(self) -> Tensor:
+        """Which auxiliary samples (M,) are in the first half: every second one of each class."""
+        labels = self.others[2]
+        one_hot = torch.nn.functional.one_hot(labels)
+        return (one_hot.cumsum(dim=0) * one_hot).sum(dim=1) % 2 == 1
+
+    @cached_property
+    def fitted(self) -> dict[Any, Any]:
+        """Regressions that were fitted to auxiliary samples, by kind of gradient."""
+        return {}
 
     @cached_property
     def dummies(self) -> tuple[Tensor, Tensor]:

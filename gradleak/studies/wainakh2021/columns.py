@@ -48,6 +48,7 @@ COLUMNS = Columns(
     q95=Column("95 % quantile", ".3g"),
     # llg-defenses, label-attacks-compared. `test_accuracy` is a share, and None for untrained networks.
     over_llg=Column("labels found above LLG", "{:.1f} points"),
+    over_others=Column("labels found above the best other attack", "{:.1f} points"),
     lost=Column("labels lost to training or to the defence", "{:.1f} points"),
     step=Column("training steps", "{:.0f}"),
     accuracy=Column("accuracy on test images", SHARE),

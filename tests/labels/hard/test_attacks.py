@@ -75,6 +75,7 @@ EXPECTED: dict[tuple[str, str], list[float | str]] = {
     ("posterior", "no bias"): [BIAS, BIAS, BIAS, BIAS, BIAS, BIAS],
     ("shadow", "biased"): [1, 1, 1, 1, 1, 1],
     ("shadow", "no bias"): [1, 1, 1, 1, 1, 1],
+    **{("learned", kind): [1, 1, 1, 1, 1, 1] for kind in ("biased", *KINDS)},
     ("rlg", "biased"): [1, 1, FEWER, FEWER, FEWER, FEWER],
     ("rlg", "signed"): [1, 1, FEWER, FEWER, FEWER, FEWER],
 }
