@@ -17,7 +17,7 @@ from gradleak.answers import LabelStatus as Status
 from gradleak.arguments import checked_arguments
 from gradleak.augment import as_probabilities, one_hot
 from gradleak.cases import Attack, Case
-from gradleak.devices import Replayed, entries_at_once, in_chunks
+from gradleak.devices import Replayed, differentiable, entries_at_once, in_chunks
 from gradleak.errors import InputError, unknown
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Misfit, levenberg
 from gradleak.images.matching.objective import Distance, ImagePrior, Kind, Objective
@@ -201,7 +201,10 @@ def searched(
         track = Track.start(places[attacks], steps, watcher)
         if not interrupted:
             try:
-                with naming(f"the search cannot run and differentiate {type(objective.model).__name__}"):
+                with (
+                    naming(f"the search cannot run and differentiate {type(objective.model).__name__}"),
+                    differentiable(objective.model, twice=True),
+                ):
                     walk(places[attacks], owners[attacks], track)
             except KeyboardInterrupt:
                 interrupted = True
