@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak import data, models
+from gradleak import augment, data, models
+from gradleak.devices import differentiable, keep_freed_memory
 from gradleak.images import Adam, Distance, Prior
 from gradleak.images.matching import engine
 from gradleak.images.matching.objective import Objective
@@ -25,10 +26,11 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "a small vision transformer": VisionTransformer,
 }
 # Attacks that are run together.
-TOGETHER = (1, 4, 16, 64)
+TOGETHER = (1, 4, 16)
 # Steps in one measurement, and measurements of each kind, taken in turn.
 STEPS, ROUNDS = 10, 7
-WEIGHT, RATE = 1e-4, 0.1
+# The weight of the total variation, and the rate of Adam.
+VARIATION, RATE = 1e-4, 0.1
 
 
 def plain(leak: Leak, label: Tensor, start: Tensor, box: tuple[Tensor, Tensor], steps: int) -> Tensor:
@@ -43,7 +45,7 @@ def plain(leak: Leak, label: Tensor, start: Tensor, box: tuple[Tensor, Tensor], 
         product = sum((a * b).sum() for a, b in zip(own, observed, strict=True))
         sizes = [sum(a.square().sum() for a in side) for side in (own, observed)]
         total = image.diff(dim=-1).abs().mean() + image.diff(dim=-2).abs().mean()
-        loss = 1 - product / (sizes[0] * sizes[1]).sqrt() + WEIGHT * total
+        loss = 1 - product / (sizes[0] * sizes[1]).sqrt() + VARIATION * total
         (slope,) = torch.autograd.grad(loss, [image])
         with torch.no_grad():
             slope = slope.sign()
@@ -54,41 +56,45 @@ def plain(leak: Leak, label: Tensor, start: Tensor, box: tuple[Tensor, Tensor], 
     return image
 
 
-def measured(name: str, attacks: tuple[int, ...] = TOGETHER, rounds: int = ROUNDS) -> list[dict[str, Any]]:
-    """Return the CPU time of a step of one attack, for each number of attacks together, and of the plain loop."""
-    model = NETWORKS[name]().eval()
-    photos = data.load("photos", "test")
-    inputs, labels = data.normalise(photos.images[: max(attacks)]), photos.labels[: max(attacks)]
+def steps() -> list[dict[str, Any]]:
+    """Return rows with the CPU time of a step for each network and each number of attacks."""
+    # Recordings run like this.
+    keep_freed_memory()
+    return [row for name in NETWORKS for row in measured(name)]
+
+
+def measured(name: str) -> list[dict[str, Any]]:
+    """Return the CPU time of a step of one attack, for each number of attacks together, beside the plain loop's."""
+    model, photos, most = NETWORKS[name]().eval(), data.load("photos", "test"), max(TOGETHER)
+    inputs, labels = data.normalise(photos.images[:most]), photos.labels[:most]
     low, high = (data.normalise(torch.full((1, 3, 1, 1), edge))[0] for edge in (0.0, 1.0))
-    leaks = [observe(model, inputs[n : n + 1], labels[n : n + 1]) for n in range(max(attacks))]
-    targets = F.one_hot(labels, photos.classes).float()
+    leaks = [observe(model, inputs[n : n + 1], labels[n : n + 1]) for n in range(most)]
+    targets = augment.one_hot(labels, photos.classes).float()
     starts = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0))
-    prior, settings = Prior(WEIGHT, (low, high)), Adam(steps=STEPS, rate=RATE, signed=True, decay=())
+    prior, settings = Prior(VARIATION, (low, high)), Adam(steps=STEPS, rate=RATE, signed=True, decay=())
 
     def together(count: int) -> Callable[[], Any]:
         objective = Objective(leaks[:count], targets[:count, None], None, Distance("cosine"), prior, attacks=count)
-        places = starts[:count].flatten(1)
-        owners = torch.arange(count)
+        places, owners = starts[:count].flatten(1), torch.arange(count)
         return lambda: engine.search(settings, objective, None, places, owners, Track.start(places, STEPS))
 
-    # The engine evaluates the last image as well, as the plain loop does in one step more.
-    def loop() -> None:
-        plain(leaks[0], targets[:1], starts[:1], (low, high), STEPS + 1)
-
-    works = [loop, *(together(count) for count in attacks)]
+    # The engine evaluates the last images as well, so the plain loop takes one step more.
+    works = [lambda: plain(leaks[0], targets[:1], starts[:1], (low, high), STEPS + 1), *map(together, TOGETHER)]
     times: list[list[float]] = [[] for _ in works]
-    for _ in range(rounds):
-        for work, own, count in zip(works, times, (1, *attacks), strict=True):
-            started = time.process_time()
-            work()
-            own.append(1e3 * (time.process_time() - started) / (STEPS + 1) / count)
+    with differentiable(model, twice=True):
+        for _ in range(ROUNDS):
+            for work, own, count in zip(works, times, (1, *TOGETHER), strict=True):
+                started = time.process_time()
+                work()
+                own.append(1e3 * (time.process_time() - started) / (STEPS + 1) / count)
     return [
         {
             "network": name,
             "attacks": count,
             "ms a step": min(own),
             "plain loop ms": min(times[0]),
+            # Both are measured one after the other, so what else the machine does slows both.
             "of the plain loop": statistics.median(a / b for a, b in zip(own, times[0], strict=True)),
         }
-        for count, own in zip(attacks, times[1:], strict=True)
+        for count, own in zip(TOGETHER, times[1:], strict=True)
     ]

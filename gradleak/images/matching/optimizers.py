@@ -202,7 +202,7 @@ class Moments:
         self.mean.lerp_(slopes, 0.1)
         self.square.mul_(0.999).addcmul_(slopes, slopes, value=0.001)
         size = (self.square / (1 - 0.999**self.taken)).sqrt_().add_(1e-8)
-        return places - (self.mean / size).mul_(rate / (1 - 0.9**self.taken))
+        return places - (rate / (1 - 0.9**self.taken) * self.mean).div_(size)
 
 
 def adam(
