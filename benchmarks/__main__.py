@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.growth import growths
 from benchmarks.launches import launched
+from benchmarks.matching import steps
 from benchmarks.scaling import scaled
 from gradleak import augment, data, metrics, models
 from gradleak.images import Distance, Prior, observe_statistics
@@ -280,6 +281,7 @@ def _solver(solver: str, classes: int, batch: int, measured: int, taken: float) 
 PARTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "alone": lambda: [alone()],
     "matching": lambda: [*matching(), *restoring()],
+    "steps": steps,
     "batching": lambda: [*heads(), *landscapes()],
     "solvers": lambda: [*solvers(), *revealed()],
     "together": together,

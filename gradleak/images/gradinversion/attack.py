@@ -29,7 +29,7 @@ from gradleak.images.gradinversion.statistics import (
 from gradleak.images.head import logits_of
 from gradleak.images.matching.engine import Reconstruction, check_leaks, labels_given, memory_of, searched
 from gradleak.images.matching.objective import Distance, ImagePrior, Objective, variation
-from gradleak.images.matching.optimizers import Moments, Track
+from gradleak.images.matching.optimizers import Moments, Track, all_finite
 from gradleak.labels.hard.gradinversion import gradinversion as lowest_rows
 from gradleak.labels.soft.batch.recover import recover_batch
 from gradleak.leak import Gradients, Leak, only_logits
@@ -268,12 +268,12 @@ def descend(
         target.agreed = agreed(settings, target, places, seeds, step)
         losses, slopes = evaluate(places, owners)
         track.see(everyone, places, losses)
-        lost = ~(torch.isfinite(losses) & torch.isfinite(slopes).all(dim=1))
+        lost = ~all_finite(losses, slopes)
         track.lost |= lost
         slopes = slopes.masked_fill(lost[:, None], 0)
         slopes = slopes.sign() if settings.signed else slopes
         rate = settings.rate_at(step)
-        places = places - moments.move(slopes, rate)
+        places = moments.moved(places, slopes, rate)
         if settings.noise:
             shape = (len(places), pixels)
             places[:, :pixels] += rate * settings.noise * torch.randn(shape, generator=generator).to(places)

@@ -17,7 +17,7 @@ from gradleak.answers import LabelStatus as Status
 from gradleak.arguments import checked_arguments
 from gradleak.augment import as_probabilities, one_hot
 from gradleak.cases import Attack, Case
-from gradleak.devices import Replayed, entries_at_once, in_chunks
+from gradleak.devices import Replayed, accelerated, differentiable, entries_at_once, in_chunks
 from gradleak.errors import InputError, unknown
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Misfit, levenberg
 from gradleak.images.matching.objective import Distance, ImagePrior, Kind, Objective
@@ -39,6 +39,8 @@ MODES = ("recovered", "idlg", "dlg", "recovered-start")
 CPU_MEMORY = 600 * 2**20
 # The number of copies of a gradient and of all activations that one step keeps, measured.
 GRADIENT_COPIES, ACTIVATION_COPIES = 8, 40
+# On a CPU, where convolutions keep no patches and freed memory is used again, it keeps this share of them.
+CPU_COPIES = 1 / 3
 LEAST_LABEL = 1e-8
 
 
@@ -201,7 +203,10 @@ def searched(
         track = Track.start(places[attacks], steps, watcher)
         if not interrupted:
             try:
-                with naming(f"the search cannot run and differentiate {type(objective.model).__name__}"):
+                with (
+                    naming(f"the search cannot run and differentiate {type(objective.model).__name__}"),
+                    differentiable(objective.model, twice=True),
+                ):
                     walk(places[attacks], owners[attacks], track)
             except KeyboardInterrupt:
                 interrupted = True
@@ -380,6 +385,7 @@ def _chunk(objective: Objective, settings: Optimizer) -> int:
         hook.remove()
     parameters = sum(value[0].numel() for value in objective.observed.values())
     numbers = GRADIENT_COPIES * parameters + ACTIVATION_COPIES * (activations + objective.size)
+    numbers = numbers if accelerated(like.device) else CPU_COPIES * numbers
     if isinstance(settings, LBFGS):
         numbers += 2 * settings.history * objective.size
     if isinstance(settings, LevenbergMarquardt):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from gradleak.arguments import check_fields, checked_arguments
-from gradleak.devices import accelerated, differentiable
+from gradleak.devices import accelerated
 from gradleak.errors import InputError, unknown
 from gradleak.images.matching.patches import patched
 from gradleak.leak import Gradients, Leak, only_logits
@@ -48,21 +49,10 @@ class Distance:
     def between(self, own: Gradients, observed: Gradients, head: str) -> Tensor:
         """Return the distance (A,) of gradients whose tensors are (A, …); `head` names the last layer's parameters."""
         weights = {name: self.head if name.rpartition(".")[0] == head else 1.0 for name in own}
-        pairs = [
-            (weights[name], value.flatten(1), observed[name].flatten(1))
-            for name, value in own.items()
-            if weights[name] > 0
-        ]
-        if self.kind == "l2":
-            return torch.stack(
-                [weight * (computed - target).square().sum(dim=1) for weight, computed, target in pairs]
-            ).sum(dim=0)
-        return one_minus_cosine(
-            [
-                (weight * (a * b).sum(dim=1), weight * a.square().sum(dim=1), weight * b.square().sum(dim=1))
-                for weight, a, b in pairs
-            ]
-        )
+        names = [name for name, weight in weights.items() if weight > 0]
+        sides = [[side[name].flatten(1) for name in names] for side in (own, observed)]
+        distance: Tensor = _Between.apply(self.kind, [weights[name] for name in names], *sides[0], *sides[1])
+        return distance
 
     def of_features(self, own: Tensor, known: Tensor) -> Tensor:
         """Return the distance (A,) of last-layer inputs (A, B, I)."""
@@ -70,6 +60,52 @@ class Distance:
         if self.kind == "l2":
             return (own - known).square().sum(dim=1)
         return one_minus_cosine([((own * known).sum(dim=1), own.square().sum(dim=1), known.square().sum(dim=1))])
+
+
+class _Between(torch.autograd.Function):
+    """The distance (A,) between two gradients, given layer by layer.
+
+    Its slope is written out: autograd would keep several copies of all gradients, which fit into no cache.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, kind: Kind, weights: list[float], *layers: Tensor) -> Tensor:
+        ctx.kind, ctx.weights = kind, weights
+        own, observed = layers[: len(weights)], layers[len(weights) :]
+
+        def total(terms: Iterable[Tensor]) -> Tensor:
+            return torch.stack([_times(weight, term) for weight, term in zip(weights, terms, strict=True)]).sum(dim=0)
+
+        if kind == "l2":
+            ctx.save_for_backward(*layers)
+            return total((a - b).square().sum(dim=1) for a, b in zip(own, observed, strict=True))
+        product, ours, theirs = (
+            total((a * b).sum(dim=1) for a, b in zip(*sides, strict=True))
+            for sides in ((own, observed), (own, own), (observed, observed))
+        )
+        size = (ours * theirs).sqrt().clamp(min=torch.finfo(product.dtype).tiny)
+        ctx.save_for_backward(product / (ours * size), 1 / size, *layers)
+        return 1 - product / size
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        count, saved = len(ctx.weights), ctx.saved_tensors
+        pairs = list(zip(ctx.weights, saved[-2 * count : -count], saved[-count:], strict=True))
+        if ctx.kind == "l2":
+            slopes = [(a - b) * _times(2 * weight, slope)[:, None] for weight, a, b in pairs]
+        else:
+            along, across = (slope * factor for factor in saved[:2])
+            slopes = [
+                (a * _times(weight, along)[:, None]).addcmul_(b, _times(weight, across)[:, None], value=-1)
+                for weight, a, b in pairs
+            ]
+        return None, None, *slopes, *[None] * count
+
+
+def _times(weight: float, value: Tensor) -> Tensor:
+    # Almost all weights are one.
+    return value if weight == 1 else weight * value
 
 
 def one_minus_cosine(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
@@ -143,7 +179,8 @@ class Objective:
         self.model: nn.Module = copy.deepcopy(first.model).eval().requires_grad_(False)
         if attacks >= MANY and accelerated(first.weight_gradient.device):
             patched(self.model)
-        self.parameters: Gradients = {name: self.model.get_parameter(name) for name in first.gradients}
+        self._leaves = [self.model.get_parameter(name).requires_grad_() for name in first.gradients]
+        self.parameters: Gradients = dict(zip(first.gradients, (leaf.detach() for leaf in self._leaves), strict=True))
         self.count, self.head = len(leaks), first.head
         self.labels, self.features = labels, features
         self.distance, self.prior = distance, prior
@@ -170,30 +207,47 @@ class Objective:
         """Return the places with every input clamped to the prior's box."""
         if self.prior.box is None:
             return places
-        low, high = (edge.to(places).expand(self.shape[1:]) for edge in self.prior.box)
-        inputs = torch.minimum(torch.maximum(self.inputs(places), low), high).flatten(1)
-        return torch.cat([inputs, places[:, self.size :]], dim=1)
+        low, high = (edge.to(places) for edge in self.prior.box)
+        inputs = self.inputs(places).clamp(low, high).flatten(1)
+        return torch.cat([inputs, places[:, self.size :]], dim=1) if places.shape[1] > self.size else inputs
 
     def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Gradients, Tensor]:
         """Return the gradients of clients with inputs (A, B, …) and labels (A, B, C), and their features (A, B, I)."""
-        own, features = vmap(grad(self._loss, has_aux=True), (None, 0, 0))(self.parameters, inputs, labels)
+        if len(inputs) == 1:
+            return self._of_one(inputs.squeeze(0), labels.squeeze(0))
+
+        def loss(parameters: Gradients, own: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+            return self._loss(lambda x: functional_call(self.model, parameters, (x,)), own, label)
+
+        own, features = vmap(grad(loss, has_aux=True), (None, 0, 0))(self.parameters, inputs, labels)
         return own, features
 
-    def _loss(self, parameters: Gradients, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _of_one(self, inputs: Tensor, labels: Tensor) -> tuple[Gradients, Tensor]:
+        """Return the gradients and features of a single client by plain autograd, without the cost of `vmap`."""
+        loss, features = self._loss(self.model, inputs, labels)
+        found = torch.autograd.grad(loss, self._leaves, create_graph=True, materialize_grads=True)
+        gradients = {name: value.unsqueeze(0) for name, value in zip(self.parameters, found, strict=True)}
+        return gradients, features.unsqueeze(0)
+
+    def _loss(self, logits_of: Callable[[Tensor], Any], inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         self._seen.clear()
-        logits = only_logits(functional_call(self.model, parameters, (inputs,)))
+        logits = only_logits(logits_of(inputs))
         return -(labels * F.log_softmax(logits, dim=1)).sum(dim=1).mean(), self._seen.pop()
 
     def losses(self, places: Tensor, owners: Tensor) -> Tensor:
         """Return the loss (A,) at places."""
         inputs = self.inputs(places)
         computed, features = self.gradients(inputs, self.labels_at(places, owners))
-        in_order = self._every_leak(owners)
-        observed = self.observed if in_order else {name: value[owners] for name, value in self.observed.items()}
-        value = self.distance.between(computed, observed, self.head) + self.prior.of(inputs)
+        value = self.distance.between(computed, self._sent(owners), self.head) + self.prior.of(inputs)
         if self.features is not None and self.distance.feature:
             value = value + self.distance.feature * self.distance.of_features(features, self.features[owners])
         return value
+
+    def _sent(self, owners: Tensor) -> Gradients:
+        """Return the gradients that the attacked leaks hold; all attacks on a single leak share them."""
+        if self.count == 1 or self._every_leak(owners):
+            return self.observed
+        return {name: value[owners] for name, value in self.observed.items()}
 
     def _every_leak(self, owners: Tensor) -> bool:
         """Return whether the owners are all leaks in order; the observed gradients need no copy then.
@@ -206,9 +260,9 @@ class Objective:
         return self._owners[1]
 
     def evaluate(self, places: Tensor, owners: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss (A,) at places (A, P) and its gradient there."""
-        with torch.enable_grad(), differentiable(self.model, twice=True):
+        """Return the loss (A,) at places (A, P) and its gradient there, inside `devices.differentiable`."""
+        with torch.enable_grad():
             places = places.detach().requires_grad_()
             losses = self.losses(places, owners)
-            (slopes,) = torch.autograd.grad(losses.sum(), [places])
+            (slopes,) = torch.autograd.grad([losses], [places], [torch.ones_like(losses)])
         return losses.detach(), slopes

@@ -180,6 +180,11 @@ def _staying(going: Tensor) -> Tensor | None:
     return stay if len(going) - len(stay) >= least or not len(stay) else None
 
 
+def all_finite(losses: Tensor, slopes: Tensor) -> Tensor:
+    """Return whether the loss and the slopes (A, P) of each attack are finite (A,)."""
+    return torch.isfinite(losses) & torch.isfinite(slopes.abs().amax(dim=1))
+
+
 class Moments:
     """Adam's running means of the slopes of A attacks and of their squares, (A, P) each."""
 
@@ -191,13 +196,13 @@ class Moments:
         """Keep only the attacks with the indices `stay`."""
         self.mean, self.square = self.mean[stay], self.square[stay]
 
-    def move(self, slopes: Tensor, rate: float) -> Tensor:
-        """Return the step (A, P) that is to be subtracted from the places."""
+    def moved(self, places: Tensor, slopes: Tensor, rate: float) -> Tensor:
+        """Return the places (A, P) after a step."""
         self.taken += 1
         self.mean.lerp_(slopes, 0.1)
         self.square.mul_(0.999).addcmul_(slopes, slopes, value=0.001)
         size = (self.square / (1 - 0.999**self.taken)).sqrt_().add_(1e-8)
-        return rate / (1 - 0.9**self.taken) * self.mean / size
+        return places - (rate / (1 - 0.9**self.taken) * self.mean).div_(size)
 
 
 def adam(
@@ -210,17 +215,19 @@ def adam(
     for step in track.rounds():
         losses, slopes = evaluate(places, active)
         track.see(active, places, losses, going)
-        finite = torch.isfinite(losses) & torch.isfinite(slopes).all(dim=1)
-        track.end(active, lost=going & ~finite, settled=going & (losses <= enough))
-        going = going & finite & (losses > enough)
-        due = (step + 1) % every == 0 or step + 1 == settings.steps
-        if due and (stay := _staying(going)) is not None:
-            active, places, slopes, going = (value[stay] for value in (active, places, slopes, going))
-            moments.keep(stay)
+        finite = all_finite(losses, slopes)
+        running = finite & (losses > enough)
+        if every > 1 or not running.all():
+            track.end(active, lost=going & ~finite, settled=going & (losses <= enough))
+            going = going & running
+            due = (step + 1) % every == 0 or step + 1 == settings.steps
+            if due and (stay := _staying(going)) is not None:
+                active, places, slopes, going = (value[stay] for value in (active, places, slopes, going))
+                moments.keep(stay)
         if settings.signed:
             slopes = slopes.sign()
         rate = schedule(settings.rate, step, settings.steps, settings.decay)
-        places = boxed(places - moments.move(slopes, rate))
+        places = boxed(moments.moved(places, slopes, rate))
         track.stepped(step + 1, going)
         if len(active) == 0:
             track.finish()
@@ -400,7 +407,7 @@ class _Run:
 
     def _over(self) -> Tensor:
         """Return which attacks end: those that are not finite, have a loss of at most `enough`, or no slope."""
-        finite = torch.isfinite(self.losses) & torch.isfinite(self.slopes).all(dim=1)
+        finite = all_finite(self.losses, self.slopes)
         # Without a line search use torch's tolerance. A line search detects convergence when it finds no step.
         least = 0.0 if self.settings.search else LEAST_SLOPE
         flat = finite & ((self.slopes.abs().amax(dim=1) <= least) | (self.losses <= self.enough))
@@ -498,7 +505,7 @@ def _judged(losses: Tensor, gain: Tensor, trial_losses: Tensor, trial_slopes: Te
         trial_losses: The losses after the step.
         trial_slopes: The slopes there.
     """
-    finite = torch.isfinite(trial_losses) & torch.isfinite(trial_slopes).all(dim=1)
+    finite = all_finite(trial_losses, trial_slopes)
     enough = finite & (trial_losses < losses) & (trial_losses <= losses + ARMIJO * gain)
     minimum = -gain / (2 * (trial_losses - losses - gain))
     return enough, torch.where(finite, minimum, torch.full_like(minimum, 0.1)).nan_to_num(0.5).clamp(0.1, 0.5)

@@ -39,7 +39,8 @@ def test_labels_come_about_in_every_way() -> None:
 
 def test_a_label_that_is_not_found_is_not_made_up() -> None:
     model = models.build("lenet", seed=1)
-    torch.manual_seed(0)
+    # From seed 0 the search would start at the first leak's image.
+    torch.manual_seed(1)
     leaks = [observe(model, torch.randn(1, 3, 32, 32), torch.tensor([label])) for label in (1, 2)]
     leaks[1] = replace(leaks[1], gradients={name: torch.zeros_like(g) for name, g in leaks[1].gradients.items()})
     found = match(leaks, "recovered", label_prior="onehot", optimizer=Adam(steps=2))

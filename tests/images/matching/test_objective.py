@@ -47,6 +47,10 @@ def test_objective_equals_a_plain_loop(
     # Two attacks on the last leak, one on each of the others, in another order.
     owners = torch.tensor([count - 1, *range(count)])
     losses, slopes = objective.evaluate(places[owners], owners)
+    # One attack alone takes another path.
+    alone, slope_alone = objective.evaluate(places[owners[:1]], owners[:1])
+    torch.testing.assert_close(alone, losses[:1], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(slope_alone, slopes[:1], rtol=1e-7, atol=1e-10)
     for row, owner in enumerate(owners.tolist()):
         wanted, slope = plain(
             leaks[owner], inputs[owner], labels[owner], distance, prior, None if known is None else known[owner]
