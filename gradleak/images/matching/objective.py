@@ -18,7 +18,7 @@ from gradleak.errors import InputError, unknown
 from gradleak.images.matching.patches import patched
 from gradleak.leak import Gradients, Leak, only_logits
 
-Kind = Literal["l2", "cosine"]
+Kind = Literal["l2", "cosine", "layers"]
 # On a GPU so many attacks at once compute convolutions by patches. For few attacks cuDNN's kernels are faster.
 MANY = 16
 
@@ -29,7 +29,9 @@ class Distance:
 
     Attributes:
         kind: "l2", the squared L2 distance over all layers (zhu2019); or "cosine", one minus the cosine over all
-            parameters (geiping2020).
+            parameters (geiping2020); or "layers", the logarithm of the mean of that and of one minus the cosine of each
+            tensor, weighted by the square root of its number of entries. Relative to a logarithm, the weight of a prior
+            falls with the distance.
         head: The weight of the last layer's gradient, α.
         feature: The weight of the distance of the last layer's input from the recovered one, β.
     """
@@ -57,12 +59,16 @@ class Distance:
             return torch.stack(
                 [weight * (computed - target).square().sum(dim=1) for weight, computed, target in pairs]
             ).sum(dim=0)
-        return one_minus_cosine(
-            [
-                (weight * (a * b).sum(dim=1), weight * a.square().sum(dim=1), weight * b.square().sum(dim=1))
-                for weight, a, b in pairs
-            ]
-        )
+        parts = [
+            (weight * (a * b).sum(dim=1), weight * a.square().sum(dim=1), weight * b.square().sum(dim=1))
+            for weight, a, b in pairs
+        ]
+        whole = one_minus_cosine(parts)
+        if self.kind == "cosine":
+            return whole
+        shares = whole.new_tensor([target.shape[1] ** 0.5 for _, _, target in pairs])
+        each = (shares / shares.sum()) @ torch.stack([_turned(*part) for part in parts])
+        return ((whole + each) / 2).clamp(min=torch.finfo(whole.dtype).eps).log()
 
     def of_features(self, own: Tensor, known: Tensor) -> Tensor:
         """Return the distance (A,) of last-layer inputs (A, B, I)."""
@@ -76,6 +82,12 @@ def one_minus_cosine(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
     """Return one minus the cosine (A,) of vectors from x·y, x·x and y·y of each of their parts, (A,) each."""
     product, ours, theirs = (torch.stack(terms).sum(dim=0) for terms in zip(*parts, strict=True))
     return 1 - product / (ours * theirs).sqrt().clamp(min=torch.finfo(product.dtype).tiny)
+
+
+def _turned(product: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
+    """Return one minus the cosine (A,) of one tensor; its derivative is finite where a tensor is zero."""
+    least = torch.finfo(product.dtype).tiny
+    return 1 - product / (ours.clamp(min=least).sqrt() * theirs.clamp(min=least).sqrt())
 
 
 @dataclass(frozen=True)
@@ -103,7 +115,7 @@ class ImagePrior:
 def total_variation(images: Tensor) -> Tensor:
     """Return the anisotropic total variation (A,) of images (A, …, H, W), mean |∂x| + mean |∂y|.
 
-    In breaching's code it is half of that.
+    In breaching's code (2023) it is the same, with a border of zeros behind the last row and column.
 
     Examples:
         >>> total_variation(torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]))
