@@ -56,7 +56,7 @@ class Cell(Group):
 class Parameters(studies.Parameters):
     """Parameters of the page: the settings, and the number of batches."""
 
-    data: str
+    data: str = setting(paper="cifar10")
     cells: list[Cell] = setting(
         paper=[
             *({"steps": steps} for steps in (50, 200, 1000)),
@@ -91,7 +91,7 @@ class Matched(Experiment):
     Batch k of B images has the images k·B to k·B + B − 1 of the test set; its labels are known.
     """
 
-    data: str
+    data: str = setting(paper="cifar10")
     network: str
     size: int
     steps: int
