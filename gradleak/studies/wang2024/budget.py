@@ -59,12 +59,14 @@ class Parameters(studies.Parameters):
     data: str = setting(paper="cifar10")
     cells: list[Cell] = setting(
         paper=[
-            *({"steps": steps} for steps in (50, 200, 1000)),
-            *({"size": size} for size in (2, 4, 8)),
-            *({"network": "small-cnn", "size": size} for size in (1, 4)),
+            {"steps": 50},
+            *({"size": size} for size in (1, 2, 4, 8)),
             *({"network": "cifar10-resnet20", "size": size, "steps": 60} for size in (1, 4)),
+            {"network": "small-cnn"},
             {"network": "cifar10-vit-8", "steps": 60},
             *({"defense": name} for name in ("gaussian/0.01", "clip/1", "prune/0.9", "quantize/8", "half")),
+            {"steps": 1000},
+            {"network": "small-cnn", "size": 4},
         ],
         smallest=[{"steps": 4}, {"size": 2, "steps": 4, "defense": "prune/0.9"}],
         min_length=1,
@@ -91,7 +93,7 @@ class Matched(Experiment):
     Batch k of B images has the images k·B to k·B + B − 1 of the test set; its labels are known.
     """
 
-    data: str = setting(paper="cifar10")
+    data: str
     network: str
     size: int
     steps: int
