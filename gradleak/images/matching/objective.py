@@ -66,8 +66,9 @@ class Distance:
         whole = one_minus_cosine(parts)
         if self.kind == "cosine":
             return whole
-        shares = whole.new_tensor([target.shape[1] ** 0.5 for _, _, target in pairs])
-        each = (shares / shares.sum()) @ torch.stack([_turned(*part) for part in parts])
+        sides = [target.shape[1] ** 0.5 for _, _, target in pairs]
+        shares = [side / sum(sides) for side in sides]
+        each = torch.stack([share * _turned(*part) for share, part in zip(shares, parts, strict=True)]).sum(dim=0)
         return ((whole + each) / 2).clamp(min=torch.finfo(whole.dtype).eps).log()
 
     def of_features(self, own: Tensor, known: Tensor) -> Tensor:
