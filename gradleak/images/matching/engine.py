@@ -476,11 +476,11 @@ def _attack(case: Case) -> Answer:
     found = run(case.steps - short)
     if found.answers[0].interrupted and found.losses.amin() > first.losses.amin():
         found = replace(found, images=first.images)
-    worse = math.expm1(float(first.losses.amin() - found.losses.amin()))
-    reason = f"{case.steps - short} steps; with {short} the loss was {100 * worse:.0f} % higher"
+    ratio = math.exp(float(first.losses.amin() - found.losses.amin()))
+    reason = f"{case.steps - short} steps; with {short} the loss was {ratio:.2g} times as high"
     if case.box is not None:
         near = metrics.psnr(*(_unit(case.box, one.images) for one in (found, first))).mean()
-        reason += f" and the image {float(near):.0f} dB from this one"
+        reason += f", and the images were {float(near):.0f} dB from these"
     return replace(found.answers[0], labels=None, reason=f"{reason}: nothing certifies it")
 
 
