@@ -18,6 +18,7 @@ MEASURES = {
     "recognisable": "share of inputs that can be recognised (20 dB, and 1 dB better than a guess)",
     "image-psnr": "the best image's PSNR in dB",
     "image-ssim": "the best image's SSIM",
+    "image-gain": "by how much (dB) the PSNR of an image exceeds that of a flat image in its mean colour",
     "words": "share of words found (Jaccard)",
     "sentences": "share of sentences read whole",
 }

@@ -182,7 +182,8 @@ class Truth:
         # Pixel ranges are rounded, so private pixels may lie slightly outside [0, 1].
         found, truth = self.pixels(inputs), self.pixels(self.inputs).clamp(0, 1)
         db, guess = metrics.psnr(found, truth), metrics.psnr(truth.mean(dim=(2, 3), keepdim=True) + 0 * truth, truth)
-        measures = _grades(db, db >= metrics.EXACT, guess) | {"image-psnr": float(db.max())}
+        measures = _grades(db, db >= metrics.EXACT, guess)
+        measures |= {"image-psnr": float(db.max()), "image-gain": float((db - guess).max())}
         if min(truth.shape[-2:]) >= metrics.SSIM_WINDOW:
             measures["image-ssim"] = float(metrics.ssim(found, truth).max())
         if truth.shape[1] == 3 and min(truth.shape[-2:]) >= 32:

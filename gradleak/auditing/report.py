@@ -31,7 +31,7 @@ from gradleak.precision import precision_of
 from gradleak.wording import counted
 
 # The targets of measures that have another name than their target.
-TARGET_OF = dict.fromkeys(("recognisable", "image-psnr", "image-ssim"), "inputs")
+TARGET_OF = dict.fromkeys(("recognisable", "image-psnr", "image-ssim", "image-gain"), "inputs")
 
 
 class Report(Plain):

@@ -55,7 +55,8 @@ def of_finding(found: Answer, measures: Mapping[str, float], chance: Mapping[str
         best = "the image" if case.size == 1 else "the best image"
         ssim = f", SSIM {measures['image-ssim']:.2f}" if "image-ssim" in measures else ""
         psnr = measures["image-psnr"]
-        parts.append(f"{best} at {measure_text('image-psnr', psnr)} ({metrics.grade(psnr)}){ssim}")
+        flat = ", no better than a flat image in its mean colour" if measures.get("image-gain", 1.0) <= 0 else ""
+        parts.append(f"{best} at {measure_text('image-psnr', psnr)} ({metrics.grade(psnr)}){ssim}{flat}")
     return _begun(f"{'; '.join(parts)}: {certain}{remark}.", case)
 
 

@@ -39,9 +39,9 @@ ATTACKERS = ("attack", "run")
 FOUND = (
     "accuracy", "back", "bag_exact", "certified", "class_right", "confirmed", "counted_zero", "drawn", "drawn_idlg",
     "drawn_known", "exact", "f1", "features_found", "guaranteed", "identified", "idlg", "inputs", "labels",
-    "labels_found", "opened", "oracle", "over_40", "precision", "reached", "recall", "recognisable", "right",
-    "right_share", "searched_right", "shown", "square_right", "success", "unique", "unique_right", "unique_share",
-    "whole", "within_one", "within_tenth",
+    "labels_found", "opened", "oracle", "over_40", "over_flat", "precision", "reached", "recall", "recognisable",
+    "right", "right_share", "searched_right", "shown", "square_right", "success", "unique", "unique_right",
+    "unique_share", "whole", "within_one", "within_tenth",
 )  # fmt: skip
 # What an attacker gets, by column, who answers nothing, who gives the mean of other images (12.5 to 12.7 dB on the
 # photographs, CIFAR-10 and Flowers-17; SSIM and LPIPS on CIFAR-10), and who gives every class the same probability.

@@ -90,12 +90,14 @@ def test_a_chain_of_convolutions_shows_its_image() -> None:
     photos = data.load("photos", "test")
     model = models.build("lenet", image_size=16)
     images = F.avg_pool2d(photos.images[300:320], 2)
-    report = gradleak.audit(model, images, photos.labels[300:320], batch_sizes=(1,))
+    report = gradleak.audit(model, images, photos.labels[300:320], batch_sizes=(1,), steps=8)
     assert report.worst("image-psnr") > 60
     assert report.worst("image-ssim") > 0.99
     assert {one.attack for one in report.pictures} == {"convolutions backwards", "gradient matching"}
     (matched,) = (one for one in report.findings if one.attack == "gradient matching")
     assert "labels" not in matched.measures, "labels that it was given are not its answer"
+    assert "6 steps; with 2 the loss was" in matched.sentence
+    assert (matched.measures["image-gain"] <= 0) == ("no better than a flat image" in matched.sentence)
     hidden = gradleak.audit(model, images[:1], photos.labels[300:301], batch_sizes=(1,), images=False, memory=0.001)
     assert not hidden.pictures
     assert "GB are to be had" in why(hidden, "convolutions backwards")

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradleak import reporting
+from gradleak import metrics, reporting
 from gradleak.answers import Answer, SearchStatus
 from gradleak.answers import LabelStatus as Status
 from gradleak.arguments import checked_arguments
@@ -19,13 +19,14 @@ from gradleak.augment import as_probabilities, one_hot
 from gradleak.cases import Attack, Case
 from gradleak.devices import Replayed, accelerated, differentiable, entries_at_once, in_chunks
 from gradleak.errors import InputError, unknown
+from gradleak.images.matching.budget import DISTANCE, VARIATION, CoarseToFine, descend, spent
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Misfit, levenberg
 from gradleak.images.matching.objective import Distance, ImagePrior, Kind, Objective
 from gradleak.images.matching.optimizers import LBFGS, Adam, Track, adam, lbfgs
 from gradleak.labels import idlg, recover_batch, recover_soft_labels
 from gradleak.leak import Leak, check_repeatable, naming
 
-Optimizer = Adam | LBFGS | LevenbergMarquardt
+Optimizer = Adam | LBFGS | LevenbergMarquardt | CoarseToFine
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "adam": Adam,
     "lbfgs": LBFGS,
@@ -91,6 +92,7 @@ def match(
     leaks: Leak | Sequence[Leak],
     labels: Tensor | str = "recovered",
     *,
+    budget: int | str | None = None,
     distance: Distance | Kind = "l2",
     prior: ImagePrior | None = None,
     optimizer: Optimizer | str = "lbfgs",
@@ -112,6 +114,9 @@ def match(
             package's solvers; "idlg", by iDLG; "dlg", by a search together with the inputs, from a random start; or
             "recovered-start", by the same search from the recovered label. A leak whose recovered labels are not
             unique gets no image (NaN).
+        budget: What each leak's search may cost, in place of a distance, an optimizer and restarts: a number of steps,
+            which are evaluations of the gradient; CPU-time for all leaks, such as "30s"; or "settled", until twice as
+            many steps lower the loss by less than 5 %. Of the prior only the box counts then.
         distance: The distance between gradients.
         prior: The prior of the images, by default none.
         optimizer: "adam", "lbfgs", "levenberg-marquardt" or its settings.
@@ -136,10 +141,17 @@ def match(
         tensor([[0.1000, 0.2000, 0.3000, 0.4000]])
     """
     all_leaks = [leaks] if isinstance(leaks, Leak) else list(leaks)
-    distance = Distance(distance) if isinstance(distance, str) else distance
-    prior = prior or ImagePrior()
-    settings = _optimizer(optimizer)
+    if budget is None:
+        distance = Distance(distance) if isinstance(distance, str) else distance
+        settings = _optimizer(optimizer)
+    else:
+        if (distance, optimizer, restarts) != ("l2", "lbfgs", 1) or (prior is not None and prior.variation):
+            raise InputError("a budget takes the place of a distance, an optimizer, restarts and total variation")
+        distance, settings = DISTANCE, CoarseToFine(1)
     check_leaks(all_leaks, restarts, chunk)
+    prior = prior or ImagePrior()
+    if budget is not None:
+        prior = replace(prior, variation=VARIATION if len(all_leaks[0].input_shape or ()) == 3 else 0.0)
     known = _labels(all_leaks, labels, label_prior)
     target = None if known.searched else known.labels
     features = known.features(all_leaks, label_prior) if distance.feature else None
@@ -154,10 +166,19 @@ def match(
     # Without attacks to run the memory need not be estimated.
     chunk_size = (chunk or _chunk(objective, settings)) if len(runnable) else 1
 
-    def walk(starts: Tensor, whose: Tensor, track: Track) -> None:
-        search(settings, objective, misfit, starts, whose, track, enough)
+    def run(settings: Optimizer) -> Reconstruction:
+        def walk(starts: Tensor, whose: Tensor, track: Track) -> None:
+            search(settings, objective, misfit, starts, whose, track, enough)
 
-    return searched(objective, walk, places, restarts, settings.steps, watch, runnable, chunk_size)
+        return searched(objective, walk, places, restarts, settings.steps, watch, runnable, chunk_size)
+
+    if budget is None:
+        return run(settings)
+    found, settled = spent(budget, lambda steps: run(CoarseToFine(steps)))
+    if not settled:
+        return found
+    status = ["settled" if word == "stopped" else word for (word,) in found.status]
+    return replace(found, status=tuple((word,) for word in status))
 
 
 def _optimizer(optimizer: Optimizer | str) -> Optimizer:
@@ -241,6 +262,8 @@ def search(
         adam(settings, evaluate, objective.boxed(places), track, objective.boxed, enough)
     elif isinstance(settings, LBFGS):
         lbfgs(settings, evaluate, places, track, enough)
+    elif isinstance(settings, CoarseToFine):
+        descend(settings, evaluate, objective, places, track, math.log(enough) if enough else -math.inf)
     else:
         assert misfit is not None
         levenberg(settings, misfit, places, owners, track)
@@ -384,7 +407,7 @@ def _chunk(objective: Objective, settings: Optimizer) -> int:
     for hook in hooks:
         hook.remove()
     parameters = sum(value[0].numel() for value in objective.observed.values())
-    numbers = GRADIENT_COPIES * parameters + ACTIVATION_COPIES * (activations + objective.size)
+    numbers: float = GRADIENT_COPIES * parameters + ACTIVATION_COPIES * (activations + objective.size)
     numbers = numbers if accelerated(like.device) else CPU_COPIES * numbers
     if isinstance(settings, LBFGS):
         numbers += 2 * settings.history * objective.size
@@ -447,11 +470,29 @@ def _why_not(case: Case) -> str:
 
 
 def _attack(case: Case) -> Answer:
-    prior = ImagePrior(variation=1e-4, box=_box(case)) if case.subject.kind == "images" else ImagePrior()
-    settings = Adam(steps=case.steps, signed=True)
-    reconstruction = match(case.leak, case.labels(), distance="cosine", prior=prior, optimizer=settings, seed=case.seed)
+    """Match with a quarter of the budget, then with the rest: whether the image still changes shows from both."""
+    labels, prior = case.labels(), ImagePrior(box=_box(case))
+
+    def run(steps: int) -> Reconstruction:
+        return match(case.leak, labels, budget=steps, prior=prior, seed=case.seed)
+
     # Another attack has recovered the labels, so do not report them here.
-    return replace(reconstruction.answers[0], labels=None)
+    if not (short := case.steps // 4) or (first := run(short)).answers[0].interrupted:
+        return replace(first.answers[0] if short else run(case.steps).answers[0], labels=None)
+    found = run(case.steps - short)
+    if found.answers[0].interrupted and found.losses.amin() > first.losses.amin():
+        found = replace(found, images=first.images)
+    ratio = math.exp(float(first.losses.amin() - found.losses.amin()))
+    reason = f"{case.steps - short} steps; with {short} the loss was {ratio:.2g} times as high"
+    if case.box is not None:
+        near = metrics.psnr(*(_unit(case.box, one.images) for one in (found, first))).mean()
+        reason += f", and the images were {float(near):.0f} dB from these"
+    return replace(found.answers[0], labels=None, reason=f"{reason}: nothing certifies it")
+
+
+def _unit(box: tuple[float, float], inputs: Tensor) -> Tensor:
+    """Return inputs in a range of pixels as images in [0, 1]."""
+    return ((inputs - box[0]) / (box[1] - box[0])).clamp(0, 1)
 
 
 def _box(case: Case) -> tuple[Tensor, Tensor] | None:

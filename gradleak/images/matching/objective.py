@@ -19,7 +19,7 @@ from gradleak.errors import InputError, unknown
 from gradleak.images.matching.patches import patched
 from gradleak.leak import Gradients, Leak, only_logits
 
-Kind = Literal["l2", "cosine"]
+Kind = Literal["l2", "cosine", "layers"]
 # On a GPU so many attacks at once compute convolutions by patches. For few attacks cuDNN's kernels are faster.
 MANY = 16
 
@@ -30,7 +30,9 @@ class Distance:
 
     Attributes:
         kind: "l2", the squared L2 distance over all layers (zhu2019); or "cosine", one minus the cosine over all
-            parameters (geiping2020).
+            parameters (geiping2020); or "layers", the logarithm of the mean of that and of one minus the cosine of each
+            tensor, weighted by the square root of its number of entries. Relative to a logarithm, the weight of a prior
+            falls with the distance.
         head: The weight of the last layer's gradient, α.
         feature: The weight of the distance of the last layer's input from the recovered one, β.
     """
@@ -51,6 +53,8 @@ class Distance:
         weights = {name: self.head if name.rpartition(".")[0] == head else 1.0 for name in own}
         names = [name for name, weight in weights.items() if weight > 0]
         sides = [[side[name].flatten(1) for name in names] for side in (own, observed)]
+        if self.kind == "layers":
+            return _of_layers([weights[name] for name in names], *sides)
         distance: Tensor = _Between.apply(self.kind, [weights[name] for name in names], *sides[0], *sides[1])
         return distance
 
@@ -88,7 +92,7 @@ class _Between(torch.autograd.Function):
         return 1 - product / size
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         count, saved = len(ctx.weights), ctx.saved_tensors
         pairs = list(zip(ctx.weights, saved[-2 * count : -count], saved[-count:], strict=True))
@@ -112,6 +116,28 @@ def one_minus_cosine(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
     """Return one minus the cosine (A,) of vectors from x·y, x·x and y·y of each of their parts, (A,) each."""
     product, ours, theirs = (torch.stack(terms).sum(dim=0) for terms in zip(*parts, strict=True))
     return 1 - product / (ours * theirs).sqrt().clamp(min=torch.finfo(product.dtype).tiny)
+
+
+def _of_layers(weights: Sequence[float], own: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
+    """Return the distance (A,) of the kind "layers" between gradients of tensors (A, P)."""
+    parts = [
+        (
+            _times(weight, (a * b).sum(dim=1)),
+            _times(weight, a.square().sum(dim=1)),
+            _times(weight, b.square().sum(dim=1)),
+        )
+        for weight, a, b in zip(weights, own, observed, strict=True)
+    ]
+    sides = [target.shape[1] ** 0.5 for target in observed]
+    each = torch.stack([side / sum(sides) * _turned(*part) for side, part in zip(sides, parts, strict=True)]).sum(dim=0)
+    distance: Tensor = ((one_minus_cosine(parts) + each) / 2).clamp(min=torch.finfo(each.dtype).eps).log()
+    return distance
+
+
+def _turned(product: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
+    """Return one minus the cosine (A,) of one tensor; its derivative is finite where a tensor is zero."""
+    least = torch.finfo(product.dtype).tiny
+    return 1 - product / (ours.clamp(min=least).sqrt() * theirs.clamp(min=least).sqrt())
 
 
 @dataclass(frozen=True)
@@ -139,7 +165,7 @@ class ImagePrior:
 def total_variation(images: Tensor) -> Tensor:
     """Return the anisotropic total variation (A,) of images (A, …, H, W), mean |∂x| + mean |∂y|.
 
-    In breaching's code it is half of that.
+    In breaching's code (2023) it is the same, with a border of zeros behind the last row and column.
 
     Examples:
         >>> total_variation(torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]))
@@ -238,12 +264,12 @@ class Objective:
         """Return the loss (A,) at places."""
         inputs = self.inputs(places)
         computed, features = self.gradients(inputs, self.labels_at(places, owners))
-        value = self.distance.between(computed, self._sent(owners), self.head) + self.prior.of(inputs)
+        value = self.distance.between(computed, self._observed(owners), self.head) + self.prior.of(inputs)
         if self.features is not None and self.distance.feature:
             value = value + self.distance.feature * self.distance.of_features(features, self.features[owners])
         return value
 
-    def _sent(self, owners: Tensor) -> Gradients:
+    def _observed(self, owners: Tensor) -> Gradients:
         """Return the gradients that the attacked leaks hold; all attacks on a single leak share them."""
         if self.count == 1 or self._every_leak(owners):
             return self.observed

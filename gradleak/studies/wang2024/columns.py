@@ -150,6 +150,9 @@ COLUMNS = Columns(
     lower=Column("lower 95 % bound (dB)", "+.2f"),
     upper=Column("upper 95 % bound (dB)", "+.2f"),
     apart=Column("bound on the size of the difference (dB)", ".2f"),
+    # budget: images better than a flat image in their own mean colour, and images of two searches compared.
+    over_flat=Column("images better than a flat one (%)", ".0f"),
+    agreement=Column("PSNR between the images at half and at the whole budget (dB)", decibels),
     # batches: images of a batch, in the best order.
     batch=Column("batch", "{:.0f}"),
     lowest_psnr=Column("lowest PSNR (dB)", decibels),

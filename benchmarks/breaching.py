@@ -1,0 +1,70 @@
+"""Run breaching's default on the clients of the page on budgets, and print its rows as JSON, one a line.
+
+It needs breaching (commit 8bd99d5), omegaconf and hydra-core on the path, CIFAR-10 in $GRADLEAK_DATA, networks in
+$GRADLEAK_WEIGHTS, and OMP_NUM_THREADS=1: `PYTHONPATH=.:…/breaching python benchmarks/breaching.py`. The rows are kept
+in gradleak/studies/wang2024/breaching.json: the mean PSNR (dB) of each batch in the best order, and the CPU time (s).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import time
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from gradleak import data, metrics, models
+from gradleak.data.base import NORMALISATION
+from gradleak.studies.wang2024.budget import NETWORK_SEED, Parameters
+
+BATCHES = 8
+
+
+def attacked(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int, seed: int) -> tuple[Tensor, float]:
+    """Return the images that breaching restores, and its CPU time (s)."""
+    import breaching
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        config = breaching.get_attack_config("invertinggradients", [f"optim.max_iterations={steps}"])
+    loss = nn.CrossEntropyLoss()
+    parameters = list(model.eval().requires_grad_().parameters())
+    gradients = torch.autograd.grad(loss(model(inputs), labels), parameters)
+    mean, std = (list(values) for values in NORMALISATION)
+    public = SimpleNamespace(shape=tuple(inputs.shape[1:]), mean=mean, std=std, modality="vision")
+    sent = {"parameters": [one.detach() for one in parameters], "buffers": list(model.buffers()), "metadata": public}
+    client = {"num_data_points": len(inputs), "labels": labels, "local_hyperparams": None}
+    seen = {"gradients": list(gradients), "buffers": None, "metadata": client}
+    setup = {"dtype": torch.float, "device": torch.device("cpu")}
+    attacker = breaching.attacks.prepare_attack(model, loss, config, setup)
+    torch.manual_seed(seed)
+    begun = time.process_time()
+    with sdpa_kernel(SDPBackend.MATH):
+        found = attacker.reconstruct([sent], [seen], {})[0]["data"].detach()
+    return found, time.process_time() - begun
+
+
+def main() -> None:
+    """Attack every undefended setting of the page."""
+    torch.set_num_threads(1)
+    test = data.load("cifar10", "test")
+    for cell in Parameters.at("paper")["cells"]:
+        if cell.defense != "none":
+            continue
+        trained = cell.network.startswith("cifar10")
+        model = models.pretrained(cell.network) if trained else models.build(cell.network, seed=NETWORK_SEED)
+        for number in range(BATCHES):
+            own = slice(number * cell.size, (number + 1) * cell.size)
+            truth, labels = test.images[own], test.labels[own]
+            found, seconds = attacked(model, data.normalise(truth), labels, cell.steps, number)
+            images = data.denormalise(found).clamp(0, 1)
+            psnr = float(metrics.psnr(images[metrics.match_batch(images, truth)], truth).mean())
+            row = {"network": cell.network, "size": cell.size, "steps": cell.steps, "batch": number}
+            print(json.dumps(row | {"psnr": round(psnr, 3), "seconds": round(seconds, 3)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
