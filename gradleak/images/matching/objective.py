@@ -183,6 +183,10 @@ def variation(images: Tensor) -> Tensor:
     return across + down
 
 
+def _hard_sigmoid(values: Tensor) -> Tensor:
+    return F.relu6(values + 3) / 6
+
+
 class Objective:
     """The loss of A attacks on N leaks of one model, and its gradient, computed for all attacks at once.
 
@@ -203,6 +207,10 @@ class Objective:
         first = leaks[0]
         assert first.input_shape is not None
         self.model: nn.Module = copy.deepcopy(first.model).eval().requires_grad_(False)
+        for module in self.model.modules():
+            if isinstance(module, nn.Hardsigmoid):
+                # torch's own kernel has no second derivative.
+                module.forward = _hard_sigmoid  # type: ignore[assignment, method-assign]
         if attacks >= MANY and accelerated(first.weight_gradient.device):
             patched(self.model)
         self._leaves = [self.model.get_parameter(name).requires_grad_() for name in first.gradients]

@@ -62,3 +62,13 @@ def test_objective_equals_a_plain_loop(
 def test_total_variation() -> None:
     image = torch.tensor([[0.0, 1.0], [3.0, 5.0]]).reshape(1, 1, 1, 2, 2)
     assert float(total_variation(image)) == pytest.approx(1.5 + 3.5)
+
+
+def test_an_activation_without_a_second_derivative_is_matched() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Hardsigmoid(), nn.Linear(8, 3))
+    leak = observe(model, torch.rand(1, 4), torch.tensor([1]))
+    objective = Objective([leak], torch.eye(3)[1].view(1, 1, 3), None, Distance("l2"), Prior())
+    for attacks in (1, 2):
+        losses, slopes = objective.evaluate(torch.rand(attacks, 4), torch.zeros(attacks, dtype=torch.long))
+        assert losses.isfinite().all()
+        assert slopes.isfinite().all()
