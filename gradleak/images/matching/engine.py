@@ -408,7 +408,8 @@ def _chunk(objective: Objective, settings: Optimizer) -> int:
         hook.remove()
     parameters = sum(value[0].numel() for value in objective.observed.values())
     numbers: float = GRADIENT_COPIES * parameters + ACTIVATION_COPIES * (activations + objective.size)
-    numbers = numbers if accelerated(like.device) else CPU_COPIES * numbers
+    if not accelerated(like.device):
+        numbers *= CPU_COPIES
     if isinstance(settings, LBFGS):
         numbers += 2 * settings.history * objective.size
     if isinstance(settings, LevenbergMarquardt):

@@ -135,7 +135,8 @@ class FactoredObjective(Objective):
         if self.distance.kind == "l2":
             value = torch.stack([_squared(*pair) for pair in pairs]).sum(dim=0)
         else:
-            value = one_minus_cosine([_products(*pair) for pair in pairs])
+            parts = zip(*(_products(*pair) for pair in pairs), strict=True)
+            value = one_minus_cosine(*(torch.stack(part).sum(dim=0) for part in parts))
         return value.to(places) + self.prior.of(inputs)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -51,11 +51,28 @@ class Distance:
     def between(self, own: Gradients, observed: Gradients, head: str) -> Tensor:
         """Return the distance (A,) of gradients whose tensors are (A, …); `head` names the last layer's parameters."""
         weights = {name: self.head if name.rpartition(".")[0] == head else 1.0 for name in own}
-        names = [name for name, weight in weights.items() if weight > 0]
-        sides = [[side[name].flatten(1) for name in names] for side in (own, observed)]
-        if self.kind == "layers":
-            return _of_layers([weights[name] for name in names], *sides)
-        distance: Tensor = _Between.apply(self.kind, [weights[name] for name in names], *sides[0], *sides[1])
+        pairs = [
+            (weights[name], value.flatten(1), observed[name].flatten(1))
+            for name, value in own.items()
+            if weights[name] > 0
+        ]
+        if self.kind == "l2":
+            return torch.stack(
+                [weight * (computed - target).square().sum(dim=1) for weight, computed, target in pairs]
+            ).sum(dim=0)
+        products = _Products.apply(*(computed for _, computed, _ in pairs), *(target for _, _, target in pairs))
+        if self.head != 1:
+            scales = [weight for weight, _, _ in pairs]
+            products = [torch.stack([w * row for w, row in zip(scales, rows, strict=True)]) for rows in products]
+        whole = one_minus_cosine(*(rows.sum(dim=0) for rows in products))
+        if self.kind == "cosine":
+            return whole
+        # The derivative is finite where a tensor is zero.
+        lengths = [rows.clamp(min=torch.finfo(rows.dtype).tiny).sqrt() for rows in products[1:]]
+        each = 1 - products[0] / (lengths[0] * lengths[1])
+        sides = [target.shape[1] ** 0.5 for _, _, target in pairs]
+        shares = torch.stack([side / sum(sides) * row for side, row in zip(sides, each, strict=True)]).sum(dim=0)
+        distance: Tensor = ((whole + shares) / 2).clamp(min=torch.finfo(whole.dtype).eps).log()
         return distance
 
     def of_features(self, own: Tensor, known: Tensor) -> Tensor:
@@ -63,81 +80,37 @@ class Distance:
         own, known = own.flatten(1), known.flatten(1)
         if self.kind == "l2":
             return (own - known).square().sum(dim=1)
-        return one_minus_cosine([((own * known).sum(dim=1), own.square().sum(dim=1), known.square().sum(dim=1))])
+        return one_minus_cosine((own * known).sum(dim=1), own.square().sum(dim=1), known.square().sum(dim=1))
 
 
-class _Between(torch.autograd.Function):
-    """The distance (A,) between two gradients, given layer by layer.
+class _Products(torch.autograd.Function):
+    """The inner products a·b, a·a and b·b, (T, A) each, of T tensors a and b (A, …) of our and of observed gradients.
 
-    Its slope is written out: autograd would keep several copies of all gradients, which fit into no cache.
+    The slope is written out: autograd takes more operations, and keeps several copies of all gradients.
     """
 
     @staticmethod
-    def forward(ctx: Any, kind: Kind, weights: list[float], *layers: Tensor) -> Tensor:
-        ctx.kind, ctx.weights = kind, weights
-        own, observed = layers[: len(weights)], layers[len(weights) :]
-
-        def total(terms: Iterable[Tensor]) -> Tensor:
-            return torch.stack([_times(weight, term) for weight, term in zip(weights, terms, strict=True)]).sum(dim=0)
-
-        if kind == "l2":
-            ctx.save_for_backward(*layers)
-            return total((a - b).square().sum(dim=1) for a, b in zip(own, observed, strict=True))
-        product, ours, theirs = (
-            total((a * b).sum(dim=1) for a, b in zip(*sides, strict=True))
-            for sides in ((own, observed), (own, own), (observed, observed))
+    def forward(ctx: Any, *both: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.save_for_backward(*both)
+        ours, theirs = both[: len(both) // 2], both[len(both) // 2 :]
+        product, own, observed = (
+            torch.stack([(a * b).sum(dim=1) for a, b in zip(*sides, strict=True)])
+            for sides in ((ours, theirs), (ours, ours), (theirs, theirs))
         )
-        size = (ours * theirs).sqrt().clamp(min=torch.finfo(product.dtype).tiny)
-        ctx.save_for_backward(product / (ours * size), 1 / size, *layers)
-        return 1 - product / size
+        ctx.mark_non_differentiable(observed)
+        return product, own, observed
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        count, saved = len(ctx.weights), ctx.saved_tensors
-        pairs = list(zip(ctx.weights, saved[-2 * count : -count], saved[-count:], strict=True))
-        if ctx.kind == "l2":
-            slopes = [(a - b) * _times(2 * weight, slope)[:, None] for weight, a, b in pairs]
-        else:
-            along, across = (slope * factor for factor in saved[:2])
-            slopes = [
-                (a * _times(weight, along)[:, None]).addcmul_(b, _times(weight, across)[:, None], value=-1)
-                for weight, a, b in pairs
-            ]
-        return None, None, *slopes, *[None] * count
+    def backward(ctx: Any, product: Tensor, own: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        both, count = ctx.saved_tensors, len(product)
+        slopes = zip((2 * own).unsqueeze(2), product.unsqueeze(2), both[:count], both[count:], strict=True)
+        return *((along * a).addcmul_(across, b) for along, across, a, b in slopes), *[None] * count
 
 
-def _times(weight: float, value: Tensor) -> Tensor:
-    # Almost all weights are one.
-    return value if weight == 1 else weight * value
-
-
-def one_minus_cosine(parts: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
-    """Return one minus the cosine (A,) of vectors from x·y, x·x and y·y of each of their parts, (A,) each."""
-    product, ours, theirs = (torch.stack(terms).sum(dim=0) for terms in zip(*parts, strict=True))
+def one_minus_cosine(product: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
+    """Return one minus the cosine (A,) of vectors x and y from x·y, x·x and y·y."""
     return 1 - product / (ours * theirs).sqrt().clamp(min=torch.finfo(product.dtype).tiny)
-
-
-def _of_layers(weights: Sequence[float], own: Sequence[Tensor], observed: Sequence[Tensor]) -> Tensor:
-    """Return the distance (A,) of the kind "layers" between gradients of tensors (A, P)."""
-    parts = [
-        (
-            _times(weight, (a * b).sum(dim=1)),
-            _times(weight, a.square().sum(dim=1)),
-            _times(weight, b.square().sum(dim=1)),
-        )
-        for weight, a, b in zip(weights, own, observed, strict=True)
-    ]
-    sides = [target.shape[1] ** 0.5 for target in observed]
-    each = torch.stack([side / sum(sides) * _turned(*part) for side, part in zip(sides, parts, strict=True)]).sum(dim=0)
-    distance: Tensor = ((one_minus_cosine(parts) + each) / 2).clamp(min=torch.finfo(each.dtype).eps).log()
-    return distance
-
-
-def _turned(product: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
-    """Return one minus the cosine (A,) of one tensor; its derivative is finite where a tensor is zero."""
-    least = torch.finfo(product.dtype).tiny
-    return 1 - product / (ours.clamp(min=least).sqrt() * theirs.clamp(min=least).sqrt())
 
 
 @dataclass(frozen=True)
@@ -178,9 +151,8 @@ def total_variation(images: Tensor) -> Tensor:
 
 def variation(images: Tensor) -> Tensor:
     """Compute `total_variation` without a check, which would keep a step of matching out of a CUDA graph."""
-    across = images.diff(dim=-1).abs().flatten(1).mean(dim=1)
-    down = images.diff(dim=-2).abs().flatten(1).mean(dim=1)
-    return across + down
+    inner = tuple(range(1, images.ndim))
+    return images.diff(dim=-1).abs().mean(dim=inner) + images.diff(dim=-2).abs().mean(dim=inner)
 
 
 def _hard_sigmoid(values: Tensor) -> Tensor:
@@ -234,7 +206,7 @@ class Objective:
     def labels_at(self, places: Tensor, owners: Tensor) -> Tensor:
         """Return the labels (A, B, C) of places: the known labels, or the softmax of the scores."""
         if self.labels is not None:
-            return self.labels[owners]
+            return self.labels if self._every_leak(owners) else self.labels[owners]
         return places[:, self.size :].reshape(-1, self.shape[0], self.classes).softmax(dim=2)
 
     def boxed(self, places: Tensor) -> Tensor:
@@ -272,19 +244,19 @@ class Objective:
         """Return the loss (A,) at places."""
         inputs = self.inputs(places)
         computed, features = self.gradients(inputs, self.labels_at(places, owners))
-        value = self.distance.between(computed, self._observed(owners), self.head) + self.prior.of(inputs)
+        value = self.distance.between(computed, self._observed_by(owners), self.head) + self.prior.of(inputs)
         if self.features is not None and self.distance.feature:
             value = value + self.distance.feature * self.distance.of_features(features, self.features[owners])
         return value
 
-    def _observed(self, owners: Tensor) -> Gradients:
-        """Return the gradients that the attacked leaks hold; all attacks on a single leak share them."""
+    def _observed_by(self, owners: Tensor) -> Gradients:
+        """Return the gradients of the attacked leaks; all attacks on a single leak share them."""
         if self.count == 1 or self._every_leak(owners):
             return self.observed
         return {name: value[owners] for name, value in self.observed.items()}
 
     def _every_leak(self, owners: Tensor) -> bool:
-        """Return whether the owners are all leaks in order; the observed gradients need no copy then.
+        """Return whether the owners are all leaks in order; what belongs to leaks needs no copy then.
 
         Cache the answer for the last tensor, because each comparison on a GPU makes the host wait.
         """

@@ -182,7 +182,7 @@ def _staying(going: Tensor) -> Tensor | None:
 
 def all_finite(losses: Tensor, slopes: Tensor) -> Tensor:
     """Return whether the loss and the slopes (A, P) of each attack are finite (A,)."""
-    return torch.isfinite(losses) & torch.isfinite(slopes.abs().amax(dim=1))
+    return torch.isfinite(torch.maximum(losses.abs(), slopes.abs().amax(dim=1)))
 
 
 class Moments:
@@ -214,7 +214,8 @@ def adam(
     moments, every = Moments(places), steps_a_read(places.device)
     for step in track.rounds():
         losses, slopes = evaluate(places, active)
-        track.see(active, places, losses, going)
+        # If the host reads every step, attacks that have ended are already removed.
+        track.see(active, places, losses, going if every > 1 else None)
         finite = all_finite(losses, slopes)
         running = finite & (losses > enough)
         if every > 1 or not running.all():
