@@ -48,8 +48,11 @@ class Distance:
         if not (self.head >= 0 and self.feature >= 0):
             raise InputError(f"weights of a distance must not be negative; got {self.head} and {self.feature}")
 
-    def between(self, own: Gradients, observed: Gradients, head: str) -> Tensor:
-        """Return the distance (A,) of gradients whose tensors are (A, …); `head` names the last layer's parameters."""
+    def between(self, own: Gradients, observed: Gradients, head: str, norms: Gradients | None = None) -> Tensor:
+        """Return the distance (A,) of gradients whose tensors are (A, …); `head` names the last layer's parameters.
+
+        The `squared_norms` of the observed gradients are computed here if they are not given.
+        """
         weights = {name: self.head if name.rpartition(".")[0] == head else 1.0 for name in own}
         pairs = [
             (weights[name], value.flatten(1), observed[name].flatten(1))
@@ -60,10 +63,13 @@ class Distance:
             return torch.stack(
                 [weight * (computed - target).square().sum(dim=1) for weight, computed, target in pairs]
             ).sum(dim=0)
-        products = _Products.apply(*(computed for _, computed, _ in pairs), *(target for _, _, target in pairs))
+        norms = norms or squared_norms(observed)
+        theirs = torch.stack([norms[name] for name in own if weights[name] > 0])
+        both = *(computed for _, computed, _ in pairs), *(target for _, _, target in pairs)
+        products = *_Products.apply(*both), theirs
         if self.head != 1:
             scales = [weight for weight, _, _ in pairs]
-            products = [torch.stack([w * row for w, row in zip(scales, rows, strict=True)]) for rows in products]
+            products = tuple(torch.stack([w * row for w, row in zip(scales, rows, strict=True)]) for rows in products)
         whole = one_minus_cosine(*(rows.sum(dim=0) for rows in products))
         if self.kind == "cosine":
             return whole
@@ -84,28 +90,31 @@ class Distance:
 
 
 class _Products(torch.autograd.Function):
-    """The inner products a·b, a·a and b·b, (T, A) each, of T tensors a and b (A, …) of our and of observed gradients.
+    """The inner products a·b and a·a, (T, A) each, of T tensors a and b (A, …) of our and of observed gradients.
 
     The slope is written out: autograd takes more operations, and keeps several copies of all gradients.
     """
 
     @staticmethod
-    def forward(ctx: Any, *both: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(ctx: Any, *both: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(*both)
         ours, theirs = both[: len(both) // 2], both[len(both) // 2 :]
-        product, own, observed = (
-            torch.stack([(a * b).sum(dim=1) for a, b in zip(*sides, strict=True)])
-            for sides in ((ours, theirs), (ours, ours), (theirs, theirs))
+        product, own = (
+            torch.stack([(a * b).sum(dim=1) for a, b in zip(ours, others, strict=True)]) for others in (theirs, ours)
         )
-        ctx.mark_non_differentiable(observed)
-        return product, own, observed
+        return product, own
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, product: Tensor, own: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, product: Tensor, own: Tensor) -> tuple[Tensor | None, ...]:
         both, count = ctx.saved_tensors, len(product)
         slopes = zip((2 * own).unsqueeze(2), product.unsqueeze(2), both[:count], both[count:], strict=True)
         return *((along * a).addcmul_(across, b) for along, across, a, b in slopes), *[None] * count
+
+
+def squared_norms(gradients: Gradients) -> Gradients:
+    """Return the squared norm (A,) of each tensor (A, …) of gradients."""
+    return {name: value.flatten(1).square().sum(dim=1) for name, value in gradients.items()}
 
 
 def one_minus_cosine(product: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
@@ -194,6 +203,7 @@ class Objective:
         self.size = torch.Size(self.shape).numel()
         self.classes = len(first.weight)
         self.observed = {name: torch.stack([leak.gradients[name] for leak in leaks]) for name in first.gradients}
+        self.norms = squared_norms(self.observed)
         self._seen: list[Tensor] = []
         self._owners: tuple[Tensor, bool] | None = None
         layer = self.model.get_submodule(self.head) if self.head else self.model
@@ -244,16 +254,17 @@ class Objective:
         """Return the loss (A,) at places."""
         inputs = self.inputs(places)
         computed, features = self.gradients(inputs, self.labels_at(places, owners))
-        value = self.distance.between(computed, self._observed_by(owners), self.head) + self.prior.of(inputs)
+        value = self.distance.between(computed, *self._observed_by(owners)) + self.prior.of(inputs)
         if self.features is not None and self.distance.feature:
             value = value + self.distance.feature * self.distance.of_features(features, self.features[owners])
         return value
 
-    def _observed_by(self, owners: Tensor) -> Gradients:
-        """Return the gradients of the attacked leaks; all attacks on a single leak share them."""
+    def _observed_by(self, owners: Tensor) -> tuple[Gradients, str, Gradients]:
+        """Return what the distance needs of the attacked leaks; all attacks on a single leak share its gradients."""
         if self.count == 1 or self._every_leak(owners):
-            return self.observed
-        return {name: value[owners] for name, value in self.observed.items()}
+            return self.observed, self.head, self.norms
+        observed, norms = ({n: value[owners] for n, value in side.items()} for side in (self.observed, self.norms))
+        return observed, self.head, norms
 
     def _every_leak(self, owners: Tensor) -> bool:
         """Return whether the owners are all leaks in order; what belongs to leaks needs no copy then.

@@ -124,7 +124,7 @@ class Track:
         Attacks where `going` (a,) is false are ignored.
         """
         best, least = self._of("best", active), self._of("losses", active)
-        better, bad = losses < least, ~torch.isfinite(losses)
+        better, bad = losses < least, ~(losses.abs() < torch.inf)
         if going is not None:
             better, bad = better & going, bad & going
         self._set("best", active, torch.where(better[:, None], places, best))
@@ -182,7 +182,7 @@ def _staying(going: Tensor) -> Tensor | None:
 
 def all_finite(losses: Tensor, slopes: Tensor) -> Tensor:
     """Return whether the loss and the slopes (A, P) of each attack are finite (A,)."""
-    return torch.isfinite(torch.maximum(losses.abs(), slopes.abs().amax(dim=1)))
+    return torch.maximum(losses.abs(), slopes.abs().amax(dim=1)) < torch.inf
 
 
 class Moments:
