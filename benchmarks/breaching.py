@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradleak import data, metrics, models
 from gradleak.data.base import NORMALISATION
-from gradleak.studies.wang2024.budget import NETWORK_SEED, Parameters
+from gradleak.studies.wang2024.budget import NETWORK_SEED, Cell, Parameters
 
 BATCHES = 8
 
@@ -51,7 +51,7 @@ def main() -> None:
     """Attack every undefended setting of the page."""
     torch.set_num_threads(1)
     test = data.load("cifar10", "test")
-    for cell in Parameters.at("paper")["cells"]:
+    for cell in (Cell(**one) for one in Parameters.at("paper")["cells"]):
         if cell.defense != "none":
             continue
         trained = cell.network.startswith("cifar10")

@@ -34,7 +34,7 @@ GUESSES = ("guess", "guess, drawn")
 GAINS = {"low", "lower", "over_guess", "over_llg", "lost", "gain", "identified_gain", "bag_gains", "starts_gain"}
 PSNR = {"psnr", "image-psnr", "eight_bit"}
 # Columns that may be negative, and columns with values of at most 1.
-SIGNED = GAINS | PSNR | {"ssim", "least_weight", "over_guess_least"}
+SIGNED = GAINS | PSNR | {"ssim", "least_weight", "over_guess_least", "difference"}
 SHARES = {"precision", "recall", "f1", "instances"}
 # A label's own error is that of our solver, whatever is searched with the label afterwards.
 OWN = ("label_error",)

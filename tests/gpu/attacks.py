@@ -127,6 +127,7 @@ ATTACKS: dict[str, Callable[[str], Any]] = {
     "transformer, by its attention": lambda device: images.trace_transformer(_vision(device), form="attention").inputs,
     "cocktail party": lambda device: images.unmix_features(_head(device)[0], 3),
     **{f"matched as {name}": _matched(name) for name in presets.MATCHING},
+    "matched within a budget": lambda device: images.match(_leak(device), budget=3).images,
     "sentences": lambda device: sequences.read_sentences(_language(device)),
     "prefixes": lambda device: sequences.read_prefixes(_language(device)),
     "words": lambda device: sequences.reveal_words(_language(device)),

@@ -483,8 +483,11 @@ def _attack(case: Case) -> Answer:
     found = run(case.steps - short)
     if found.answers[0].interrupted and found.losses.amin() > first.losses.amin():
         found = replace(found, images=first.images)
-    ratio = math.exp(float(first.losses.amin() - found.losses.amin()))
-    reason = f"{case.steps - short} steps; with {short} the loss was {ratio:.2g} times as high"
+    # The losses are logarithms; of an unrelated gradient the loss is about 1.
+    loss, before = (float(one.losses.amin().exp()) for one in (found, first))
+    reason = (
+        f"{case.steps - short} steps to a loss of {loss:.2g} (unrelated gradients: 1); with {short} it was {before:.2g}"
+    )
     if case.box is not None:
         near = metrics.psnr(*(_unit(case.box, one.images) for one in (found, first))).mean()
         reason += f", and the images were {float(near):.0f} dB from these"
