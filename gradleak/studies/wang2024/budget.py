@@ -40,6 +40,7 @@ OURS, HALF, PUBLISHED, BREACHING = "budget", "half the budget", "published prese
 GREY = "grey"
 RUNS = (GREY, PUBLISHED, BREACHING, HALF, OURS)
 PAIRS = ((OURS, BREACHING), (HALF, BREACHING), (OURS, PUBLISHED))
+DEFENSES = ("gaussian/0.01", "clip/1", "prune/0.9", "quantize/8")
 # The networks' seed. breaching attacked the same weights.
 NETWORK_SEED = 0
 
@@ -64,9 +65,12 @@ class Parameters(studies.Parameters):
             *({"network": "cifar10-resnet20", "size": size, "steps": 60} for size in (1, 4)),
             {"network": "small-cnn"},
             {"network": "cifar10-vit-8", "steps": 60},
-            *({"defense": name} for name in ("gaussian/0.01", "clip/1", "prune/0.9", "quantize/8")),
+            *({"defense": name} for name in DEFENSES),
             {"network": "small-cnn", "size": 4},
             {"steps": 1000},
+            *({"network": "cifar10-resnet20", "steps": 60, "defense": name} for name in DEFENSES),
+            *({"size": 4, "defense": name} for name in DEFENSES),
+            *({"network": "cifar10-resnet20", "size": 4, "steps": 60, "defense": name} for name in DEFENSES),
         ],
         smallest=[{"steps": 4}, {"size": 2, "steps": 4, "defense": "prune/0.9"}],
         min_length=1,
