@@ -210,7 +210,6 @@ class Search:
             & (ACCEPT * rounding < STICKS_OUT)
             & shares.isfinite()
         )
-        good &= self._contributes(places, errors)
         if self.families.free:
             # A completely smoothed label is the same for every class, so its share is excluded.
             limit = 1 - KNOWN if self.families.prior.rest == "equal" else 1 + KNOWN
@@ -231,21 +230,21 @@ class Search:
         for index, differs in enumerate(distinct.tolist(), start=known):
             if all(differs[earlier] for earlier in kept):
                 kept.append(index)
-        self.found = Found(*(values[kept] for values in self.found))
+        self.found = self._contributing(Found(*(values[kept] for values in self.found)))
 
-    def _contributes(self, places: Tensor, errors: Tensor) -> Tensor:
-        """Return which explanations (P,) may be part of a batch with this gradient, as far as rounding allows to say.
+    def _contributing(self, found: Found) -> Found:
+        """Return the explanations that may be part of a batch with this gradient, as far as rounding allows to say.
 
         The gradient is S = κ Σ d qᵀ / B, so qᵀ S⁺ d = B / κ for each of its samples. A defence may have lowered κ.
         """
-        if self.scale is None:
-            return torch.ones_like(places[:, 0], dtype=torch.bool)
+        if len(found.shares) == 0:
+            return found
         inverse = torch.linalg.pinv(self.span.rows[:, None] * self.reduced)
-        left, right = places @ inverse, (self.span.rows * errors) @ inverse.T
-        parts = (right * places).sum(dim=1) * self.scale / self.span.rank
-        rounded = ACCEPT * self.unit * self.size * left.norm(dim=1) * right.norm(dim=1) * self.scale / self.span.rank
-        contributes: Tensor = parts > PART - rounded
-        return contributes
+        left, right = found.places @ inverse, (self.span.rows * self._errors(found)) @ inverse.T
+        parts, rounding = (right * found.places).sum(dim=1), left.norm(dim=1) * right.norm(dim=1)
+        usual = parts.median() if self.scale is None else self.span.rank / self.scale
+        chosen = parts > PART * usual - ACCEPT * self.unit * self.size * rounding
+        return Found(*(values[chosen] for values in found))
 
     def _rounding(self, places: Tensor, errors: Tensor) -> Tensor:
         """Return how far rounding of the span may move a true error out of it, relative to the error's length (P,)."""
