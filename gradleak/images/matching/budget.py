@@ -34,6 +34,9 @@ TIMED = 3
 # The budget "settled" doubles the steps from FIRST to at most LAST, until a doubling lowers no loss by the share FALLS.
 # Losses are logarithms.
 FIRST, LAST, FALLS = 100, 6400, 0.05
+# The PSNR (dB) of images by the loss at the end: the line through the batches of the page on budgets, and the deviation
+# from it that nine of ten batches have at most.
+LINE, WITHIN = (12.18, -1.51), 3.8
 
 
 class Ended(Protocol):
@@ -87,6 +90,12 @@ def spent(budget: int | str, run: Callable[[int], Found]) -> tuple[Found, bool]:
         if bool((least >= before.losses.amin(dim=1) - FALLS).all()):
             return found, True
     return found, False
+
+
+def expected(loss: float) -> tuple[float, float]:
+    """Return the range of PSNR (dB) in which nine of ten batches with this loss lay on the page on budgets."""
+    middle = LINE[0] + LINE[1] * loss
+    return middle - WITHIN, middle + WITHIN
 
 
 def _steps_within(seconds: float, run: Callable[[int], Ended]) -> int:

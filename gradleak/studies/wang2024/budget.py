@@ -251,6 +251,21 @@ def correlations(record: Record) -> pd.DataFrame:
     )
 
 
+def calibration(record: Record) -> pd.DataFrame:
+    """Return how far the PSNR of each network's batches lies from the line over the loss that the others give."""
+    rows = select(record.rows(Matched), run=OURS)
+    lines = []
+    for network in rows["network"].unique():
+        own, others = rows[rows["network"] == network], rows[rows["network"] != network]
+        line = {"network left out": NAMES.get(network, network), "batches": str(len(own))}
+        errors = {"mean error (dB)": MISSING, "largest error (dB)": MISSING}
+        if others["loss"].nunique() > 1:
+            off = own["psnr"] - np.polyval(np.polyfit(others["loss"], others["psnr"], 1), own["loss"])
+            errors = {"mean error (dB)": f"{off.mean():+.1f}", "largest error (dB)": f"{off.abs().max():.1f}"}
+        lines.append(line | errors)
+    return pd.DataFrame(lines)
+
+
 def summary(record: Record) -> Summary:
     """Return the finding: the search within a budget restores better images than breaching at equal steps."""
     known = claims.judgements(record)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from gradleak.images.matching.budget import LINE, expected
 from gradleak.runs.records import Record
 from gradleak.show.aggregate import select
+from gradleak.show.tables import MISSING
 from gradleak.studies.wang2024 import budget
+from tests.recorded import record_of
 
 STUDY = "budget"
 CHOSEN = budget.Parameters.at("smallest") | {"batches": 2}
@@ -24,6 +28,16 @@ def test_every_run_attacks_every_batch_and_breaching_only_its_own_clients(record
     means = plain.groupby("run")["psnr"].mean()
     assert float(gain.iloc[0]) == pytest.approx(means[budget.OURS] - means[budget.PUBLISHED])
     assert len(budget.table(record)) == 2
+
+
+def test_the_range_that_audits_state_holds_nine_of_ten_recorded_batches(record: Record) -> None:
+    rows = select(record_of(STUDY).rows(budget.Matched), run=budget.OURS)
+    assert np.polyfit(rows["loss"], rows["psnr"], 1) == pytest.approx([LINE[1], LINE[0]], abs=0.01)
+    ranges = [expected(loss) for loss in rows["loss"]]
+    within = [low <= psnr <= high for (low, high), psnr in zip(ranges, rows["psnr"], strict=True)]
+    assert 0.89 < np.mean(within) < 0.91
+    assert len(budget.calibration(record_of(STUDY))) == rows["network"].nunique()
+    assert set(budget.calibration(record)["mean error (dB)"]) == {MISSING}, "one network has no others"
 
 
 def test_breaching_was_run_on_settings_of_this_page() -> None:
