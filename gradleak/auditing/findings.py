@@ -180,7 +180,9 @@ def measure_text(measure: str, value: float) -> str:
     """Return a measure's value as text."""
     if measure == "image-psnr":
         return "over 150 dB" if value >= 150 else f"{value:.1f} dB"
-    return f"{value:.2f}" if measure.startswith("image") else f"{100 * value:.0f} %"
+    if measure == "image-gain":
+        return f"{value:+.1f} dB"
+    return f"{value:.2f}" if measure == "image-ssim" else f"{100 * value:.0f} %"
 
 
 def finite(value: float, most: float = 200.0) -> float:

@@ -96,10 +96,10 @@ def _level(name: str, report: Report, place: Place) -> str:
 
 
 def _grade(name: str, value: float) -> str:
-    # A recognisable image is bad.
+    # A recognisable image is bad, and so is one that is better than a flat one; that none was found is not good.
     share = BAD * (value - NOISE) / (RECOGNISABLE - NOISE) if name == "image-psnr" else value
-    if name == "recognisable":
-        return "bad" if value else ""
+    if name in ("recognisable", "image-gain"):
+        return "bad" if value > 0 else ""
     return "bad" if share >= BAD else "mid" if share >= MIDDLE else "good"
 
 
