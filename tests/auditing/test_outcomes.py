@@ -71,7 +71,7 @@ def test_inputs_that_matching_broke_down_on_were_not_attacked() -> None:
     report = silent()
     state, why = outcome(report, "inputs")
     assert state == "not attacked"
-    assert why.startswith("gradient matching: the search cannot run and differentiate Sequential: its Net fails")
+    assert why.startswith("gradient matching: Sequential has no second derivative, which the search needs")
     assert report.table()[0]["inputs"] == "not attacked"
     assert outcome(report, "features") == ("recovered", "")
     told = of_outcomes(report)
@@ -83,7 +83,7 @@ def test_inputs_that_matching_broke_down_on_were_not_attacked() -> None:
 
 def test_a_limit_refuses_what_was_not_attacked_unless_it_is_allowed() -> None:
     report = silent()
-    line = r"no attack measured 'inputs' .*batch of 1 and in 1 more case.*cannot run and differentiate"
+    line = r"no attack measured 'inputs' .*batch of 1 and in 1 more case.*no second derivative"
     with pytest.raises(InputError, match=line) as caught:
         report.above({"inputs": 0.5})
     assert "\n" not in str(caught.value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -168,6 +168,24 @@ def _hard_sigmoid(values: Tensor) -> Tensor:
     return F.relu6(values + 3) / 6
 
 
+def _once_only(gradients: Sequence[Tensor]) -> bool:
+    """Return whether gradients have a part that cannot be differentiated, which torch would leave out without an error.
+
+    A function marked with `once_differentiable` raises its error only where torch asks for the derivatives of all
+    leaves, and matching asks for those of the inputs alone.
+    """
+    seen, left = set(), [value.grad_fn for value in gradients]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "torch::autograd::Error":
+            return True
+        seen.add(node)
+        left += [further for further, _ in node.next_functions]
+    return False
+
+
 class Objective:
     """The loss of A attacks on N leaks of one model, and its gradient, computed for all attacks at once.
 
@@ -205,6 +223,7 @@ class Objective:
         self.observed = {name: torch.stack([leak.gradients[name] for leak in leaks]) for name in first.gradients}
         self.norms = squared_norms(self.observed)
         self._seen: list[Tensor] = []
+        self._twice = False
         self._owners: tuple[Tensor, bool] | None = None
         layer = self.model.get_submodule(self.head) if self.head else self.model
         layer.register_forward_pre_hook(lambda _module, inputs: self._seen.append(inputs[0]))
@@ -242,6 +261,13 @@ class Objective:
         """Return the gradients and features of a single client by plain autograd, without the cost of `vmap`."""
         loss, features = self._loss(self.model, inputs, labels)
         found = torch.autograd.grad(loss, self._leaves, create_graph=True, materialize_grads=True)
+        if not self._twice:
+            if _once_only(found):
+                raise InputError(
+                    f"{type(self.model).__name__} has no second derivative, which the search needs: a function of its "
+                    "code is marked with once_differentiable"
+                )
+            self._twice = True
         gradients = {name: value.unsqueeze(0) for name, value in zip(self.parameters, found, strict=True)}
         return gradients, features.unsqueeze(0)
 

@@ -18,7 +18,7 @@ import torch
 from matplotlib.figure import Figure
 from pydantic import Field
 from scipy.stats import t
-from torch import Generator, Tensor
+from torch import Tensor
 
 from gradleak import claims, data, defenses, metrics, models, studies
 from gradleak.images import Prior, Reconstruction, match
@@ -114,7 +114,7 @@ class Matched(Experiment):
         trained = self.network in (*READY, *TRANSFORMERS)
         model = models.pretrained(self.network) if trained else self._built(test.classes)
         model = model.to(self.device)
-        generator = Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(self.seed)
         box = tuple(data.normalise(torch.full((1, 3, 1, 1), edge))[0].to(self.device) for edge in (0.0, 1.0))
         short = preset("inverting-gradients")
         settings = type(short["optimizer"])(steps=self.steps, signed=True)
