@@ -51,17 +51,14 @@ class Distance:
     def between(self, own: Gradients, observed: Gradients, head: str, norms: Gradients | None = None) -> Tensor:
         """Return the distance (A,) of gradients whose tensors are (A, …); `head` names the last layer's parameters.
 
-        The `squared_norms` of the observed gradients are computed here if they are not given.
+        Our gradients of a single attack may lack the first dimension. The `squared_norms` of the observed gradients are
+        computed here if they are not given.
         """
         weights = {name: self.head if name.rpartition(".")[0] == head else 1.0 for name in own}
-        pairs = [
-            (weights[name], value.flatten(1), observed[name].flatten(1))
-            for name, value in own.items()
-            if weights[name] > 0
-        ]
+        pairs = [(weights[name], value, observed[name].flatten(1)) for name, value in own.items() if weights[name] > 0]
         if self.kind == "l2":
             return torch.stack(
-                [weight * (computed - target).square().sum(dim=1) for weight, computed, target in pairs]
+                [weight * (_rows(value, target) - target).square().sum(dim=1) for weight, value, target in pairs]
             ).sum(dim=0)
         norms = norms or squared_norms(observed)
         theirs = torch.stack([norms[name] for name in own if weights[name] > 0])
@@ -90,7 +87,7 @@ class Distance:
 
 
 class _Products(torch.autograd.Function):
-    """The inner products a·b and a·a, (T, A) each, of T tensors a and b (A, …) of our and of observed gradients.
+    """The inner products a·b and a·a, (T, A) each, of T tensors a (A, …) and b (A, P) of our and of observed gradients.
 
     The slope is written out: autograd takes more operations, and keeps several copies of all gradients.
     """
@@ -98,9 +95,11 @@ class _Products(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *both: Tensor) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(*both)
-        ours, theirs = both[: len(both) // 2], both[len(both) // 2 :]
+        theirs = both[len(both) // 2 :]
+        ours = [_rows(a, b) for a, b in zip(both, theirs, strict=False)]
         product, own = (
-            torch.stack([(a * b).sum(dim=1) for a, b in zip(ours, others, strict=True)]) for others in (theirs, ours)
+            torch.stack([torch.linalg.vecdot(a, b) for a, b in zip(ours, others, strict=True)])
+            for others in (theirs, ours)
         )
         return product, own
 
@@ -109,7 +108,13 @@ class _Products(torch.autograd.Function):
     def backward(ctx: Any, product: Tensor, own: Tensor) -> tuple[Tensor | None, ...]:
         both, count = ctx.saved_tensors, len(product)
         slopes = zip((2 * own).unsqueeze(2), product.unsqueeze(2), both[:count], both[count:], strict=True)
-        return *((along * a).addcmul_(across, b) for along, across, a, b in slopes), *[None] * count
+        found = ((along * _rows(a, b)).addcmul_(across, b).view_as(a) for along, across, a, b in slopes)
+        return *found, *[None] * count
+
+
+def _rows(ours: Tensor, theirs: Tensor) -> Tensor:
+    """Return a tensor of our gradients as rows (A, P) like those of the observed ones."""
+    return ours.reshape(-1, theirs.shape[1])
 
 
 def squared_norms(gradients: Gradients) -> Gradients:
@@ -247,7 +252,10 @@ class Objective:
         return torch.cat([inputs, places[:, self.size :]], dim=1) if places.shape[1] > self.size else inputs
 
     def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Gradients, Tensor]:
-        """Return the gradients of clients with inputs (A, B, …) and labels (A, B, C), and their features (A, B, I)."""
+        """Return the gradients of clients with inputs (A, B, …) and labels (A, B, C), and their features (A, B, I).
+
+        The tensors of a single client's gradient have the shapes of the parameters.
+        """
         if len(inputs) == 1:
             return self._of_one(inputs.squeeze(0), labels.squeeze(0))
 
@@ -268,8 +276,7 @@ class Objective:
                     "code is marked with once_differentiable"
                 )
             self._twice = True
-        gradients = {name: value.unsqueeze(0) for name, value in zip(self.parameters, found, strict=True)}
-        return gradients, features.unsqueeze(0)
+        return dict(zip(self.parameters, found, strict=True)), features.unsqueeze(0)
 
     def _loss(self, logits_of: Callable[[Tensor], Any], inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         self._seen.clear()
