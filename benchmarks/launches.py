@@ -29,6 +29,8 @@ from gradleak.leak import Leak, observe
 
 # Steps of a search whose launches are counted, and how many more tell what each step adds.
 STEPS = 20
+# Pairs in the history of L-BFGS, which is full before the steps that are counted.
+HISTORY = 10
 # Leaks that are matched together, and starts of each.
 LEAKS, RESTARTS = 4, 2
 
@@ -151,8 +153,8 @@ ALL = (
     _batch(100, 8),
     _peeled(),
     _matched("Adam", Adam()),
-    _matched("L-BFGS, full steps", LBFGS(inner=1, search=False)),
-    _matched("L-BFGS, line search", LBFGS(inner=STEPS)),
+    _matched("L-BFGS, full steps", LBFGS(inner=1, history=HISTORY, search=False)),
+    _matched("L-BFGS, line search", LBFGS(inner=STEPS, history=HISTORY)),
 )
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import ctypes
 import functools
 import platform
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -93,47 +93,50 @@ def steps_a_read(device: torch.device | str) -> int:
 class Replayed:
     """Launch the kernels of a function as one CUDA graph, where it is called again and again for the same attacks.
 
-    A call of `function(at, which)` launches hundreds of small kernels, and on a GPU the launches take longer than the
-    kernels. A CUDA graph records them once, and replays them on the same memory by a single launch. It is recorded when
-    the function is called for the third time with the same object `which`. If it cannot be recorded, because the host
-    must wait for a number or memory is short, the function is called as before. On other devices it always is.
+    A call of `function(*given, which)` launches hundreds of small kernels, and on a GPU the launches take longer than
+    the kernels. A CUDA graph records them once, and replays them on the same memory by a single launch. It is recorded
+    when the function is called for the third time with the same object `which`. If it cannot be recorded, because the
+    host must wait for a number or memory is short, the function is called as before. On other devices it always is.
 
     Args:
-        function: A function of two tensors, places and the indices of attacks. It returns tensors.
+        function: A function of tensors of which the last, `which`, stays where it is. It returns tensors. If it writes
+            into tensors of its own, calling it twice must have the effect of calling it once.
     """
 
     # The number of plain calls before the recording, which also warm up cuDNN and cuBLAS.
     PLAIN = 2
 
-    def __init__(self, function: Callable[[Tensor, Tensor], tuple[Tensor, ...]]) -> None:
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]]) -> None:
         self.function = function
         self.able = True
         self._which: Tensor | None = None
         self._calls = 0
         self._graph: Any = None
-        self._at = torch.empty(0)
+        self._given: list[Tensor] = []
         self._results: tuple[Tensor, ...] = ()
 
-    def __call__(self, at: Tensor, which: Tensor) -> tuple[Tensor, ...]:
+    def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
         """Return the function's results."""
-        if not (self.able and has_graphs(at.device)):
-            return self.function(at, which)
+        *given, which = operands
+        if not (self.able and has_graphs(which.device)):
+            return self.function(*operands)
         if which is not self._which:
             self._which, self._calls, self._graph = which, 0, None
         self._calls += 1
-        if self._calls <= self.PLAIN or (self._graph is None and not self._recorded(at, which)):
-            return self.function(at, which)
-        self._at.copy_(at)
+        if self._calls <= self.PLAIN or (self._graph is None and not self._recorded(given, which)):
+            return self.function(*operands)
+        for kept, new in zip(self._given, given, strict=True):
+            kept.copy_(new)
         self._graph.replay()
         # The next replay overwrites the results.
         return tuple(result.clone() for result in self._results)
 
-    def _recorded(self, at: Tensor, which: Tensor) -> bool:
+    def _recorded(self, given: Sequence[Tensor], which: Tensor) -> bool:
         """Record the graph, and return whether this was possible."""
-        self._at = at.clone()
+        self._given = [one.clone() for one in given]
         # A graph keeps memory of its own, as much as the plain calls have used.
-        torch.get_device_module(at.device).empty_cache()
-        recorded = _graph_of(lambda: self.function(self._at, which), at.device)
+        torch.get_device_module(which.device).empty_cache()
+        recorded = _graph_of(lambda: self.function(*self._given, which), which.device)
         self.able = recorded is not None
         self._graph, self._results = recorded or (None, ())
         return self.able

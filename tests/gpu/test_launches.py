@@ -89,6 +89,13 @@ def test_a_line_search_reads_once_in_ten_iterations() -> None:
     assert many.reads - few.reads <= 40 / 10
 
 
+@pytest.mark.parametrize(("search", "most"), [(False, 70), (True, 170)])
+def test_an_iteration_on_a_full_history_is_recorded(search: bool, most: int) -> None:
+    few, many = (counted(_matched(LBFGS(steps, inner=40, history=4, search=search))) for steps in (1, 2))
+    # Without recordings there were 132 and 248.
+    assert many.operations - few.operations <= 40 * most
+
+
 def test_peeling_launches_a_quarter_of_a_loop_over_channels() -> None:
     photo = nn.functional.adaptive_avg_pool2d(data.load("photos", "test").images[:1].double(), 16)
 
@@ -111,6 +118,8 @@ ENDING: dict[str, Callable[[str], Any]] = {
     "L-BFGS, full steps": _matched(LBFGS(steps=9, inner=7, search=False), enough=1e-4),
     "L-BFGS, points of the history apart": _matched(LBFGS(steps=250, inner=2), enough=1e-4),
     "L-BFGS, from the first loss on": _matched(LBFGS(steps=3, inner=2), enough=1e3),
+    "L-BFGS, a full history": _matched(LBFGS(steps=9, inner=7, history=4), enough=1e-4),
+    "L-BFGS, full steps, a full history": _matched(LBFGS(steps=9, inner=7, history=4, search=False), enough=1e-4),
     "L-BFGS diverged": _matched(LBFGS(steps=3, inner=7, search=False, rate=1e150)),
 }
 

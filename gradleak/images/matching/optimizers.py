@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gradleak import reporting
 from gradleak.arguments import check_fields
-from gradleak.devices import accelerated, steps_a_read
+from gradleak.devices import Replayed, accelerated, steps_a_read
 from gradleak.errors import InputError
 
 Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -251,6 +251,7 @@ class _Memory:
         self.scale = places.new_ones(count, dtype=torch.float64)
         # An upper bound on the number of slots in use; only on a CPU the exact number can be read without delay.
         self.most, self.reads = 0, steps_a_read(places.device) == 1
+        self._multiply, self._direct = Replayed(self._multiplied), Replayed(self._directed)
 
     def keep(self, stay: Tensor) -> None:
         """Keep only the attacks with the indices `stay`."""
@@ -259,7 +260,8 @@ class _Memory:
 
     def forget(self, lost: Tensor) -> None:
         """Forget the pairs of the attacks where `lost` (A,) is true."""
-        self.pushed, self.scale = self.pushed.masked_fill(lost, 0), self.scale.masked_fill(lost, 1)
+        self.pushed.masked_fill_(lost, 0)
+        self.scale.masked_fill_(lost, 1)
 
     def push(self, which: Tensor | None, s: Tensor, y: Tensor, slopes: Tensor, taken: Tensor) -> None:
         """Record steps s of the attacks `which` (a,) that changed their gradient by y to `slopes`, (a, P) each.
@@ -284,14 +286,18 @@ class _Memory:
                 for value in (taken, curved, rows)
             )
         slot = self.pushed % self.length
+        self.pushed += curved
+        self.most += 1
+        self._multiply(rows, slot, taken, curved, self._held())
+
+    def _multiplied(self, rows: Tensor, slot: Tensor, taken: Tensor, curved: Tensor, held: Tensor) -> tuple[()]:
+        """Put new pairs into their slots, and compute the products of their rows with the history."""
         for history, new in ((self.s, rows[:, 0]), (self.y, rows[:, 1])):
             _put(history, 1, slot, torch.where(curved[:, None], new, _taken_from(history, 1, slot)))
-        self.pushed = self.pushed + curved
-        self.most += 1
-        used = self._held()
+        used = held.shape[1]
         if used == 0:
-            return
-        by_s = torch.bmm(rows[:, 1:], self.s[:, :used].mT).double()
+            return ()
+        by_s = torch.bmm(rows[:, 1:], held.mT).double()
         by_y = torch.bmm(rows, self.y[:, :used].mT).double()
         for products, update in ((self.sg, by_s[:, 1]), (self.yg, by_y[:, 2])):
             products[:, :used] = torch.where(taken[:, None], update, products[:, :used])
@@ -301,27 +307,31 @@ class _Memory:
             _put(part, 1, slot, torch.where(curved[:, None], row, _taken_from(part, 1, slot)))
             _put(part, 2, slot, torch.where(curved[:, None], column, _taken_from(part, 2, slot)))
         self_products = [_taken_from(_taken_from(products, 1, slot), 1, slot) for products in (self.sy, self.yy)]
-        self.scale = torch.where(curved, self_products[0] / self_products[1], self.scale)
+        self.scale.copy_(torch.where(curved, self_products[0] / self_products[1], self.scale))
+        return ()
 
-    def _held(self) -> int:
-        """Return the number of slots in use, or an upper bound until the number is read."""
+    def _held(self) -> Tensor:
+        """Return the steps (A, n, P) in the slots in use, or in more of them until their number is read."""
         if self.reads:
             self.most = int(self.pushed.max()) if len(self.pushed) else 0
-        return min(self.length, self.most)
+        # A full history is always the same tensor, so that the work on it can be recorded.
+        return self.s if self.most >= self.length else self.s[:, : self.most]
 
     def direction(self, slopes: Tensor) -> Tensor:
         """Return −H g (A, P) for the L-BFGS inverse Hessian H, in Byrd, Nocedal and Schnabel's compact form.
 
         The `slopes` g must be those of the last push.
         """
-        used = self._held()
+        return self._direct(slopes, self._held())[0]
+
+    def _directed(self, slopes: Tensor, s: Tensor) -> tuple[Tensor]:
+        used = s.shape[1]
         if used == 0:
-            return -slopes
+            return (-slopes,)
         count = self.pushed.clamp(max=self.length).unsqueeze(1)
         position = torch.arange(used, device=slopes.device).unsqueeze(0)
         filled = position < count
         order = torch.where(filled, (self.pushed.unsqueeze(1) - count + position) % self.length, position)
-        s, y = self.s[:, :used], self.y[:, :used]
         along, across = (products[:, :used].gather(1, order) * filled for products in (self.sg, self.yg))
         rows = order.unsqueeze(2).expand(-1, -1, used)
         filled_pairs = filled.unsqueeze(2) & filled.unsqueeze(1)
@@ -340,8 +350,8 @@ class _Memory:
             2, inverse_order.unsqueeze(1).expand(-1, 2, -1)
         )
         weights = weights.to(slopes)
-        correction = torch.baddbmm(torch.bmm(weights[:, :1], s), weights[:, 1:], y).squeeze(1)
-        return -(scale.to(slopes) * slopes + correction)
+        correction = torch.baddbmm(torch.bmm(weights[:, :1], s), weights[:, 1:], self.y[:, :used]).squeeze(1)
+        return (-(scale.to(slopes) * slopes + correction),)
 
 
 def _places(values: Tensor, dimension: int, slot: Tensor) -> Tensor:
