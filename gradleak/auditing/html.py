@@ -97,10 +97,11 @@ def _level(name: str, report: Report, place: Place) -> str:
 
 def _grade(name: str, value: float) -> str:
     # A recognisable image is bad, and so is one that is better than a flat one; that none was found is not good.
-    share = BAD * (value - NOISE) / (RECOGNISABLE - NOISE) if name == "image-psnr" else value
     if name in ("recognisable", "image-gain"):
         return "bad" if value > 0 else ""
-    return "bad" if share >= BAD else "mid" if share >= MIDDLE else "good"
+    share = BAD * (value - NOISE) / (RECOGNISABLE - NOISE) if name == "image-psnr" else value
+    low = "" if name.startswith("image") else "good"
+    return "bad" if share >= BAD else "mid" if share >= MIDDLE else low
 
 
 def _cases(report: Report) -> list[tuple[str, list[Finding], list[Finding]]]:
