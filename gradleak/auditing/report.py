@@ -246,3 +246,9 @@ class Report(Plain):
 
     def _repr_html_(self) -> str:
         return html.fragment(self)
+
+    def __repr__(self) -> str:
+        return f"Report({self.verdict!r})"
+
+    def __str__(self) -> str:
+        return "\n".join([self.verdict, *self.notes])

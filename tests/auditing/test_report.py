@@ -35,6 +35,11 @@ def test_json_comes_back_as_it_was() -> None:
     assert "png" not in text
 
 
+def test_a_report_prints_its_verdict() -> None:
+    assert str(report()).startswith(report().verdict)
+    assert repr(report()) == f"Report({report().verdict!r})"
+
+
 def test_the_page_is_whole_and_asks_nothing_of_the_network(tmp_path: Path) -> None:
     page = report().write(tmp_path / "a folder")
     text = page.read_text("utf-8")
