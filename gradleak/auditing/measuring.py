@@ -13,7 +13,6 @@ from gradleak.answers import Answer
 from gradleak.auditing.findings import finite
 from gradleak.cases import Case, Kind
 from gradleak.errors import InputError
-from gradleak.labels import count_labels
 from gradleak.losses import PADDING
 
 # The largest relative error of an exact vector or feature.
@@ -125,11 +124,13 @@ class Truth:
         return {name: finite(value) for name, value in measures.items()}
 
     def chance(self, case: Case) -> dict[str, float]:
-        """Return the share of labels that a guess has."""
+        """Return the share of labels that a guess of counts as even as possible has on average."""
         if case.subject.sequence:
             return {}
-        counts = count_labels(case.leak, "guess", seed=case.seed)
-        return {"labels": float(torch.minimum(counts.cpu(), self.counts()).sum() / len(self.targets))}
+        samples, classes = self.targets.shape
+        whole, left = divmod(samples, classes)
+        few, many = (int(self.counts().clamp(max=most).sum()) for most in (whole, whole + 1))
+        return {"labels": (few + (many - few) * left / classes) / samples}
 
     def counts(self) -> Tensor:
         """Return how often each class occurs (C,)."""

@@ -27,7 +27,8 @@ from gradleak.auditing.subject import proofs, subject_of
 from gradleak.cases import Kind
 from gradleak.errors import InputError
 from gradleak.images.inversion import units
-from gradleak.leak import Leak
+from gradleak.labels import count_labels
+from gradleak.leak import Leak, observe
 from gradleak.losses import CrossEntropy, Focal, Loss
 from tests.auditing.networks import Net, mlp, vectors
 from tests.auditing.test_audit import why
@@ -65,6 +66,17 @@ def outcome(report: Report, target: str, place: int = 0) -> tuple[str, str]:
 @functools.cache
 def silent() -> Report:
     return gradleak.audit(once_only(), torch.rand(4, 3, 8, 8), torch.arange(4), batch_sizes=(1, 2), steps=2)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_a_guess_has_what_guesses_have_on_average(size: int) -> None:
+    leak = observe(mlp(6, 5), torch.rand(size, 6), labels := torch.arange(size) % 3)
+    report = gradleak.audit(mlp(6, 5), torch.rand(size, 6), labels, batch_sizes=(size,), steps=2)
+    (chance,) = {finding.chance["labels"] for finding in report.findings if finding.chance}
+    counts = labels.bincount(minlength=5)
+    guesses = torch.stack([count_labels(leak, "guess", seed=seed) for seed in range(400)])
+    mean = torch.minimum(guesses, counts).sum(dim=1).double().mean() / size
+    assert chance == pytest.approx(float(mean), abs=0.06)
 
 
 def test_inputs_that_matching_broke_down_on_were_not_attacked() -> None:
