@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, replace_all_batch_norm_modules_
+from torch.utils.hooks import RemovableHandle
 
 from gradleak.arguments import check_fields, checked_arguments, described
 from gradleak.augment import as_probabilities
@@ -527,6 +528,15 @@ def evaluating(model: nn.Module, mode: Mode = "eval") -> Iterator[None]:
             module.training = training
 
 
+@contextlib.contextmanager
+def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Remove hooks of modules at the end of the block."""
+    with contextlib.ExitStack() as stack:
+        for handle in handles:
+            stack.enter_context(handle)
+        yield
+
+
 def in_train_mode(model: nn.Module) -> nn.Module:
     """Return a copy of a model whose batch norms use the statistics of each batch in both modes, and keep none."""
     copied = copy.deepcopy(model)
@@ -609,13 +619,9 @@ def _forward(
         return lambda module, args, output: recorded.setdefault(name, []).append((args[0], output))
 
     positional, named = _arguments(inputs)
-    hooks = [layer.register_forward_hook(watch(name)) for name, layer in linears.items()]
-    try:
-        with running(model, inputs.shape, mode):
-            logits = model(*positional, **named)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    hooks = (layer.register_forward_hook(watch(name)) for name, layer in linears.items())
+    with hooked(hooks), running(model, inputs.shape, mode):
+        logits = model(*positional, **named)
     for name, runs in recorded.items():
         hidden, output = runs[-1]
         # Identify the final layer by its output, which equals the model's; layers may be declared in any order.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gradleak.cases import DOUBLE, Reach
 from gradleak.errors import first_line
 from gradleak.images import peeling_counts
-from gradleak.leak import Leak, evaluating
+from gradleak.leak import Leak, evaluating, hooked
 
 # Copies of a layer's equations that are in memory at the same time while they are solved.
 COPIES = 5
@@ -54,11 +54,7 @@ def _maps(leak: Leak, modules: list[nn.Module], shape: tuple[int, ...]) -> dict[
     def keep(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         maps[module] = args[0][0], output[0]
 
-    hooks = [module.register_forward_hook(keep) for module in modules]
-    try:
-        with torch.no_grad(), evaluating(leak.model):
-            leak.model(torch.zeros(1, *shape).to(leak.weight))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    hooks = (module.register_forward_hook(keep) for module in modules)
+    with hooked(hooks), torch.no_grad(), evaluating(leak.model):
+        leak.model(torch.zeros(1, *shape).to(leak.weight))
     return maps

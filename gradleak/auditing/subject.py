@@ -13,7 +13,7 @@ from gradleak.cases import EMBEDDINGS, Kind, Reach, Subject, made_up
 from gradleak.errors import InputError, first_line
 from gradleak.images.inversion import chain
 from gradleak.labels.priors import PRIORS
-from gradleak.leak import Leak, evaluating
+from gradleak.leak import Leak, evaluating, hooked
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.spans import classes_span
 
@@ -97,16 +97,13 @@ def _tried(leak: Leak, inputs_of: Kind, shape: tuple[int, ...]) -> tuple[int, bo
             least[0] = min(least[0], float(args[0].min()))
 
     head = model.get_submodule(leak.head)
-    hooks = [leaf.register_forward_hook(count) for leaf in model.modules() if next(leaf.children(), None) is None]
-    try:
+    leaves = [module for module in model.modules() if next(module.children(), None) is None]
+    with hooked(leaf.register_forward_hook(count) for leaf in leaves):
         for inputs in made_up(leak, inputs_of, shape, TRIED):
             counted[0], least[0] = 0, math.inf
             with contextlib.suppress(Exception, SystemExit), torch.no_grad(), evaluating(model):
                 model(inputs)
                 return counted[0] // TRIED, least[0] >= 0
-    finally:
-        for hook in hooks:
-            hook.remove()
     return 0, False
 
 

@@ -21,7 +21,7 @@ from gradleak.answers import Answer, ReadingStatus
 from gradleak.arguments import checked_arguments
 from gradleak.cases import DOUBLE, Attack, Case
 from gradleak.errors import InputError
-from gradleak.leak import Leak, evaluating, is_causal, running
+from gradleak.leak import Leak, evaluating, hooked, is_causal, running
 from gradleak.sequences.span import Span, full, span_of
 from gradleak.sequences.tree import Tree
 
@@ -99,13 +99,9 @@ def _inputs(
         if stop and module is layers[-1]:
             raise _Enough
 
-    hooks = [layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers]
-    try:
-        with torch.no_grad(), contextlib.suppress(_Enough):
-            model(tokens)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    hooks = (layer.register_forward_pre_hook(look, with_kwargs=True) for layer in layers)
+    with hooked(hooks), torch.no_grad(), contextlib.suppress(_Enough):
+        model(tokens)
     return seen
 
 
@@ -141,12 +137,8 @@ def _affine(model: nn.Module, tokens: Tensor) -> dict[nn.Module, tuple[str, str,
             set(module._parameters) <= {"weight", "bias"} and getattr(module._parameters.get("weight"), "ndim", 0) == 2
         ):
             hooks.append(module.register_forward_hook(look))
-    try:
-        with torch.no_grad():
-            model(tokens)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with hooked(hooks), torch.no_grad():
+        model(tokens)
     return found
 
 
@@ -427,13 +419,9 @@ def vocabulary_of(model: nn.Module, places: int) -> nn.Embedding:
         if isinstance(module, nn.Embedding) and torch.equal(args[0], tokens):
             read.append(module)
 
-    hooks = [module.register_forward_pre_hook(look) for module in model.modules() if isinstance(module, nn.Embedding)]
-    try:
-        with torch.no_grad(), running(model, tokens.shape):
-            model(tokens)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    hooks = (module.register_forward_pre_hook(look) for module in model.modules() if isinstance(module, nn.Embedding))
+    with hooked(hooks), torch.no_grad(), running(model, tokens.shape):
+        model(tokens)
     if not read:
         raise InputError(f"{type(model).__name__} has no Embedding that reads its tokens")
     return read[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gradleak.arguments import checked_arguments
 from gradleak.errors import InputError
-from gradleak.leak import running
+from gradleak.leak import hooked, running
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -53,10 +52,8 @@ def running_statistics(model: nn.Module, inputs: Tensor) -> Statistics:
 
 def _order(model: nn.Module, inputs: Tensor) -> list[tuple[nn.Module, Tensor]]:
     """Return a network's batch norms with their inputs, in the order in which the network runs them."""
-    with contextlib.ExitStack() as stack, torch.no_grad(), running(model, inputs.shape):
-        seen, hooks = into_norms(model)
-        for hook in hooks:
-            stack.callback(hook.remove)
+    seen, hooks = into_norms(model)
+    with hooked(hooks), torch.no_grad(), running(model, inputs.shape):
         model(inputs)
     return seen
 

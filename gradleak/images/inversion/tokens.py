@@ -20,7 +20,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gradleak.errors import InputError
 from gradleak.images.inversion.again import TINY
-from gradleak.leak import Gradients, Leak, running
+from gradleak.leak import Gradients, Leak, hooked, running
 
 # In float64, a normalisation is recognised if it explains the inputs of the attention up to this share.
 EXPLAINED = 1e-6
@@ -255,15 +255,11 @@ def _run(model: nn.Module, values: Gradients, image: Tensor) -> _Run:
             hooks.append(module.register_forward_hook(after))
 
     hooks: list[RemovableHandle] = []
-    try:
-        for name, module in model.named_modules():
-            watch(name, module)
-        # torch's fast path for transformers, which calls no modules, is not taken where gradients are computed.
-        with torch.enable_grad(), running(model, image.shape), contextlib.suppress(_Stop):
-            functional_call(model, values, (image,))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    for name, module in model.named_modules():
+        watch(name, module)
+    # torch's fast path for transformers, which calls no modules, is not taken where gradients are computed.
+    with hooked(hooks), torch.enable_grad(), running(model, image.shape), contextlib.suppress(_Stop):
+        functional_call(model, values, (image,))
     if not run.entries.numel():
         first = f"its first layer, '{run.embedding}', " if run.embedding else "it "
         raise InputError(f"{type(model).__name__} is no vision transformer: {first}does not embed patches")

@@ -259,11 +259,8 @@ def _front(leak: Leak, name: str, layer: nn.Module) -> tuple[Tensor, Tensor, str
     drawn = torch.rand(leak.input_shape or (width,), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     made_up = torch.stack([torch.zeros_like(drawn), torch.ones_like(drawn), drawn]).to(layer.get_parameter("weight"))
     hook = layer.register_forward_pre_hook(lambda _, args: calls.append(args[0].detach().double()))
-    try:
-        with running(leak.model, made_up.shape):
-            logits = leak.model(made_up)
-    finally:
-        hook.remove()
+    with hook, running(leak.model, made_up.shape):
+        logits = leak.model(made_up)
     one = made_up[1].flatten().double()
     if len(calls) != 1:
         return one, 0 * one, f"'{name}' runs {len(calls)} times in one pass"
@@ -579,16 +576,12 @@ def _own_errors(layer: _Layer, inputs: Tensor, moment: float) -> tuple[Tensor, T
         # A copy, because activations may change it in place.
         return outputs[-1].clone()
 
-    hook = layer.module.register_forward_hook(keep)
-    try:
-        with torch.enable_grad(), evaluating(leak.model):
-            logits = functional_call(leak.model, values, (inputs,))
-            rows = [
-                torch.autograd.grad(logits[:, place].sum(), outputs[0], retain_graph=True)[0].flatten(1)
-                for place in range(logits.shape[1])
-            ]
-    finally:
-        hook.remove()
+    with layer.module.register_forward_hook(keep), torch.enable_grad(), evaluating(leak.model):
+        logits = functional_call(leak.model, values, (inputs,))
+        rows = [
+            torch.autograd.grad(logits[:, place].sum(), outputs[0], retain_graph=True)[0].flatten(1)
+            for place in range(logits.shape[1])
+        ]
     slopes, probabilities = torch.stack(rows, dim=1), logits.detach().softmax(dim=1)
     return (probabilities[:, :, None] * slopes).sum(dim=1, keepdim=True) - slopes, slopes, probabilities
 

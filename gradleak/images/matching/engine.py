@@ -24,7 +24,7 @@ from gradleak.images.matching.levenberg import LevenbergMarquardt, Misfit, leven
 from gradleak.images.matching.objective import Distance, ImagePrior, Kind, Objective
 from gradleak.images.matching.optimizers import LBFGS, Adam, Track, adam, lbfgs
 from gradleak.labels import idlg, recover_batch, recover_soft_labels
-from gradleak.leak import Leak, check_repeatable, naming
+from gradleak.leak import Leak, check_repeatable, hooked, naming
 
 Optimizer = Adam | LBFGS | LevenbergMarquardt | CoarseToFine
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
@@ -400,12 +400,9 @@ def _chunk(objective: Objective, settings: Optimizer) -> int:
         nonlocal activations
         activations += output.numel() if isinstance(output, Tensor) else 0
 
-    hooks = [module.register_forward_hook(count) for module in objective.model.modules()]
     like = next(iter(objective.observed.values()))
-    with torch.no_grad():
+    with hooked(module.register_forward_hook(count) for module in objective.model.modules()), torch.no_grad():
         objective.model(torch.zeros(objective.shape).to(like))
-    for hook in hooks:
-        hook.remove()
     parameters = sum(value[0].numel() for value in objective.observed.values())
     numbers: float = GRADIENT_COPIES * parameters + ACTIVATION_COPIES * (activations + objective.size)
     if not accelerated(like.device):
