@@ -292,7 +292,11 @@ def pair_of(model: nn.Module, inputs: Tensor | Mapping[str, Tensor], targets: Te
             raise InputError(f"{type(model).__name__} is not causal: its targets must be given as labels")
         return own if kept.all() else torch.where(kept, own, HIDDEN - own), labels
     if bool((kept[:, 1:] > kept[:, :-1]).any()):
-        raise InputError("attention_mask must have padding at the end alone, if the model is causal")
+        raise InputError(
+            "attention_mask must have padding at the end alone, if the model is causal: move it there "
+            "(tokenizer.padding_side = 'right'); with padding at the start, the loss of transformers also compares the "
+            "output at the last padding with the first word, and the words have other positions"
+        )
     if own.shape[1] < 2:
         raise InputError("a causal language model needs texts of at least two tokens")
     labels = torch.where(kept, own, PADDING) if labels is None else labels

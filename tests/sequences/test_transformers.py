@@ -141,6 +141,18 @@ def test_the_gradient_is_that_of_the_library_s_own_loss(labels: str) -> None:
         torch.testing.assert_close(gradient, model.get_parameter(name).grad, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("name", ["GPT-2", "LLaMA"])
+def test_padding_at_the_start_changes_the_library_s_gradient(name: str) -> None:
+    gradients = []
+    for padded in (slice(0, 4), slice(5, 9)):
+        model, mask = model_of(name), torch.ones(2, 9, dtype=torch.long)
+        mask[1, padded] = 0
+        own = torch.ones(2, 9, dtype=torch.long).masked_scatter(mask == 1, texts(1, 14))
+        model(input_ids=own, attention_mask=mask, labels=own.where(mask == 1, PADDING)).loss.backward()
+        gradients.append(model.get_input_embeddings().weight.grad)
+    assert (gradients[0] - gradients[1]).norm() > 0.1 * gradients[1].norm()
+
+
 def bert(kind: str) -> nn.Module:
     config = transformers.BertConfig(**SMALL, intermediate_size=96, max_position_embeddings=64, num_labels=3)
     with torch.random.fork_rng():
@@ -216,7 +228,7 @@ def test_a_wrong_batch_size_and_a_part_of_a_batch_are_not_promised() -> None:
     ("batch", "message"),
     [
         ({"input_ids": texts(2, 1)}, "at least two tokens"),
-        ({"input_ids": texts(2, 4), "attention_mask": torch.tensor([[0, 1, 1, 1]] * 2)}, "padding at the end"),
+        ({"input_ids": texts(2, 4), "attention_mask": torch.tensor([[0, 1, 1, 1]] * 2)}, "padding_side = 'right'"),
         ({"input_ids": texts(2, 4), "position_ids": texts(2, 4)}, "one tensor of inputs"),
         ({"labels": texts(2, 4)}, "one tensor of inputs"),
     ],
