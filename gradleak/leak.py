@@ -305,6 +305,7 @@ def pair_of(model: nn.Module, inputs: Tensor | Mapping[str, Tensor], targets: Te
 
 def is_causal(model: nn.Module, tokens: Tensor) -> bool:
     """Return whether a model has outputs at every position of tokens (N, T) that do not depend on later tokens."""
+    tokens = torch.where(tokens < 0, HIDDEN - tokens, tokens)
     changed = tokens.clone()
     changed[:, -1] = torch.where(tokens[:, -1] > 0, tokens[:, -1] - 1, tokens[:, -1] + 1)
     with torch.no_grad(), running(model, tokens.shape):
@@ -336,7 +337,8 @@ def observe(
     norms do the same. The model itself keeps its mode and its statistics.
 
     Args:
-        model: A network whose final Linear layer gives the logits, alone or, as in `transformers`, as `output.logits`.
+        model: A network whose final Linear layer gives the logits, alone or, as in `transformers`, as `output.logits`;
+            or gives outputs at every position of a text, of which the logits are those at one position.
         inputs: The batch (B, …), or a batch of `transformers`: a dictionary of `input_ids`, `attention_mask` and
             `labels`. A causal language model of `transformers` then has the loss of `transformers`: its labels are
             compared with the outputs one position earlier, and by default they are the tokens without padding.
@@ -384,7 +386,7 @@ def observe(
 
             def gradients_at(samples: Tensor, own: Tensor, weights: Gradients) -> Gradients:
                 weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-                logits = functional_call(model, weights, *_arguments(samples)).to(own.dtype)
+                logits = functional_call(model, weights, *arguments_of(samples)).to(own.dtype)
                 return _gradients(loss(logits, own).mean(), weights, precision)
 
             parts = zip(inputs.split(size), labels.split(size), strict=True)
@@ -612,7 +614,7 @@ def _forward(
     def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         return lambda module, args, output: recorded.setdefault(name, []).append((args[0], output))
 
-    positional, named = _arguments(inputs)
+    positional, named = arguments_of(inputs)
     hooks = [layer.register_forward_hook(watch(name)) for name, layer in linears.items()]
     try:
         with running(model, inputs.shape, mode):
@@ -621,7 +623,7 @@ def _forward(
         for hook in hooks:
             hook.remove()
     for name, runs in recorded.items():
-        hidden, output = runs[-1]
+        hidden, output = at_places(*runs[-1], logits)
         # Identify the final layer by its output, which equals the model's; layers may be declared in any order.
         if torch.is_tensor(logits) and output.shape == logits.shape and torch.equal(output, logits):
             if hidden.ndim not in features:
@@ -645,7 +647,22 @@ def _forward(
     )
 
 
-def _arguments(inputs: Tensor) -> tuple[tuple[Tensor], dict[str, Tensor]]:
+def at_places(hidden: Tensor, output: Tensor, logits: Any) -> tuple[Tensor, Tensor]:
+    """Return a layer's input and output at the place of each sample whose output is its logits, if there is one.
+
+    A causal model that classifies texts gives the output at the last word.
+    """
+    if not torch.is_tensor(logits) or output.ndim != 3 or output.shape[::2] != logits.shape:
+        return hidden, output
+    same = (output == logits[:, None]).all(dim=2)
+    if not same.any(dim=1).all():
+        return hidden, output
+    # A word that is repeated from the beginning may have the same output everywhere; the last place is taken.
+    row, place = torch.arange(len(same), device=same.device), same.shape[1] - 1 - same.flip(1).int().argmax(dim=1)
+    return hidden[row, place], output[row, place]
+
+
+def arguments_of(inputs: Tensor) -> tuple[tuple[Tensor], dict[str, Tensor]]:
     """Return the arguments, positional and named, with which a model runs on inputs, whose tokens may be hidden."""
     if inputs.is_floating_point() or not (inputs < 0).any():
         return (inputs,), {}

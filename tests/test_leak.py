@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 import gradleak
 from gradleak.errors import InputError
-from gradleak.leak import Leak, observe, observe_heads
+from gradleak.leak import Leak, head_inputs, observe, observe_heads
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal
+from tests.auditing.networks import Net
 
 
 def network(classes: int = 5, bias: bool = False) -> nn.Sequential:
@@ -72,6 +73,23 @@ def test_final_layer_is_found_by_what_it_does() -> None:
         observe(Shuffled(), inputs, torch.tensor([0, 1, 2]), head="first")
     with pytest.raises(InputError, match="no Linear layer named 'finale'; it has final, first"):
         observe(Shuffled(), inputs, torch.tensor([0, 1, 2]), head="finale")
+
+
+def test_the_logits_may_be_the_last_layer_s_output_at_one_position_of_each_sample() -> None:
+    torch.manual_seed(0)
+    inputs, places = torch.randn(3, 5, 4), torch.tensor([4, 0, 2])
+    layers = {"body": nn.Linear(4, 6), "head": nn.Linear(6, 3)}
+    model = Net(lambda net, x: net.head(net.body(x).relu())[torch.arange(len(x)), places[: len(x)]], **layers)
+    leak = observe(model, inputs, torch.tensor([0, 1, 2]))
+    features, logits = head_inputs(model, inputs)
+    assert leak.head == "head"
+    assert torch.equal(features, model.body(inputs[range(3), places]).relu())
+    assert torch.equal(logits, model(inputs))
+    other = observe(nn.Sequential(layers["body"], nn.ReLU(), layers["head"]), inputs[range(3), places], torch.arange(3))
+    torch.testing.assert_close(leak.weight_gradient, other.gradients["2.weight"])
+    mean = Net(lambda net, x: net.head(net.body(x).relu()).mean(dim=1), **layers)
+    with pytest.raises(InputError, match="does not end in a Linear layer"):
+        observe(mean, inputs, torch.tensor([0, 1, 2]))
 
 
 @settings(max_examples=25)

@@ -189,6 +189,31 @@ def test_an_encoder_does_not_read_the_padding() -> None:
     assert read_bag(leak).tokens == own[mask == 1].unique().tolist()
     report = gradleak.audit(model, batch, batch_sizes=(2,), mode="eval", steps=5)
     assert report.worst("words") == 1
+    assert not report.broken
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "LLaMA"])
+@pytest.mark.parametrize("padded", [slice(5, 9), slice(0, 4)], ids=["end", "start"])
+def test_the_words_and_the_label_of_a_causal_classifier_are_read(name: str, padded: slice) -> None:
+    config, kind = model_of(name).config, {"GPT-2": "GPT2", "LLaMA": "Llama"}[name]
+    config.num_labels = 3
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{kind}ForSequenceClassification")(config).eval()
+    own, mask = texts(2, 9), torch.ones(2, 9, dtype=torch.long)
+    mask[1, padded] = 0
+    batch = {"input_ids": own * mask, "attention_mask": mask, "labels": torch.tensor([0, 2])}
+    leak = observe(model, batch)
+    model(**batch).loss.backward()
+    assert leak.head == "score"
+    for parameter, gradient in leak.gradients.items():
+        torch.testing.assert_close(gradient, model.get_parameter(parameter).grad, rtol=1e-4, atol=1e-7)
+    assert read_bag(leak).tokens == own[mask == 1].unique().tolist()
+    report = gradleak.audit(model, batch, batch_sizes=(1, 2), mode="eval", steps=5)
+    assert not report.broken
+    assert [one.share for one in report.outcomes if one.target == "words"] == [1, 1]
+    (one,) = (one for one in report.findings if one.attack == "label of one sample")
+    assert (one.certificate, one.measures) == ("unique", {"labels": 1.0, "features": 1.0})
 
 
 def test_where_the_tokens_fill_the_layers_that_is_said_at_once() -> None:
@@ -265,11 +290,17 @@ def test_the_command_audits_a_dictionary_of_tensors(
     monkeypatch.chdir(tmp_path)
     own = types.ModuleType("own_text")
     vars(own).update(make=lambda: model_of("GPT-2"), batch=lambda: {"input_ids": texts(4, 9), "labels": texts(4, 9)})
+    mask = (torch.arange(9) < torch.tensor([[9], [4]])).long()
+    vars(own).update(encoder=lambda: bert("SequenceClassification"))
+    vars(own).update(padded=lambda: {"input_ids": texts(2, 9), "attention_mask": mask, "labels": torch.tensor([0, 2])})
     monkeypatch.setitem(sys.modules, "own_text", own)
     words = ["audit", "own_text:make", "--data", "own_text:batch", "--batch-size", "2", "--minutes", "2"]
     code, out, err = call(capsys, *words, "--fail-above", "sentences=0.5")
     assert (code, "sentences = 1 is above 0.5" in err) == (1, True)
     assert "2 of 2 sentences" in out
+    words = ["audit", "own_text:encoder", "--data", "own_text:padded", "--batch-size", "2", "--mode", "eval"]
+    code, out, err = call(capsys, *words)
+    assert (code, err, "100 % of the words" in out) == (0, "", True)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from gradleak.leak import Leak, evaluating
+from gradleak.leak import Leak, at_places, evaluating
 
 TINY = torch.finfo(torch.float64).tiny
 # Gradients are compared this many entries at a time, to save memory.
@@ -80,8 +80,8 @@ def observed_again(leak: Leak, inputs: Tensor, labels: Tensor | None, *, dtype: 
     hook = head.register_forward_hook(keep)
     try:
         with torch.enable_grad(), evaluating(leak.model):
-            functional_call(leak.model, values, (inputs.to(dtype),))
-            features, logits = passed[-1]
+            output = functional_call(leak.model, values, (inputs.to(dtype),))
+            features, logits = at_places(*passed[-1], output)
             errors = _errors(leak, logits.detach(), features, labels)
             gradients = torch.autograd.grad(logits, list(own.values()), errors / len(inputs), allow_unused=True)
     finally:
