@@ -19,7 +19,7 @@ from torch.func import functional_call, replace_all_batch_norm_modules_
 from gradleak.arguments import check_fields, checked_arguments, described
 from gradleak.augment import as_probabilities
 from gradleak.devices import differentiable, in_chunks
-from gradleak.errors import ForeignError, InputError, check_count, first_line, foreign
+from gradleak.errors import ForeignError, GradleakError, InputError, check_count, first_line, foreign
 from gradleak.losses import PADDING, CrossEntropy, Loss
 from gradleak.precision import Precision, computing, scaled_gradients
 
@@ -30,6 +30,8 @@ NOT_AT_ONCE = "its forward pass draws random numbers, changes tensors in place o
 Mode = Literal["eval", "train"]
 # Largest change of an output by later tokens that is rounding, relative to the largest output.
 CAUSAL = 1e-5
+# Largest difference of logits and the mean of several layers' outputs that is rounding, relative to the largest logit.
+MEAN = 1e-5
 # The most Linear layers that an error lists.
 LISTED = 3
 # A token t that an attention mask hides is written as HIDDEN − t.
@@ -52,6 +54,7 @@ class Leak:
         input_shape: The shape of one input, None if unknown.
         local_steps: The number of local steps whose gradients are summed.
         rate: The learning rate by which the difference of the weights was divided; 0 for a gradient.
+        averaged: The names of the last Linear layers, `head` first, if the logits are the mean of their outputs.
     """
 
     model: nn.Module
@@ -61,6 +64,7 @@ class Leak:
     input_shape: tuple[int, ...] | None = None
     local_steps: int = 1
     rate: float = 0.0
+    averaged: tuple[str, ...] = ()
 
     def check(self, name: str = "the leak") -> None:
         """Raise an InputError that begins with `name` unless the fields fit each other, and gradients are finite."""
@@ -115,7 +119,8 @@ class Leak:
             weight_decay: The weight decay, which is subtracted: exactly for one step, and with the mean of the weights
                 before and after for several steps.
             input_shape: The shape of one input.
-            head: The name of the last Linear layer; by default the Linear layer that is declared last.
+            head: The name of the last Linear layer; by default the one that is declared last. For images (C, H, W) the
+                network is run, to see whether it averages several.
 
         Raises:
             InputError: If a number is out of range, or a state dict does not fit the model.
@@ -130,8 +135,13 @@ class Leak:
         copied = copy.deepcopy(model).eval()
         for moment, state in (("before", before), ("after", after)):
             _check_state(copied, moment, state)
+        joint: list[str] = []
+        if head is None and input_shape is not None and len(input_shape) == 3:
+            like, generator = next(copied.parameters()), torch.Generator().manual_seed(0)
+            with contextlib.suppress(GradleakError), torch.no_grad():
+                _forward(copied, torch.randn(1, *input_shape, generator=generator).to(like), None, joint=joint)
         copied.load_state_dict(dict(before))
-        head = head if head is not None else list(_linears(copied, None))[-1]
+        head = head if head is not None else [*joint[:1], list(_linears(copied, None))[-1]][0]
         _linears(copied, head)
         # Momentum repeats a step's gradient in all later updates. This is the mean number of times that it is counted.
         repeats = sum((1 - momentum ** (step + 1)) / (1 - momentum) for step in range(local_steps)) / local_steps
@@ -141,7 +151,7 @@ class Leak:
                 start, end = (state[name].detach().to(parameter.device).double() for state in (before, after))
                 decay = weight_decay * (start if local_steps == 1 else local_steps * (start + end) / 2)
                 gradients[name] = ((start - end) / (rate * repeats) - decay).to(parameter.dtype)
-        return cls(copied, gradients, head, batch_size, input_shape, local_steps, rate * repeats)
+        return cls(copied, gradients, head, batch_size, input_shape, local_steps, rate * repeats, tuple(joint))
 
     def check_one_step(self, attack: str) -> None:
         """Raise an InputError if the gradients are a sum over several local steps, which `attack` cannot use."""
@@ -169,7 +179,7 @@ class Leak:
     @property
     def weight_gradient(self) -> Tensor:
         """The gradient G (C, I) of the last layer's weight."""
-        if self.parameter("weight") not in self.gradients:
+        if self.averaged or self.parameter("weight") not in self.gradients:
             raise InputError(f"the update has no gradient of the last layer's weight: {self.withheld('weight')}")
         return self.gradients[self.parameter("weight")]
 
@@ -188,6 +198,8 @@ class Leak:
 
         "weight" and "bias" are the last layer's parameters; other parameters are given by their full names.
         """
+        if self.averaged and parameter in ("weight", "bias"):
+            return f"the logits are the mean of several layers' outputs: {', '.join(map(repr, self.averaged))}"
         name = self.parameter(parameter) if parameter in ("weight", "bias") else parameter
         parameters = dict(self.model.named_parameters(remove_duplicate=False))
         tied = [alias for alias, value in parameters.items() if value is parameters.get(name) and alias != name]
@@ -199,8 +211,8 @@ class Leak:
 
     @property
     def bias_gradient(self) -> Tensor | None:
-        """The gradient of the last layer's bias (C,), or None if there is no bias or it is frozen."""
-        return self.gradients.get(self.parameter("bias"))
+        """The gradient of the last layer's bias (C,), None if there is none, it is frozen, or layers are averaged."""
+        return None if self.averaged else self.gradients.get(self.parameter("bias"))
 
     @property
     def heads(self) -> HeadLeaks:
@@ -338,7 +350,8 @@ def observe(
 
     Args:
         model: A network whose final Linear layer gives the logits, alone or, as in `transformers`, as `output.logits`;
-            or gives outputs at every position of a text, of which the logits are those at one position.
+            or gives outputs at every position of a text, of which the logits are those at one position. The logits may
+            also be the mean of several Linear layers' outputs, as in distilled DeiT; then no labels can be recovered.
         inputs: The batch (B, …), or a batch of `transformers`: a dictionary of `input_ids`, `attention_mask` and
             `labels`. A causal language model of `transformers` then has the loss of `transformers`: its labels are
             compared with the outputs one position earlier, and by default they are the tokens without padding.
@@ -367,7 +380,8 @@ def observe(
     inputs, targets = pair_of(model, inputs, targets)
     model = in_train_mode(model) if mode == "train" else model
     with computing(precision, model):
-        head, layer, _, logits = _forward(model, inputs, head, mode, features=(2, 3))
+        joint: list[str] = []
+        head, layer, _, logits = _forward(model, inputs, head, mode, features=(2, 3), joint=joint)
         # The loss is computed in the precision of the parameters, even if the logits are coarser.
         logits = logits.to(layer.weight.dtype)
         if logits.ndim == 3:
@@ -394,7 +408,10 @@ def observe(
             with evaluating(model, mode):
                 gradients, _ = descended(before, [partial(gradients_at, *part) for part in parts], rate)
         sent = defended(gradients, defense)
-        return Leak(model, sent, head, size, tuple(inputs.shape[1:]), local_steps, rate if local_steps > 1 else 0.0)
+        return Leak(
+            model, sent, head, size, tuple(inputs.shape[1:]), local_steps, rate if local_steps > 1 else 0.0,
+            tuple(joint),
+        )  # fmt: skip
 
 
 def defended(gradients: Gradients, defense: Defense | None) -> Gradients:
@@ -601,11 +618,19 @@ def head_inputs(
 
 
 def _forward(
-    model: nn.Module, inputs: Tensor, head: str | None, mode: Mode = "eval", *, features: Sequence[int] = (2,)
+    model: nn.Module,
+    inputs: Tensor,
+    head: str | None,
+    mode: Mode = "eval",
+    *,
+    features: Sequence[int] = (2,),
+    joint: list[str] | None = None,
 ) -> tuple[str, nn.Linear, Tensor, Tensor]:
     """Run the model; return the final Linear layer's name, its module, its input and the logits.
 
-    `features` lists the permitted numbers of dimensions of that input: 2 for (B, I), 3 for sequences (B, T, I).
+    `features` lists the permitted numbers of dimensions of that input: 2 for (B, I), 3 for sequences (B, T, I). If the
+    logits are the mean of several layers' outputs, their names are added to `joint`, and the first of them is returned;
+    without `joint` such a model is refused.
     """
     _check_inputs(inputs)
     linears = _linears(model, head)
@@ -637,6 +662,12 @@ def _forward(
                     f"the last Linear layer '{name}' runs {len(runs)} times in one pass, and its gradient is their sum"
                 )
             return name, linears[name], hidden, logits
+    if joint is not None and torch.is_tensor(logits) and logits.ndim == 2:
+        ends = {name: run for name, (run, *more) in recorded.items() if not more and run[1].shape == logits.shape}
+        apart = torch.stack([output for _, output in ends.values()]).mean(dim=0) - logits if len(ends) > 1 else logits
+        if len(ends) > 1 and bool((apart.abs() <= MEAN * logits.abs().max()).all()):
+            joint += ends
+            return joint[0], linears[joint[0]], ends[joint[0]][0], logits
     if torch.is_tensor(logits) and not logits.isfinite().all():
         raise InputError(f"the logits of {type(model).__name__} are NaN or infinite: its forward pass overflows")
     names = [f"'{name}'" for name in linears]
