@@ -69,7 +69,7 @@ class Parameters(studies.Parameters):
         smallest=[{}, {"epochs": 2}],
     )
     long: list[Client] = setting(
-        paper=[{"epochs": 5, "rate": rate} for rate in (0.01, 0.03, 0.1, 0.3, 1, 3)],
+        paper=[{"epochs": 5, "rate": rate} for rate in (0.01, 0.03, 0.1, 0.3, 1)],
         smallest=[{"epochs": 5, "rate": 0.3}],
     )
     long_sizes: list[PositiveInt] = setting(paper=[4, 8], smallest=[4])
