@@ -218,7 +218,7 @@ def figure_shown(record: Record) -> Figure:
 
 def table_long(record: Record) -> pd.DataFrame:
     """Return the share of samples that units show after long training, a column for each rate."""
-    rows, titles = record.rows(Shown), _titles(record, "long")
+    rows, titles = record.rows(Shown), [one.title for one in record.stated(Parameters).long]
     return aggregate(
         rows[rows["client_trains"].isin(titles)],
         {"data": "source", "network": "stage", "samples in a batch": "size"},
@@ -226,16 +226,11 @@ def table_long(record: Record) -> pd.DataFrame:
     )
 
 
-def _titles(record: Record, parameter: str) -> list[str]:
-    """Return how the clients of a parameter train, in words."""
-    return [Client(**settings).title for settings in record.parameters[parameter]]
-
-
 def figure_clients(record: Record) -> Figure:
     """Plot the share of samples that units show against the batch size, a line for each way to train."""
-    rows = record.rows(Shown)
+    rows, titles = record.rows(Shown), [one.title for one in record.stated(Parameters).clients]
     return drawn(
-        rows[rows["client_trains"].isin(_titles(record, "clients"))],
+        rows[rows["client_trains"].isin(titles)],
         lines("size", "shown", by="client_trains"),
         powers_of_two("size"),
         panels="stage",
