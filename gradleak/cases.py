@@ -77,7 +77,7 @@ class Subject:
     def facts(self) -> list[tuple[str, str]]:
         """The facts about the network, in words."""
         chains = {"linear": "a chain of Linear layers", "convolutional": "a chain of convolutions"}
-        bias = "yes: its gradient is the sum of all errors" if self.bias_sent else "yes, without a gradient"
+        bias = "yes: its gradient is the sum of all errors" if self.bias_sent else "yes, without a gradient of its own"
         norms = f"{self.norms}, {'trained' if self.trained else 'never trained'}" if self.norms else "none"
         return [
             ("network", f"{self.network}, {self.parameters:,} parameters"),

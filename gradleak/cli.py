@@ -244,6 +244,9 @@ def rerun(
 ) -> None:
     """Run recorded trials again, and show which rows and verdicts differ; nothing is stored."""
     interrupts.listen()
+    from gradleak import studies
+
+    studies.load(study)  # a mistake is found before the slow imports
     from gradleak.book import again
 
     found = again.again(study, minutes=minutes, most=trials, device=device, jobs=jobs)
@@ -356,6 +359,14 @@ def audit(
         if ":" in text and not Path(text).exists():
             early.check_named(text)
     early.check_file(samples or "")
+    if ":" not in model:
+        early.check_known("network", model)
+    if samples and ":" not in samples and not Path(os.path.expanduser(samples)).exists():
+        early.check_known("dataset", samples)
+    for text in filter(None, map(str.strip, defense.split(","))):
+        early.check_known("defence", text.partition("/")[0])
+    for text in fail_above or ():
+        early.check_known("measure", text.partition("=")[0])
     from gradleak.auditing import folders, options, sentences
 
     limits = options.limits_of(fail_above or [])  # a mistake is found before the audit
@@ -439,6 +450,10 @@ def hunt(
     strict: Annotated[bool, Option("--strict", help="Fail on a wrong certificate if all assumptions hold.")] = False,
 ) -> None:
     """Search for wrong certificates on random clients that meet all assumptions or violate one of them."""
+    from gradleak import early
+
+    for name in family or ():
+        early.check_known("family of attacks", name)
     from gradleak import hunting
 
     limit = None if rounds else minutes

@@ -12,6 +12,15 @@ from pathlib import Path
 
 from gradleak.errors import InputError, printable, unknown
 
+# The dictionaries, in files of this package, whose keys are the names that commands take.
+KNOWN = {
+    "network": ("models/registry.py", "NETWORKS"),
+    "dataset": ("data/base.py", "KNOWN"),
+    "defence": ("defenses.py", "KINDS"),
+    "measure": ("auditing/findings.py", "MEASURES"),
+    "family of attacks": ("hunting/families.py", "FAMILIES"),
+}
+
 
 def check_named(text: str) -> None:
     """Refuse a "module:function" whose module does not exist, or whose source does not define the function."""
@@ -30,6 +39,24 @@ def check_named(text: str) -> None:
             raise unknown(f"name in {module}.py", name, sorted(defined))
 
 
+def check_known(kind: str, name: str) -> None:
+    """Refuse a name of a kind in `KNOWN` that this package does not define."""
+    known = names(kind)
+    if known and name not in known:
+        raise unknown(kind, printable(name), known)
+
+
+def names(kind: str) -> list[str]:
+    """Return the names of a kind in `KNOWN`, empty if they are not known without running the code."""
+    file, name = KNOWN[kind]
+    for node in _body(Path(__file__).parent / file):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            if isinstance(target, ast.Name) and target.id == name:
+                return [str(key.value) for key in node.value.keys if isinstance(key, ast.Constant)]
+    return []
+
+
 def check_file(text: str) -> None:
     """Refuse the name of a file with samples that does not exist."""
     place = Path(os.path.expanduser(text))
@@ -37,14 +64,18 @@ def check_file(text: str) -> None:
         raise InputError(f"there is no file '{printable(place.name)}'")
 
 
+def _body(source: Path) -> list[ast.stmt]:
+    """Return the statements of a module, none if its source cannot be read."""
+    try:
+        return ast.parse(source.read_text("utf-8")).body
+    except (OSError, SyntaxError, ValueError):
+        return []
+
+
 def _defined(source: Path) -> set[str]:
     """Return the names that a module's source defines, empty if they are not known without running it."""
-    try:
-        body = ast.parse(source.read_text("utf-8")).body
-    except (OSError, SyntaxError, ValueError):
-        return set()
     names: set[str] = set()
-    for node in body:
+    for node in _body(source):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):

@@ -10,18 +10,19 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, replace_all_batch_norm_modules_
+from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
 from gradleak.arguments import check_fields, checked_arguments, described
 from gradleak.augment import as_probabilities
 from gradleak.devices import differentiable, in_chunks
-from gradleak.errors import ForeignError, InputError, check_count, first_line, foreign
-from gradleak.losses import PADDING, CrossEntropy, Loss
+from gradleak.errors import ForeignError, GradleakError, InputError, check_count, first_line, foreign
+from gradleak.losses import PADDING, BinaryCrossEntropy, CrossEntropy, Loss
 from gradleak.precision import Precision, computing, scaled_gradients
 
 # Why there is no gradient of a weight with a parametrisation.
@@ -31,6 +32,8 @@ NOT_AT_ONCE = "its forward pass draws random numbers, changes tensors in place o
 Mode = Literal["eval", "train"]
 # Largest change of an output by later tokens that is rounding, relative to the largest output.
 CAUSAL = 1e-5
+# Largest difference of logits and the mean of several layers' outputs that is rounding, relative to the largest logit.
+MEAN = 1e-5
 # The most Linear layers that an error lists.
 LISTED = 3
 # A token t that an attention mask hides is written as HIDDEN − t.
@@ -53,6 +56,7 @@ class Leak:
         input_shape: The shape of one input, None if unknown.
         local_steps: The number of local steps whose gradients are summed.
         rate: The learning rate by which the difference of the weights was divided; 0 for a gradient.
+        averaged: The names of the last Linear layers, `head` first, if the logits are the mean of their outputs.
     """
 
     model: nn.Module
@@ -62,6 +66,7 @@ class Leak:
     input_shape: tuple[int, ...] | None = None
     local_steps: int = 1
     rate: float = 0.0
+    averaged: tuple[str, ...] = ()
 
     def check(self, name: str = "the leak") -> None:
         """Raise an InputError that begins with `name` unless the fields fit each other, and gradients are finite."""
@@ -116,7 +121,8 @@ class Leak:
             weight_decay: The weight decay, which is subtracted: exactly for one step, and with the mean of the weights
                 before and after for several steps.
             input_shape: The shape of one input.
-            head: The name of the last Linear layer; by default the Linear layer that is declared last.
+            head: The name of the last Linear layer; by default the one that is declared last. For images (C, H, W) the
+                network is run, to see whether it averages several.
 
         Raises:
             InputError: If a number is out of range, or a state dict does not fit the model.
@@ -131,8 +137,14 @@ class Leak:
         copied = copy.deepcopy(model).eval()
         for moment, state in (("before", before), ("after", after)):
             _check_state(copied, moment, state)
+        averaged: tuple[str, ...] = ()
+        if head is None and input_shape is not None and len(input_shape) == 3:
+            like, generator = next(copied.parameters()), torch.Generator().manual_seed(0)
+            drawn = torch.randn(1, *input_shape, generator=generator).to(like)
+            with contextlib.suppress(GradleakError), torch.no_grad():
+                averaged = _forward(copied, drawn, None, averaged=True).averaged
         copied.load_state_dict(dict(before))
-        head = head if head is not None else list(_linears(copied, None))[-1]
+        head = head if head is not None else [*averaged[:1], list(_linears(copied, None))[-1]][0]
         _linears(copied, head)
         # Momentum repeats a step's gradient in all later updates. This is the mean number of times that it is counted.
         repeats = sum((1 - momentum ** (step + 1)) / (1 - momentum) for step in range(local_steps)) / local_steps
@@ -142,7 +154,7 @@ class Leak:
                 start, end = (state[name].detach().to(parameter.device).double() for state in (before, after))
                 decay = weight_decay * (start if local_steps == 1 else local_steps * (start + end) / 2)
                 gradients[name] = ((start - end) / (rate * repeats) - decay).to(parameter.dtype)
-        return cls(copied, gradients, head, batch_size, input_shape, local_steps, rate * repeats)
+        return cls(copied, gradients, head, batch_size, input_shape, local_steps, rate * repeats, averaged)
 
     def check_one_step(self, attack: str) -> None:
         """Raise an InputError if the gradients are a sum over several local steps, which `attack` cannot use."""
@@ -170,7 +182,7 @@ class Leak:
     @property
     def weight_gradient(self) -> Tensor:
         """The gradient G (C, I) of the last layer's weight."""
-        if self.parameter("weight") not in self.gradients:
+        if self.averaged or self.parameter("weight") not in self.gradients:
             raise InputError(f"the update has no gradient of the last layer's weight: {self.withheld('weight')}")
         return self.gradients[self.parameter("weight")]
 
@@ -189,6 +201,8 @@ class Leak:
 
         "weight" and "bias" are the last layer's parameters; other parameters are given by their full names.
         """
+        if self.averaged and parameter in ("weight", "bias"):
+            return f"the logits are the mean of several layers' outputs: {', '.join(map(repr, self.averaged))}"
         name = self.parameter(parameter) if parameter in ("weight", "bias") else parameter
         parameters = dict(self.model.named_parameters(remove_duplicate=False))
         tied = [alias for alias, value in parameters.items() if value is parameters.get(name) and alias != name]
@@ -200,8 +214,8 @@ class Leak:
 
     @property
     def bias_gradient(self) -> Tensor | None:
-        """The gradient of the last layer's bias (C,), or None if there is no bias or it is frozen."""
-        return self.gradients.get(self.parameter("bias"))
+        """The gradient of the last layer's bias (C,), None if there is none, it is frozen, or layers are averaged."""
+        return None if self.averaged else self.gradients.get(self.parameter("bias"))
 
     @property
     def heads(self) -> HeadLeaks:
@@ -293,15 +307,58 @@ def pair_of(model: nn.Module, inputs: Tensor | Mapping[str, Tensor], targets: Te
             raise InputError(f"{type(model).__name__} is not causal: its targets must be given as labels")
         return own if kept.all() else torch.where(kept, own, HIDDEN - own), labels
     if bool((kept[:, 1:] > kept[:, :-1]).any()):
-        raise InputError("attention_mask must have padding at the end alone, if the model is causal")
+        raise InputError(
+            "attention_mask must have padding at the end alone, if the model is causal: move it there "
+            "(tokenizer.padding_side = 'right'); with padding at the start, the loss of transformers also compares the "
+            "output at the last padding with the first word, and the words have other positions"
+        )
     if own.shape[1] < 2:
         raise InputError("a causal language model needs texts of at least two tokens")
     labels = torch.where(kept, own, PADDING) if labels is None else labels
     return own[:, :-1], labels[:, 1:]
 
 
+def two_classes(
+    model: nn.Module, inputs: Tensor, targets: Tensor, head: str | None, loss: Loss
+) -> tuple[nn.Module, Tensor, Loss]:
+    """Return a network with one output z as one with the logits (0, z) of two classes, its classes, and its loss.
+
+    The cross-entropy of these logits is the binary cross-entropy of z, which either loss means. With other losses, and
+    for other networks, everything is returned as it is.
+    """
+    ends = {name: layer for name, layer in _linears(model, None).items() if layer.out_features == 1}
+    name = head if head in ends else next(reversed(ends), "")
+    if not name or not isinstance(loss, CrossEntropy | BinaryCrossEntropy):
+        return model, targets, loss
+    copied, layer, probe = copy.deepcopy(model), ends[name], inputs[:4]
+    positional, named = arguments_of(probe)
+    end = nn.Linear(layer.in_features, 2, layer.bias is not None)
+    for key, value in layer.named_parameters():
+        both = torch.cat([torch.zeros_like(value), value]).detach()
+        setattr(end, key, nn.Parameter(both, value.requires_grad))
+    copied.set_submodule(name, end)
+    with torch.no_grad():
+        with running(model, probe.shape):
+            output = model(*positional, **named)
+        if not torch.is_tensor(output) or output.numel() != len(probe):
+            return model, targets, loss
+        with running(copied, probe.shape):
+            logits = copied(*positional, **named)
+    values = targets.reshape(-1) if targets.numel() == len(inputs) else targets
+    whole = bool(((values == 0) | (values == 1)).all())
+    fits = logits.shape == (len(probe), 2) and torch.allclose(logits[:, 1], output.flatten())
+    if not fits or values.ndim != 1 or not (whole or bool(((values >= 0) & (values <= 1)).all())):
+        raise InputError(
+            f"{type(model).__name__} has a single output: it is attacked as two classes with the logits 0 and z, if "
+            "the output is (B, 1) as a Linear layer gives it, or squeeze(-1) of it, and targets are 0, 1 or between"
+        )
+    classes = values.long() if whole else torch.stack([1 - values, values], dim=1)
+    return copied, classes, loss if isinstance(loss, CrossEntropy) else CrossEntropy()
+
+
 def is_causal(model: nn.Module, tokens: Tensor) -> bool:
     """Return whether a model has outputs at every position of tokens (N, T) that do not depend on later tokens."""
+    tokens = torch.where(tokens < 0, HIDDEN - tokens, tokens)
     changed = tokens.clone()
     changed[:, -1] = torch.where(tokens[:, -1] > 0, tokens[:, -1] - 1, tokens[:, -1] + 1)
     with torch.no_grad(), running(model, tokens.shape):
@@ -333,7 +390,11 @@ def observe(
     norms do the same. The model itself keeps its mode and its statistics.
 
     Args:
-        model: A network whose final Linear layer gives the logits, alone or, as in `transformers`, as `output.logits`.
+        model: A network whose final Linear layer gives the logits or log-probabilities, alone or, as in `transformers`,
+            as `output.logits`; or gives outputs at every position of a text, of which the logits are those at one
+            position. A single output z, with targets from 0 to 1, is taken as the logits (0, z) of two classes. The
+            logits may also be the mean of several Linear layers' outputs, as in distilled DeiT; then no labels can be
+            recovered.
         inputs: The batch (B, …), or a batch of `transformers`: a dictionary of `input_ids`, `attention_mask` and
             `labels`. A causal language model of `transformers` then has the loss of `transformers`: its labels are
             compared with the outputs one position earlier, and by default they are the tokens without padding.
@@ -360,9 +421,10 @@ def observe(
     """
     loss = loss or CrossEntropy()
     inputs, targets = pair_of(model, inputs, targets)
+    model, targets, loss = two_classes(model, inputs, targets, head, loss)
     model = in_train_mode(model) if mode == "train" else model
     with computing(precision, model):
-        head, layer, _, logits = _forward(model, inputs, head, mode, features=(2, 3))
+        head, layer, _, logits, averaged = _forward(model, inputs, head, mode, features=(2, 3), averaged=True)
         # The loss is computed in the precision of the parameters, even if the logits are coarser.
         logits = logits.to(layer.weight.dtype)
         if logits.ndim == 3:
@@ -381,7 +443,7 @@ def observe(
 
             def gradients_at(samples: Tensor, own: Tensor, weights: Gradients) -> Gradients:
                 weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-                logits = functional_call(model, weights, *_arguments(samples)).to(own.dtype)
+                logits = functional_call(model, weights, *arguments_of(samples)).to(own.dtype)
                 return _gradients(loss(logits, own).mean(), weights, precision)
 
             parts = zip(inputs.split(size), labels.split(size), strict=True)
@@ -389,7 +451,8 @@ def observe(
             with evaluating(model, mode):
                 gradients, _ = descended(before, [partial(gradients_at, *part) for part in parts], rate)
         sent = defended(gradients, defense)
-        return Leak(model, sent, head, size, tuple(inputs.shape[1:]), local_steps, rate if local_steps > 1 else 0.0)
+        divided = rate if local_steps > 1 else 0.0
+        return Leak(model, sent, head, size, tuple(inputs.shape[1:]), local_steps, divided, averaged)
 
 
 def defended(gradients: Gradients, defense: Defense | None) -> Gradients:
@@ -578,7 +641,7 @@ def observe_heads(
     def heads(clients: slice) -> tuple[nn.Linear, Tensor, Tensor]:
         part = slice(clients.start * batch_size, clients.stop * batch_size)
         with torch.no_grad():
-            _, layer, hidden, logits = _forward(model, inputs[part], head)
+            _, layer, hidden, logits, _ = _forward(model, inputs[part], head)
         logits = logits.requires_grad_()
         labels = as_probabilities(targets[part], logits.shape[-1], dtype=logits.dtype, device=logits.device)
         (delta,) = torch.autograd.grad(loss(logits, labels).sum() / batch_size, [logits])
@@ -600,16 +663,41 @@ def head_inputs(
     """Return the last layer's inputs (M, I) and the logits (M, C) for inputs (M, …)."""
     _check_inputs(inputs)
     with torch.no_grad():
-        parts = list(in_chunks(len(inputs), chunk, lambda part: _forward(model, inputs[part], head, mode)[2:]))
-    return torch.cat([hidden for hidden, _ in parts]), torch.cat([logits for _, logits in parts])
+        parts = list(in_chunks(len(inputs), chunk, lambda part: _forward(model, inputs[part], head, mode)))
+    return torch.cat([part.hidden for part in parts]), torch.cat([part.logits for part in parts])
+
+
+class _End(NamedTuple):
+    """The last Linear layer of a model in a pass: its name, its module, its input, and the model's logits.
+
+    If the logits are the mean of several layers' outputs, this is the first of them, and `averaged` has all names.
+    """
+
+    head: str
+    layer: nn.Linear
+    hidden: Tensor
+    logits: Tensor
+    averaged: tuple[str, ...] = ()
 
 
 def _forward(
-    model: nn.Module, inputs: Tensor, head: str | None, mode: Mode = "eval", *, features: Sequence[int] = (2,)
-) -> tuple[str, nn.Linear, Tensor, Tensor]:
-    """Run the model; return the final Linear layer's name, its module, its input and the logits.
+    model: nn.Module,
+    inputs: Tensor,
+    head: str | None,
+    mode: Mode = "eval",
+    *,
+    features: Sequence[int] = (2,),
+    averaged: bool = False,
+) -> _End:
+    """Run the model and return its last Linear layer.
 
-    `features` lists the permitted numbers of dimensions of that input: 2 for (B, I), 3 for sequences (B, T, I).
+    Args:
+        model: The model.
+        inputs: The inputs (B, …).
+        head: The layer's name; found automatically by default.
+        mode: The mode in which the model runs.
+        features: The permitted numbers of dimensions of the layer's input: 2 for (B, I), 3 for sequences (B, T, I).
+        averaged: Whether the logits may be the mean of several layers' outputs.
     """
     _check_inputs(inputs)
     linears = _linears(model, head)
@@ -618,14 +706,14 @@ def _forward(
     def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
         return lambda module, args, output: recorded.setdefault(name, []).append((args[0], output))
 
-    positional, named = _arguments(inputs)
+    positional, named = arguments_of(inputs)
     hooks = (layer.register_forward_hook(watch(name)) for name, layer in linears.items())
     with hooked(hooks), running(model, inputs.shape, mode):
         logits = model(*positional, **named)
     for name, runs in recorded.items():
-        hidden, output = runs[-1]
+        hidden, output = at_places(*runs[-1], logits)
         # Identify the final layer by its output, which equals the model's; layers may be declared in any order.
-        if torch.is_tensor(logits) and output.shape == logits.shape and torch.equal(output, logits):
+        if torch.is_tensor(logits) and output.shape == logits.shape and _gives(output, logits):
             if hidden.ndim not in features:
                 raise InputError(
                     f"the final Linear layer '{name}' works on inputs of shape {tuple(hidden.shape)}; "
@@ -636,18 +724,44 @@ def _forward(
                 raise InputError(
                     f"the last Linear layer '{name}' runs {len(runs)} times in one pass, and its gradient is their sum"
                 )
-            return name, linears[name], hidden, logits
+            return _End(name, linears[name], hidden, logits)
+    if averaged and torch.is_tensor(logits) and logits.ndim == 2:
+        ends = {name: run for name, (run, *more) in recorded.items() if not more and run[1].shape == logits.shape}
+        apart = torch.stack([output for _, output in ends.values()]).mean(dim=0) - logits if len(ends) > 1 else logits
+        if len(ends) > 1 and bool((apart.abs() <= MEAN * logits.abs().max()).all()):
+            head = next(iter(ends))
+            return _End(head, linears[head], ends[head][0], logits, tuple(ends))
     if torch.is_tensor(logits) and not logits.isfinite().all():
         raise InputError(f"the logits of {type(model).__name__} are NaN or infinite: its forward pass overflows")
     names = [f"'{name}'" for name in linears]
     tried = ", ".join([*(["…"] if len(names) > LISTED else []), *names[-LISTED:]])
     raise InputError(
         f"{type(model).__name__} does not end in a Linear layer ({tried} do not give its output): "
-        "the attacks here read the gradient of a final Linear layer whose outputs are the logits"
+        "the attacks here read the gradient of a final Linear layer whose outputs are the logits, not probabilities"
     )
 
 
-def _arguments(inputs: Tensor) -> tuple[tuple[Tensor], dict[str, Tensor]]:
+def _gives(output: Tensor, logits: Tensor) -> bool:
+    """Return whether a layer's output gives the logits, as they are or as log-probabilities, whose loss is the same."""
+    return torch.equal(output, logits) or torch.equal(F.log_softmax(output, dim=-1), logits)
+
+
+def at_places(hidden: Tensor, output: Tensor, logits: Any) -> tuple[Tensor, Tensor]:
+    """Return a layer's input and output at the place of each sample whose output is its logits, if there is one.
+
+    A causal model that classifies texts gives the output at the last word.
+    """
+    if not torch.is_tensor(logits) or output.ndim != 3 or output.shape[::2] != logits.shape:
+        return hidden, output
+    same = (output == logits[:, None]).all(dim=2)
+    if not same.any(dim=1).all():
+        return hidden, output
+    # A word that is repeated from the beginning may have the same output everywhere; the last place is taken.
+    row, place = torch.arange(len(same), device=same.device), same.shape[1] - 1 - same.flip(1).int().argmax(dim=1)
+    return hidden[row, place], output[row, place]
+
+
+def arguments_of(inputs: Tensor) -> tuple[tuple[Tensor], dict[str, Tensor]]:
     """Return the arguments, positional and named, with which a model runs on inputs, whose tokens may be hidden."""
     if inputs.is_floating_point() or not (inputs < 0).any():
         return (inputs,), {}

@@ -10,9 +10,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from gradleak import cli
+from gradleak import cli, defenses, early
+from gradleak.auditing.findings import MEASURES
 from gradleak.book import pages
+from gradleak.data import base
 from gradleak.errors import GradleakError
+from gradleak.hunting import FAMILIES
+from gradleak.models import registry
 from gradleak.runs import records
 from gradleak.studies import Study
 
@@ -29,13 +33,36 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     return code, out.out, out.err
 
 
-@pytest.mark.parametrize("word", ["--help", "list"])
-def test_help_and_list_import_nothing_heavy(word: str) -> None:
-    code = f"import sys; sys.argv = ['gradleak', '{word}']\ntry:\n    from gradleak.cli import main; main()\n"
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--help"], "verify"),
+        (["list"], "theorem1"),
+        (["audit", "lenett"], "did you mean 'lenet'?"),
+        (["audit", "lenet", "--data", "photo"], "did you mean 'photos'?"),
+        (["audit", "lenet", "--defense", "none, clipp/1"], "did you mean 'clip'?"),
+        (["audit", "lenet", "--fail-above", "lables=1"], "did you mean 'labels'?"),
+        (["hunt", "label"], "did you mean 'labels'?"),
+        (["rerun", "theorm1"], "did you mean 'theorem1'?"),
+    ],
+)
+def test_help_and_wrong_names_import_nothing_heavy(words: list[str], said: str) -> None:
+    code = f"import sys; sys.argv = {['gradleak', *words]}\ntry:\n    from gradleak.cli import main; main()\n"
     code += "except SystemExit: pass\nassert not {'torch', 'pandas'} & set(sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert "verify" in result.stdout or "theorem1" in result.stdout
+    assert said in result.stdout + result.stderr
+
+
+def test_names_read_from_sources_are_those_that_commands_take() -> None:
+    known = {
+        "network": registry.NETWORKS,
+        "dataset": base.KNOWN,
+        "defence": defenses.KINDS,
+        "measure": MEASURES,
+        "family of attacks": FAMILIES,
+    }
+    assert {kind: early.names(kind) for kind in early.KNOWN} == {kind: list(names) for kind, names in known.items()}
 
 
 def test_version_lists_and_what_a_run_would_be(toy: Study, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 import gradleak
 from gradleak.errors import InputError
-from gradleak.leak import Leak, observe, observe_heads
+from gradleak.leak import Leak, head_inputs, observe, observe_heads
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal
+from tests.auditing.networks import Net
 
 
 def network(classes: int = 5, bias: bool = False) -> nn.Sequential:
@@ -72,6 +73,23 @@ def test_final_layer_is_found_by_what_it_does() -> None:
         observe(Shuffled(), inputs, torch.tensor([0, 1, 2]), head="first")
     with pytest.raises(InputError, match="no Linear layer named 'finale'; it has final, first"):
         observe(Shuffled(), inputs, torch.tensor([0, 1, 2]), head="finale")
+
+
+def test_the_logits_may_be_the_last_layer_s_output_at_one_position_of_each_sample() -> None:
+    torch.manual_seed(0)
+    inputs, places = torch.randn(3, 5, 4), torch.tensor([4, 0, 2])
+    layers = {"body": nn.Linear(4, 6), "head": nn.Linear(6, 3)}
+    model = Net(lambda net, x: net.head(net.body(x).relu())[torch.arange(len(x)), places[: len(x)]], **layers)
+    leak = observe(model, inputs, torch.tensor([0, 1, 2]))
+    features, logits = head_inputs(model, inputs)
+    assert leak.head == "head"
+    assert torch.equal(features, model.body(inputs[range(3), places]).relu())
+    assert torch.equal(logits, model(inputs))
+    other = observe(nn.Sequential(layers["body"], nn.ReLU(), layers["head"]), inputs[range(3), places], torch.arange(3))
+    torch.testing.assert_close(leak.weight_gradient, other.gradients["2.weight"])
+    mean = Net(lambda net, x: net.head(net.body(x).relu()).mean(dim=1), **layers)
+    with pytest.raises(InputError, match="does not end in a Linear layer"):
+        observe(mean, inputs, torch.tensor([0, 1, 2]))
 
 
 @settings(max_examples=25)
@@ -211,3 +229,45 @@ def test_a_focal_loss_has_a_slope_where_the_network_is_sure(gamma: float, label:
     loss = Focal(gamma=gamma)
     (slopes,) = torch.autograd.grad(loss(logits, labels).sum(), [logits])
     torch.testing.assert_close(slopes, logits.detach().softmax(dim=1) - labels)
+
+
+class LogProbabilities(nn.Module):
+    """A network that returns log-probabilities, as the loss of negative log-likelihood takes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = network()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return F.log_softmax(self.network(inputs), dim=1)
+
+
+def test_log_probabilities_leak_what_logits_leak() -> None:
+    inputs, targets = batch()
+    logits, other = observe(network(), inputs, targets), observe(LogProbabilities(), inputs, targets)
+    assert other.head == "network.5"
+    for name, value in logits.gradients.items():
+        torch.testing.assert_close(other.gradients[f"network.{name}"], value)
+
+
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+@pytest.mark.parametrize("kind", [torch.long, torch.float32])
+def test_a_single_output_leaks_as_two_classes(shape: tuple[int, ...], kind: torch.dtype) -> None:
+    (inputs, _), targets = batch(4), torch.tensor([0, 1, 1, 0])
+    for model in (network(1, bias=True), nn.Sequential(network(1, bias=True), Net(lambda _, z: z.squeeze(-1)))):
+        leak = observe(model, inputs, targets.to(kind).reshape(shape), loss=BinaryCrossEntropy())
+        model.eval()
+        F.binary_cross_entropy_with_logits(model(inputs).flatten(), targets.float()).backward()
+        for name, parameter in model.named_parameters():
+            sent = leak.gradients[name]
+            if "5." in name:
+                torch.testing.assert_close(sent[:1], -sent[1:])
+                sent = sent[1:]
+            torch.testing.assert_close(sent, parameter.grad)
+        assert torch.equal(observe(model, inputs, targets).weight_gradient, leak.weight_gradient)
+
+
+@pytest.mark.parametrize("targets", [torch.tensor([0.0, 1.5, 1.0]), torch.tensor([0, 1, 2]), torch.rand(3, 4)])
+def test_a_single_output_that_is_no_probability_is_refused(targets: torch.Tensor) -> None:
+    with pytest.raises(InputError, match="has a single output: it is attacked as two classes"):
+        observe(network(1), batch()[0], targets)

@@ -16,7 +16,7 @@ from gradleak.auditing.findings import MEASURES
 from gradleak.auditing.report import Report
 from gradleak.auditing.running import audit, audit_update
 from gradleak.errors import InputError, foreign, printable, unknown
-from gradleak.leak import Leak, evaluating
+from gradleak.leak import Leak, arguments_of, evaluating
 
 # Share of the time that is reserved for writing the report; minutes for attacks if the time is already over.
 WRITING, LEAST = 0.05, 1e-6
@@ -122,7 +122,8 @@ def _classes(model: torch.nn.Module, samples: loading.Samples, source: str | Non
     shape = tuple(samples.inputs.shape[1:])
     sizes = f" ({datasets.sizes(source)})" if source in datasets.names() else ""
     with foreign(f"the model does not take inputs of shape {shape}{sizes}"), torch.no_grad(), evaluating(model):
-        logits = model(samples.inputs[:1])
+        positional, named = arguments_of(samples.inputs[:1])
+        logits = model(*positional, **named)
     if not torch.is_tensor(logits) or logits.ndim < 2:
         raise InputError(f"the model returns {type(logits).__name__}, not a tensor of logits (B, C)")
     return int(logits.shape[-1])

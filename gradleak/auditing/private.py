@@ -50,8 +50,9 @@ class Private:
             causal = leak.is_causal(seen.model, self.inputs[:1])
             return Truth(self.inputs, self.targets, None, self.kind, causal=causal)
         labels = as_probabilities(self.targets, subject.classes, dtype=torch.float64, device=self.inputs.device)
-        head, whole = seen.head or None, len(self.inputs)
-        features, _ = leak.head_inputs(seen.model, self.inputs, head=head, chunk=whole, mode=mode)
+        head, whole, features = seen.head or None, len(self.inputs), None
+        if not seen.averaged:
+            features, _ = leak.head_inputs(seen.model, self.inputs, head=head, chunk=whole, mode=mode)
         return Truth(self.inputs, labels, features, self.kind, self.shown, self.columns)
 
     @property
@@ -79,7 +80,8 @@ def kind_of(inputs: Tensor) -> Kind:
     """Return the kind of inputs (N, …)."""
     if not inputs.is_floating_point():
         if inputs.ndim != 2 or inputs.dtype == torch.bool:
-            raise InputError(f"whole numbers must be tokens (B, T); got {tuple(inputs.shape)} of {inputs.dtype}")
+            got = f"{tuple(inputs.shape)} of {inputs.dtype}"
+            raise InputError(f"whole numbers must be tokens (B, T), and images floating point; got {got}")
         return "tokens"
     return "images" if inputs.ndim == 4 and inputs.shape[1] in (1, 3) else "vectors"
 

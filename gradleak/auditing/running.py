@@ -39,7 +39,7 @@ from gradleak.catalogue import ATTACKS
 from gradleak.errors import ForeignError, GradleakError, GradleakWarning, InputError, first_line, foreign
 from gradleak.labels import Standins
 from gradleak.labels.priors import PRIORS
-from gradleak.leak import Leak, Mode, in_train_mode, naming, observe, pair_of
+from gradleak.leak import Leak, Mode, in_train_mode, naming, observe, pair_of, two_classes
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import PRECISIONS, precision_of
 from gradleak.wording import counted, duration
@@ -51,6 +51,11 @@ MARGIN = 0.02
 # Steps of a search for inputs.
 STEPS = 400
 GIB = 2**30
+# The note about a network with one output, whose last layer's gradient is sent once.
+SINGLE = (
+    "the single output z is audited as two classes with the logits 0 and z: their cross-entropy is the logistic loss, "
+    "and the last layer's gradient has two rows with opposite signs"
+)
 
 
 class Overtime(KeyboardInterrupt):
@@ -166,23 +171,23 @@ def audit(
         >>> report.worst("labels")
         1.0
     """
-    started = time.monotonic()
+    started, loss = time.monotonic(), loss or CrossEntropy()
     with _running(model):
         inputs, targets = pair_of(model, inputs, targets)
+        _check_batch(inputs, targets)
+        given, (model, targets, loss) = model, two_classes(model, inputs, targets, head, loss)
     prior = labels or ("onehot" if not targets.is_floating_point() else "smoothing")
     _check_settings(batch_sizes, defenses, prior, minutes, memory, steps)
-    loss = loss or CrossEntropy()
     modes: Sequence[Mode] = ("eval", "train") if mode is None else (mode,)
     memory = _memory() if memory is None else memory * GIB
     _check_model(model, memory, len(modes) * len(set(batch_sizes)) * len(set(defenses)) * len(set(precisions or ("",))))
     plain_in, used = _own(model), _precisions(precisions, model)
-    _check_batch(inputs, targets)
     if short := [size for size in batch_sizes if size > len(inputs)]:
         raise InputError(f"a batch of {short[0]} cannot be drawn from {len(inputs)} samples")
     samples = private(inputs, targets, pixels, columns)
     run = _Audit(model)
     subject: Subject | None = None
-    costs, proved, notes = list[Cost](), list[str](), list[str]()
+    costs, proved, notes = list[Cost](), list[str](), [SINGLE] if model is not given else list[str]()
     simulated: dict[Mode, list[Standins]] = {own: [] for own in modes}
     for size in dict.fromkeys(batch_sizes):
         batch, states = samples.drawn(size, seed), [state_of(model)]

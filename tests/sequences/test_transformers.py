@@ -141,6 +141,18 @@ def test_the_gradient_is_that_of_the_library_s_own_loss(labels: str) -> None:
         torch.testing.assert_close(gradient, model.get_parameter(name).grad, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("name", ["GPT-2", "LLaMA"])
+def test_padding_at_the_start_changes_the_library_s_gradient(name: str) -> None:
+    gradients = []
+    for padded in (slice(0, 4), slice(5, 9)):
+        model, mask = model_of(name), torch.ones(2, 9, dtype=torch.long)
+        mask[1, padded] = 0
+        own = torch.ones(2, 9, dtype=torch.long).masked_scatter(mask == 1, texts(1, 14))
+        model(input_ids=own, attention_mask=mask, labels=own.where(mask == 1, PADDING)).loss.backward()
+        gradients.append(model.get_input_embeddings().weight.grad)
+    assert (gradients[0] - gradients[1]).norm() > 0.1 * gradients[1].norm()
+
+
 def bert(kind: str) -> nn.Module:
     config = transformers.BertConfig(**SMALL, intermediate_size=96, max_position_embeddings=64, num_labels=3)
     with torch.random.fork_rng():
@@ -177,6 +189,31 @@ def test_an_encoder_does_not_read_the_padding() -> None:
     assert read_bag(leak).tokens == own[mask == 1].unique().tolist()
     report = gradleak.audit(model, batch, batch_sizes=(2,), mode="eval", steps=5)
     assert report.worst("words") == 1
+    assert not report.broken
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "LLaMA"])
+@pytest.mark.parametrize("padded", [slice(5, 9), slice(0, 4)], ids=["end", "start"])
+def test_the_words_and_the_label_of_a_causal_classifier_are_read(name: str, padded: slice) -> None:
+    config, kind = model_of(name).config, {"GPT-2": "GPT2", "LLaMA": "Llama"}[name]
+    config.num_labels = 3
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = getattr(transformers, f"{kind}ForSequenceClassification")(config).eval()
+    own, mask = texts(2, 9), torch.ones(2, 9, dtype=torch.long)
+    mask[1, padded] = 0
+    batch = {"input_ids": own * mask, "attention_mask": mask, "labels": torch.tensor([0, 2])}
+    leak = observe(model, batch)
+    model(**batch).loss.backward()
+    assert leak.head == "score"
+    for parameter, gradient in leak.gradients.items():
+        torch.testing.assert_close(gradient, model.get_parameter(parameter).grad, rtol=1e-4, atol=1e-7)
+    assert read_bag(leak).tokens == own[mask == 1].unique().tolist()
+    report = gradleak.audit(model, batch, batch_sizes=(1, 2), mode="eval", steps=5)
+    assert not report.broken
+    assert [one.share for one in report.outcomes if one.target == "words"] == [1, 1]
+    (one,) = (one for one in report.findings if one.attack == "label of one sample")
+    assert (one.certificate, one.measures) == ("unique", {"labels": 1.0, "features": 1.0})
 
 
 def test_where_the_tokens_fill_the_layers_that_is_said_at_once() -> None:
@@ -216,7 +253,7 @@ def test_a_wrong_batch_size_and_a_part_of_a_batch_are_not_promised() -> None:
     ("batch", "message"),
     [
         ({"input_ids": texts(2, 1)}, "at least two tokens"),
-        ({"input_ids": texts(2, 4), "attention_mask": torch.tensor([[0, 1, 1, 1]] * 2)}, "padding at the end"),
+        ({"input_ids": texts(2, 4), "attention_mask": torch.tensor([[0, 1, 1, 1]] * 2)}, "padding_side = 'right'"),
         ({"input_ids": texts(2, 4), "position_ids": texts(2, 4)}, "one tensor of inputs"),
         ({"labels": texts(2, 4)}, "one tensor of inputs"),
     ],
@@ -253,11 +290,17 @@ def test_the_command_audits_a_dictionary_of_tensors(
     monkeypatch.chdir(tmp_path)
     own = types.ModuleType("own_text")
     vars(own).update(make=lambda: model_of("GPT-2"), batch=lambda: {"input_ids": texts(4, 9), "labels": texts(4, 9)})
+    mask = (torch.arange(9) < torch.tensor([[9], [4]])).long()
+    vars(own).update(encoder=lambda: bert("SequenceClassification"))
+    vars(own).update(padded=lambda: {"input_ids": texts(2, 9), "attention_mask": mask, "labels": torch.tensor([0, 2])})
     monkeypatch.setitem(sys.modules, "own_text", own)
     words = ["audit", "own_text:make", "--data", "own_text:batch", "--batch-size", "2", "--minutes", "2"]
     code, out, err = call(capsys, *words, "--fail-above", "sentences=0.5")
     assert (code, "sentences = 1 is above 0.5" in err) == (1, True)
     assert "2 of 2 sentences" in out
+    words = ["audit", "own_text:encoder", "--data", "own_text:padded", "--batch-size", "2", "--mode", "eval"]
+    code, out, err = call(capsys, *words)
+    assert (code, err, "100 % of the words" in out) == (0, "", True)
 
 
 @pytest.mark.slow

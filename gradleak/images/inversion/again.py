@@ -8,14 +8,14 @@ are wrong. The gradient of the inputs then differs from the leak.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from gradleak.leak import Leak, evaluating
+from gradleak.leak import Leak, at_places, evaluating, hooked
 
 TINY = torch.finfo(torch.float64).tiny
 # Gradients are compared this many entries at a time, to save memory.
@@ -70,22 +70,20 @@ def observed_again(leak: Leak, inputs: Tensor, labels: Tensor | None, *, dtype: 
     values = {name: own.detach().to(dtype) for name, own in leak.model.named_parameters()}
     values |= {key: own.to(dtype) if own.is_floating_point() else own for key, own in leak.model.named_buffers()}
     own = {name: values[name].requires_grad_() for name in leak.gradients}
-    passed: list[tuple[Tensor, Tensor]] = []
-    head = leak.model.get_submodule(leak.head)
+    passed: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    heads = [leak.model.get_submodule(name) for name in leak.averaged or (leak.head,)]
 
     def keep(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        passed.append((args[0].detach(), output))
+        passed[module] = args[0].detach(), output
 
-    # The logits are read from the last layer, because models may wrap them into other objects.
-    hook = head.register_forward_hook(keep)
-    try:
-        with torch.enable_grad(), evaluating(leak.model):
-            functional_call(leak.model, values, (inputs.to(dtype),))
-            features, logits = passed[-1]
-            errors = _errors(leak, logits.detach(), features, labels)
-            gradients = torch.autograd.grad(logits, list(own.values()), errors / len(inputs), allow_unused=True)
-    finally:
-        hook.remove()
+    # The logits are read from the last layers, because models may wrap them into other objects.
+    hooks = (head.register_forward_hook(keep) for head in heads)
+    with hooked(hooks), torch.enable_grad(), evaluating(leak.model):
+        output = functional_call(leak.model, values, (inputs.to(dtype),))
+        pairs = [at_places(*passed[head], output) for head in heads]
+        logits = torch.stack([own for _, own in pairs]).mean(dim=0)
+        errors = _errors(leak, logits.detach(), [features for features, _ in pairs], labels)
+        gradients = torch.autograd.grad(logits, list(own.values()), errors / len(inputs), allow_unused=True)
     misses = {name: _missed(leak.gradients[name], gradient) for name, gradient in zip(own, gradients, strict=True)}
     unbalanced = 0.0
     if labels is None:
@@ -93,12 +91,16 @@ def observed_again(leak: Leak, inputs: Tensor, labels: Tensor | None, *, dtype: 
     return Again(misses, unbalanced)
 
 
-def _errors(leak: Leak, logits: Tensor, features: Tensor, labels: Tensor | None) -> Tensor:
-    """Return p − y (B, C), computed from the last layer's gradient if no labels are given."""
+def _errors(leak: Leak, logits: Tensor, features: Sequence[Tensor], labels: Tensor | None) -> Tensor:
+    """Return p − y (B, C), computed from the gradients of the last layers if no labels are given.
+
+    The errors of layers whose outputs are averaged are equal parts of p − y.
+    """
     if labels is not None:
         return logits.softmax(dim=1) - labels.to(logits)
-    errors: Tensor = len(features) * (leak.weight_gradient.to(features) @ torch.linalg.pinv(features)).T
-    return errors
+    sent = [leak.gradient(f"{name}.weight") for name in leak.averaged] or [leak.weight_gradient]
+    parts = [len(own) * (one.to(own) @ torch.linalg.pinv(own)).T for one, own in zip(sent, features, strict=True)]
+    return torch.stack(parts).sum(dim=0)
 
 
 def size_of(values: Tensor) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Any, Literal
 
+import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from pydantic import Field, PositiveInt
@@ -19,7 +20,7 @@ from torch.nn import functional as F
 from gradleak import claims, data, studies
 from gradleak.images import invert_units
 from gradleak.leak import Leak, observe
-from gradleak.show.aggregate import select
+from gradleak.show.aggregate import aggregate, among, mean, select
 from gradleak.show.drawn import drawn, lines, powers_of_two
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, setting
@@ -67,12 +68,19 @@ class Parameters(studies.Parameters):
         paper=[{}, {"epochs": 2}, {"parts": 2}, {"epochs": 2, "rate": 0.001}, {"epochs": 2, "rate": 0.1}],
         smallest=[{}, {"epochs": 2}],
     )
+    long: list[Client] = setting(
+        paper=[{"epochs": 5, "rate": rate} for rate in (0.01, 0.03, 0.1, 0.3, 1)],
+        smallest=[{"epochs": 5, "rate": 0.3}],
+    )
+    long_sizes: list[PositiveInt] = setting(paper=[4, 8], smallest=[4])
     batches: int = setting(paper=5, smallest=1, ge=1, le=10_000)
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield an experiment for each network and its clients."""
+        """Yield an experiment for each network and its clients, and one for clients that train for long."""
         for source, stage, dtype in product(self.sources, self.stages, self.precisions):
-            yield Shown.of(self, source=source, stage=stage, dtype=dtype, clients=[dict(one) for one in self.clients])
+            for sizes, clients in ((self.sizes, self.clients), (self.long_sizes, self.long)):
+                own = {"sizes": sizes, "clients": [dict(one) for one in clients]}
+                yield Shown.of(self, source=source, stage=stage, dtype=dtype, **own)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
@@ -208,11 +216,21 @@ def figure_shown(record: Record) -> Figure:
     )
 
 
+def table_long(record: Record) -> pd.DataFrame:
+    """Return the share of samples that units show after long training, a column for each rate."""
+    rows, titles = record.rows(Shown), [one.title for one in record.stated(Parameters).long]
+    return aggregate(
+        rows[rows["client_trains"].isin(titles)],
+        {"data": "source", "network": "stage", "samples in a batch": "size"},
+        {title: among(mean("shown", "{:.0f} %"), client_trains=title) for title in titles},
+    )
+
+
 def figure_clients(record: Record) -> Figure:
     """Plot the share of samples that units show against the batch size, a line for each way to train."""
-    rows = record.rows(Shown)
+    rows, titles = record.rows(Shown), [one.title for one in record.stated(Parameters).clients]
     return drawn(
-        rows,
+        rows[rows["client_trains"].isin(titles)],
         lines("size", "shown", by="client_trains"),
         powers_of_two("size"),
         panels="stage",

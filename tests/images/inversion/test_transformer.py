@@ -18,6 +18,7 @@ from gradleak import observe
 from gradleak.errors import GradleakWarning, InputError
 from gradleak.images import invert_transformer, trace_transformer
 from gradleak.images.inversion.tokens import attention_of, embedding_of
+from gradleak.labels import count_labels, recover_soft_labels
 from gradleak.leak import Leak
 from gradleak.models.transformer import VisionTransformer
 
@@ -79,6 +80,20 @@ class HuggingFace(nn.Module):
         return SimpleNamespace(logits=self.classifier(self.vit.layernorm(self.vit.layer(tokens))[:, 0]))
 
 
+class Distilled(nn.Module):
+    """Two heads whose outputs are averaged, as in a distilled DeiT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = VisionTransformer(16, 4, 48, depth=2)
+        self.body.head = nn.Identity()
+        self.head, self.head_dist = nn.Linear(48, 10), nn.Linear(48, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.body(x)
+        return (self.head(features) + self.head_dist(features.roll(1, dims=1))) / 2
+
+
 class Map(nn.Module):
     """Positions (1, D, H, W) that are added to the map of patches."""
 
@@ -101,6 +116,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "norm after": Encoder,
     "norm before": lambda: Encoder(norm_first=True),
     "wrapped logits": HuggingFace,
+    "averaged heads": Distilled,
     "map": Map,
 }
 
@@ -255,3 +271,29 @@ def test_an_audit_shows_the_image_and_names_a_fresh_head() -> None:
     fresh = gradleak.audit(model, images, torch.arange(4), batch_sizes=(1,), steps=1)
     found = next(one for one in fresh.findings if one.attack == "patches of a transformer")
     assert (found.certificate, "the last layer's weight is zero" in found.sentence) == ("failed", True)
+
+
+def test_averaged_heads_give_the_image_and_no_labels() -> None:
+    leak, image = seen(Distilled)
+    model, state, step = leak.model, leak.model.state_dict(), 0.1
+    after = {name: value - step * leak.gradients[name] for name, value in state.items()}
+    update = Leak.from_update(model, state, after, rate=step, batch_size=1, input_shape=(3, 16, 16))
+    label = torch.tensor([0])
+    for found in (leak, update):
+        assert (found.head, found.averaged) == ("head", ("head", "head_dist"))
+        for attack in (recover_soft_labels, lambda own: count_labels(own, "llg"), lambda own: own.weight_gradient):
+            with pytest.raises(InputError, match="mean of several layers' outputs: 'head', 'head_dist'"):
+                attack(found)
+    for report in (
+        gradleak.audit(model, image, label, batch_sizes=(1,), steps=1),
+        gradleak.audit_update(update, inputs=image, targets=label, steps=1),
+    ):
+        outcomes = {one.target: one for one in report.outcomes}
+        assert (outcomes["inputs"].certified, report.broken) == (1, [])
+        assert outcomes["labels"].outcome == "not attacked"
+        assert "mean of several layers' outputs" in outcomes["labels"].why
+        assert "not attacked: labels" in report.verdict
+    other = Distilled()
+    other.forward = lambda x: other.head(other.body(x)) + other.head_dist(other.body(x))  # type: ignore[method-assign]
+    with pytest.raises(InputError, match="does not end in a Linear layer"):
+        observe(other, image, label)

@@ -23,6 +23,9 @@ def test_samples_of_small_batches_are_shown_and_no_guarantee_is_wrong(record: Re
     one = select(rows, client_trains=units.ONE_STEP)
     assert one["shown"].mean() > 60
     assert one["guaranteed"].max() == 100
+    table = units.table_long(record)
+    assert list(table.columns[3:]) == ["5 steps, rate 0.3"]
+    assert len(table) == 4
 
 
 def test_quotients_are_compared_with_the_nearest_sample() -> None:
