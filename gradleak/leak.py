@@ -154,6 +154,11 @@ class Leak:
                 start, end = (state[name].detach().to(parameter.device).double() for state in (before, after))
                 decay = weight_decay * (start if local_steps == 1 else local_steps * (start + end) / 2)
                 gradients[name] = ((start - end) / (rate * repeats) - decay).to(parameter.dtype)
+        if len(copied.get_submodule(head).get_parameter("weight")) == 1:
+            if local_steps > 1:
+                raise InputError("the update of a network with a single output is attacked after one local step alone")
+            copied, rows = _with_two_outputs(copied, head), (f"{head}.weight".lstrip("."), f"{head}.bias".lstrip("."))
+            gradients |= {name: torch.cat([-gradients[name], gradients[name]]) for name in rows if name in gradients}
         return cls(copied, gradients, head, batch_size, input_shape, local_steps, rate * repeats, averaged)
 
     def check_one_step(self, attack: str) -> None:
@@ -327,16 +332,10 @@ def two_classes(
     for other networks, everything is returned as it is.
     """
     ends = {name: layer for name, layer in _linears(model, None).items() if layer.out_features == 1}
-    name = head if head in ends else next(reversed(ends), "")
-    if not name or not isinstance(loss, CrossEntropy | BinaryCrossEntropy):
+    name, probe = head if head in ends else next(reversed(ends), None), inputs[:4]
+    if name is None or not isinstance(loss, CrossEntropy | BinaryCrossEntropy):
         return model, targets, loss
-    copied, layer, probe = copy.deepcopy(model), ends[name], inputs[:4]
-    positional, named = arguments_of(probe)
-    end = nn.Linear(layer.in_features, 2, layer.bias is not None)
-    for key, value in layer.named_parameters():
-        both = torch.cat([torch.zeros_like(value), value]).detach()
-        setattr(end, key, nn.Parameter(both, value.requires_grad))
-    copied.set_submodule(name, end)
+    copied, (positional, named) = _with_two_outputs(model, name), arguments_of(probe)
     with torch.no_grad():
         with running(model, probe.shape):
             output = model(*positional, **named)
@@ -344,16 +343,36 @@ def two_classes(
             return model, targets, loss
         with running(copied, probe.shape):
             logits = copied(*positional, **named)
-    values = targets.reshape(-1) if targets.numel() == len(inputs) else targets
-    whole = bool(((values == 0) | (values == 1)).all())
-    fits = logits.shape == (len(probe), 2) and torch.allclose(logits[:, 1], output.flatten())
-    if not fits or values.ndim != 1 or not (whole or bool(((values >= 0) & (values <= 1)).all())):
+    if logits.shape != (len(probe), 2) or not torch.allclose(logits[:, 1], output.flatten()):
         raise InputError(
             f"{type(model).__name__} has a single output: it is attacked as two classes with the logits 0 and z, if "
-            "the output is (B, 1) as a Linear layer gives it, or squeeze(-1) of it, and targets are 0, 1 or between"
+            "the output is (B, 1) as a Linear layer gives it, or squeeze(-1) of it"
         )
-    classes = values.long() if whole else torch.stack([1 - values, values], dim=1)
-    return copied, classes, loss if isinstance(loss, CrossEntropy) else CrossEntropy()
+    return copied, binary(targets), loss if isinstance(loss, CrossEntropy) else CrossEntropy()
+
+
+def _with_two_outputs(model: nn.Module, head: str) -> nn.Module:
+    """Return a copy of a model whose Linear layer with one output z has the outputs (0, z)."""
+    copied, layer = copy.deepcopy(model), model.get_submodule(head)
+    end = nn.Linear(1, 2)
+    for name in ("weight", "bias"):
+        value = getattr(layer, name)
+        both = None if value is None else torch.cat([torch.zeros_like(value), value]).detach()
+        setattr(end, name, None if both is None else nn.Parameter(both, value.requires_grad))
+    end.in_features = end.weight.shape[1]
+    if not head:
+        return end
+    copied.set_submodule(head, end)
+    return copied
+
+
+def binary(targets: Tensor) -> Tensor:
+    """Return the targets (N,) or (N, 1) of single outputs as classes (N,), or as probabilities (N, 2) of two."""
+    values = targets.reshape(-1)
+    if len(values) != len(targets) or not bool(((values >= 0) & (values <= 1)).all()):
+        raise InputError("a network with a single output has targets that are 0, 1 or between, one for each sample")
+    whole = bool(((values == 0) | (values == 1)).all())
+    return values.long() if whole else torch.stack([1 - values, values], dim=1)
 
 
 def is_causal(model: nn.Module, tokens: Tensor) -> bool:
@@ -421,7 +440,9 @@ def observe(
     """
     loss = loss or CrossEntropy()
     inputs, targets = pair_of(model, inputs, targets)
-    model, targets, loss = two_classes(model, inputs, targets, head, loss)
+    given, (model, targets, loss) = model, two_classes(model, inputs, targets, head, loss)
+    if local_steps > 1 and model is not given:
+        raise InputError("a network with a single output is observed for one local step alone")
     model = in_train_mode(model) if mode == "train" else model
     with computing(precision, model):
         head, layer, _, logits, averaged = _forward(model, inputs, head, mode, features=(2, 3), averaged=True)

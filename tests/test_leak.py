@@ -267,7 +267,25 @@ def test_a_single_output_leaks_as_two_classes(shape: tuple[int, ...], kind: torc
         assert torch.equal(observe(model, inputs, targets).weight_gradient, leak.weight_gradient)
 
 
+def test_the_update_of_a_single_output_is_that_of_two_classes() -> None:
+    inputs, targets = batch(4)[0].flatten(1), torch.tensor([0.0, 1.0, 1.0, 0.0])
+    for before in (nn.Linear(36, 1), nn.Sequential(nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 1, bias=False))):
+        after = copy.deepcopy(before)
+        F.binary_cross_entropy_with_logits(after(inputs)[:, 0], targets).backward()
+        torch.optim.SGD(after.parameters(), lr=0.1).step()
+        states = before.state_dict(), after.state_dict()
+        found = Leak.from_update(before, *states, rate=0.1, batch_size=4, input_shape=(36,))
+        expected = observe(before, inputs, targets)
+        for name, value in expected.gradients.items():
+            torch.testing.assert_close(found.gradients[name], value, atol=1e-5, rtol=1e-3)
+        assert gradleak.audit_update(found, inputs=inputs, targets=targets, steps=2).worst("labels") == 1
+        with pytest.raises(InputError, match="after one local step alone"):
+            Leak.from_update(before, *states, rate=0.1, batch_size=2, local_steps=2)
+        with pytest.raises(InputError, match="for one local step alone"):
+            observe(before, inputs, targets, local_steps=2, rate=0.1)
+
+
 @pytest.mark.parametrize("targets", [torch.tensor([0.0, 1.5, 1.0]), torch.tensor([0, 1, 2]), torch.rand(3, 4)])
 def test_a_single_output_that_is_no_probability_is_refused(targets: torch.Tensor) -> None:
-    with pytest.raises(InputError, match="has a single output: it is attacked as two classes"):
+    with pytest.raises(InputError, match="single output has targets that are 0, 1 or between"):
         observe(network(1), batch()[0], targets)

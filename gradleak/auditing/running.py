@@ -39,7 +39,7 @@ from gradleak.catalogue import ATTACKS
 from gradleak.errors import ForeignError, GradleakError, GradleakWarning, InputError, first_line, foreign
 from gradleak.labels import Standins
 from gradleak.labels.priors import PRIORS
-from gradleak.leak import Leak, Mode, in_train_mode, naming, observe, pair_of, two_classes
+from gradleak.leak import Leak, Mode, binary, in_train_mode, naming, observe, pair_of, two_classes
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import PRECISIONS, precision_of
 from gradleak.wording import counted, duration
@@ -323,6 +323,8 @@ def audit_update(
     samples = None
     if inputs is not None and targets is not None:
         _check_batch(inputs, targets)
+        # The targets of a single output are one number for each sample.
+        targets = binary(targets) if targets.is_floating_point() and targets.numel() == len(targets) else targets
         if not seen.batch_size <= len(inputs) <= seen.batch_size * seen.local_steps:
             took = f"{counted(seen.local_steps, 'step')} on {counted(seen.batch_size, 'sample')} each"
             raise InputError(
