@@ -43,6 +43,15 @@ def test_the_best_weight_is_chosen_for_a_whole_setting(record: Record) -> None:
     assert len(budget.hindsight(record)) == 1
 
 
+def test_both_measures_put_the_search_first_on_untrained_networks_and_hindsight_does_not_help_on_lenet() -> None:
+    rows = select(record_of(STUDY).rows(budget.Matched), defense="none", labels="onehot")
+    untrained = rows[rows["network"].isin(["lenet", "small-cnn"]) & rows["run"].isin(budget.RUNS)]
+    for _, setting in untrained.dropna(subset="lpips").groupby(["network", "size", "steps"]):
+        means = setting.groupby("run")[["psnr", "lpips"]].mean().drop(index=budget.HINDSIGHT)
+        assert means["psnr"].idxmax() == means["lpips"].idxmin() == budget.OURS
+    assert (select(rows, network="lenet", run=f"{budget.OURS} against {budget.HINDSIGHT}")["lower"] > 0).all()
+
+
 def test_mixed_labels_belong_to_mixed_images() -> None:
     mixed = budget.Matched(
         data="photos", network="lenet", size=2, steps=4, defense="none", labels="mixup", batches=2, seed=0, device="cpu"
