@@ -1,8 +1,9 @@
 """Run breaching's default on the clients of the page on budgets, and print its rows as JSON, one a line.
 
-It needs breaching (commit 8bd99d5), omegaconf and hydra-core on the path, CIFAR-10 in $GRADLEAK_DATA, networks in
-$GRADLEAK_WEIGHTS, and OMP_NUM_THREADS=1: `PYTHONPATH=.:…/breaching python benchmarks/breaching.py`. The rows are kept
-in gradleak/studies/wang2024/breaching.json: the mean PSNR (dB) of each batch in the best order, and the CPU time (s).
+It needs breaching (commit 8bd99d5), omegaconf and hydra-core on the path, CIFAR-10 in $GRADLEAK_DATA, networks and the
+trunk of LPIPS in $GRADLEAK_WEIGHTS, and OMP_NUM_THREADS=1: `PYTHONPATH=.:…/breaching python -P benchmarks/breaching.py`
+(-P, because this file has the package's name). The rows are kept in gradleak/studies/wang2024/breaching.json: the mean
+PSNR (dB) and LPIPS of each batch in the best order, and the CPU time (s).
 """
 
 from __future__ import annotations
@@ -17,11 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradleak import data, metrics, models
+from gradleak import data, models
 from gradleak.data.base import NORMALISATION
-from gradleak.studies.wang2024.budget import NETWORK_SEED, Cell, Parameters
-
-BATCHES = 8
+from gradleak.studies.wang2024.budget import NETWORK_SEED, Cell, Parameters, measured, ordered
 
 
 def attacked(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int, seed: int) -> tuple[Tensor, float]:
@@ -52,18 +51,17 @@ def main() -> None:
     torch.set_num_threads(1)
     test = data.load("cifar10", "test")
     for cell in (Cell(**one) for one in Parameters.at("paper")["cells"]):
-        if cell.defense != "none":
+        if (cell.defense, cell.labels) != ("none", "onehot"):
             continue
         trained = cell.network.startswith("cifar10")
         model = models.pretrained(cell.network) if trained else models.build(cell.network, seed=NETWORK_SEED)
-        for number in range(BATCHES):
+        for number in range(cell.batches):
             own = slice(number * cell.size, (number + 1) * cell.size)
             truth, labels = test.images[own], test.labels[own]
             found, seconds = attacked(model, data.normalise(truth), labels, cell.steps, number)
-            images = data.denormalise(found).clamp(0, 1)
-            psnr = float(metrics.psnr(images[metrics.match_batch(images, truth)], truth).mean())
             row = {"network": cell.network, "size": cell.size, "steps": cell.steps, "batch": number}
-            print(json.dumps(row | {"psnr": round(psnr, 3), "seconds": round(seconds, 3)}), flush=True)
+            numbers = measured(ordered(found, truth), truth) | {"seconds": seconds}
+            print(json.dumps(row | {name: round(value, 3) for name, value in numbers.items()}), flush=True)
 
 
 if __name__ == "__main__":

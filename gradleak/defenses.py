@@ -204,6 +204,11 @@ def half() -> Each:
     return Each(lambda value: value.half())
 
 
+def bfloat16() -> Each:
+    """Round every entry to bfloat16, and keep the type of its tensor."""
+    return Each(lambda value: value.bfloat16().to(value))
+
+
 @dataclass(frozen=True)
 class Kind:
     """A defence that can be chosen by name.
@@ -259,6 +264,7 @@ KINDS: dict[str, Kind] = {
     "sign": Kind("", "sign", lambda _level, _: sign()),
     "quantize": Kind("bits", "quantize {:.0f} bits", _whole_bits),
     "half": Kind("", "float16 numbers", lambda _level, _: half()),
+    "bfloat16": Kind("", "bfloat16 numbers", lambda _level, _: bfloat16()),
 }
 
 

@@ -105,6 +105,7 @@ def test_an_average_over_clients_is_a_larger_batch() -> None:
         ("sign", lambda _: defenses.sign()),
         ("quantize/4", lambda _: defenses.quantize(4)),
         ("half", lambda _: lambda sent: {name: value.half() for name, value in sent.items()}),
+        ("bfloat16", lambda _: lambda sent: {name: value.bfloat16().to(value) for name, value in sent.items()}),
     ],
 )
 def test_a_text_names_a_defence(text: str, same: Any) -> None:

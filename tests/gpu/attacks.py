@@ -134,7 +134,7 @@ ATTACKS: dict[str, Callable[[str], Any]] = {
 }
 
 
-LEVELS = {"none": "none", "sign": "sign", "half": "half", "quantize": "quantize/4"}
+LEVELS = {"none": "none", "sign": "sign", "half": "half", "bfloat16": "bfloat16", "quantize": "quantize/4"}
 
 
 def defended(kind: str) -> Callable[[str], Any]:

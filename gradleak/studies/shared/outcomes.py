@@ -71,7 +71,6 @@ SHOWN = {
     "noise-share": "noise, {} of a tensor's root mean square",
     "release": "clip {} of the norm, noise {} of that",
     "dp-sgd": "per-sample clipping, noise multiplier {}",
-    "bfloat16": "bfloat16 numbers",
     "withheld": "not sending the gradient of {}",
 }
 # The layers that a client withholds, as tables show them.
