@@ -99,8 +99,8 @@ class Replayed:
     host must wait for a number or memory is short, the function is called as before. On other devices it always is.
 
     Args:
-        function: A function of tensors of which the last, `which`, stays where it is. It returns tensors. If it writes
-            into tensors of its own, calling it twice must have the effect of calling it once.
+        function: A function that returns tensors. The last of its operands, `which`, is not copied. Tensors that the
+            function changes must be the same after one call and after two calls with the same operands.
     """
 
     # The number of plain calls before the recording, which also warm up cuDNN and cuBLAS.

@@ -353,16 +353,12 @@ def two_classes(
 
 def _with_two_outputs(model: nn.Module, head: str) -> nn.Module:
     """Return a copy of a model whose Linear layer with one output z has the outputs (0, z)."""
-    copied, layer = copy.deepcopy(model), model.get_submodule(head)
-    end = nn.Linear(1, 2)
-    for name in ("weight", "bias"):
-        value = getattr(layer, name)
-        both = None if value is None else torch.cat([torch.zeros_like(value), value]).detach()
-        setattr(end, name, None if both is None else nn.Parameter(both, value.requires_grad))
-    end.in_features = end.weight.shape[1]
-    if not head:
-        return end
-    copied.set_submodule(head, end)
+    copied = copy.deepcopy(model)
+    end = _linears(copied, None)[head]
+    for name, value in list(end.named_parameters()):
+        both = torch.cat([torch.zeros_like(value), value]).detach()
+        setattr(end, name, nn.Parameter(both, value.requires_grad))
+    end.out_features = 2
     return copied
 
 
