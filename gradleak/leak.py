@@ -154,12 +154,14 @@ class Leak:
                 start, end = (state[name].detach().to(parameter.device).double() for state in (before, after))
                 decay = weight_decay * (start if local_steps == 1 else local_steps * (start + end) / 2)
                 gradients[name] = ((start - end) / (rate * repeats) - decay).to(parameter.dtype)
-        if len(copied.get_submodule(head).get_parameter("weight")) == 1:
-            if local_steps > 1:
-                raise InputError("the update of a network with a single output is attacked after one local step alone")
-            copied, rows = _with_two_outputs(copied, head), (f"{head}.weight".lstrip("."), f"{head}.bias".lstrip("."))
-            gradients |= {name: torch.cat([-gradients[name], gradients[name]]) for name in rows if name in gradients}
-        return cls(copied, gradients, head, batch_size, input_shape, local_steps, rate * repeats, averaged)
+        leak = cls(copied, gradients, head, batch_size, input_shape, local_steps, rate * repeats, averaged)
+        if len(leak.weight) > 1:
+            return leak
+        if local_steps > 1:
+            raise InputError("the update of a network with a single output is attacked after one local step alone")
+        rows = {leak.parameter(kind) for kind in ("weight", "bias")} & gradients.keys()
+        both = {name: torch.cat([-gradients[name], gradients[name]]) for name in rows}
+        return replace(leak, model=_with_two_outputs(copied, head), gradients=gradients | both)
 
     def check_one_step(self, attack: str) -> None:
         """Raise an InputError if the gradients are a sum over several local steps, which `attack` cannot use."""
@@ -335,14 +337,14 @@ def two_classes(
     name, probe = head if head in ends else next(reversed(ends), None), inputs[:4]
     if name is None or not isinstance(loss, CrossEntropy | BinaryCrossEntropy):
         return model, targets, loss
-    copied, (positional, named) = _with_two_outputs(model, name), arguments_of(probe)
-    with torch.no_grad():
-        with running(model, probe.shape):
-            output = model(*positional, **named)
-        if not torch.is_tensor(output) or output.numel() != len(probe):
-            return model, targets, loss
-        with running(copied, probe.shape):
-            logits = copied(*positional, **named)
+    positional, named = arguments_of(probe)
+    with torch.no_grad(), running(model, probe.shape):
+        output = model(*positional, **named)
+    if not torch.is_tensor(output) or output.numel() != len(probe):
+        return model, targets, loss
+    copied = _with_two_outputs(model, name)
+    with torch.no_grad(), running(copied, probe.shape):
+        logits = copied(*positional, **named)
     if logits.shape != (len(probe), 2) or not torch.allclose(logits[:, 1], output.flatten()):
         raise InputError(
             f"{type(model).__name__} has a single output: it is attacked as two classes with the logits 0 and z, if "
@@ -598,12 +600,10 @@ def evaluating(model: nn.Module, mode: Mode = "eval") -> Iterator[None]:
     """
     modes = {module: module.training for module in model.modules()}
     model.train(mode == "train")
-    hook = model.register_forward_hook(lambda _, __, output: only_logits(output))
     try:
-        with differentiable(model):
+        with model.register_forward_hook(lambda _, __, output: only_logits(output)), differentiable(model):
             yield
     finally:
-        hook.remove()
         for module, training in modes.items():
             module.training = training
 
@@ -744,8 +744,8 @@ def _forward(
             return _End(name, linears[name], hidden, logits)
     if averaged and torch.is_tensor(logits) and logits.ndim == 2:
         ends = {name: run for name, (run, *more) in recorded.items() if not more and run[1].shape == logits.shape}
-        apart = torch.stack([output for _, output in ends.values()]).mean(dim=0) - logits if len(ends) > 1 else logits
-        if len(ends) > 1 and bool((apart.abs() <= MEAN * logits.abs().max()).all()):
+        mean = sum(output for _, output in ends.values()) / max(1, len(ends))
+        if len(ends) > 1 and bool(((mean - logits).abs() <= MEAN * logits.abs().max()).all()):
             head = next(iter(ends))
             return _End(head, linears[head], ends[head][0], logits, tuple(ends))
     if torch.is_tensor(logits) and not logits.isfinite().all():

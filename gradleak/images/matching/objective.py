@@ -228,7 +228,7 @@ class Objective:
         self.observed = {name: torch.stack([leak.gradients[name] for leak in leaks]) for name in first.gradients}
         self.norms = squared_norms(self.observed)
         self._seen: list[Tensor] = []
-        self._twice = False
+        self._checked = False
         self._owners: tuple[Tensor, bool] | None = None
         layer = self.model.get_submodule(self.head) if self.head else self.model
         layer.register_forward_pre_hook(lambda _module, inputs: self._seen.append(inputs[0]))
@@ -269,13 +269,13 @@ class Objective:
         """Return the gradients and features of a single client by plain autograd, without the cost of `vmap`."""
         loss, features = self._loss(self.model, inputs, labels)
         found = torch.autograd.grad(loss, self._leaves, create_graph=True, materialize_grads=True)
-        if not self._twice:
+        if not self._checked:
             if _once_only(found):
                 raise InputError(
                     f"{type(self.model).__name__} has no second derivative, which the search needs: a function of its "
                     "code is marked with once_differentiable"
                 )
-            self._twice = True
+            self._checked = True
         return dict(zip(self.parameters, found, strict=True)), features.unsqueeze(0)
 
     def _loss(self, logits_of: Callable[[Tensor], Any], inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
