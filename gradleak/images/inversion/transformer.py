@@ -4,7 +4,7 @@ The token of patch i is E pᵢ + b + sᵢ, with the patch pᵢ (P numbers), the 
 be the loss's gradient with respect to this token. There are two closed forms:
 
     positions   If the positions are learned, gᵢ is the gradient of sᵢ. The gradient of the embedding, Σ gᵢ pᵢᵀ, is then
-                a linear equation for the patches [lu2022].
+                a linear equation for the patches [lu2022]. Without noise, each row of it is weighted by what it misses.
     attention   The rows of the gradient of queries, keys and values are sums of the attention's inputs. The inputs
                 are affine in the patch and in the length by which the normalisation divides its token. So each patch
                 solves a linear system, which says that its input lies in the span of these rows.
@@ -52,6 +52,9 @@ BROAD = 100.0
 RANK = 8.0
 # A patch is determined if the equations leave less than this of a direction open.
 OPEN = 0.5
+# In the first closed form, how often the equations are weighted anew by what they miss, and how many columns of their
+# right-hand side the expected rounding is worth beside that.
+WEIGHTED, EXPECTED = 3, 30
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,8 @@ class Solved:
         equations: The number of equations of each column.
         misfit: What the equations miss, relative to their right-hand sides.
         misses: The same relative to the equations' errors (root mean square over the degrees of freedom).
+        spread: The standard deviation of each equation's errors (E,), as what it misses shows it, where a deviation of
+            1 was expected and counts like EXPECTED columns.
     """
 
     value: Tensor
@@ -73,6 +78,7 @@ class Solved:
     equations: int
     misfit: float
     misses: float
+    spread: Tensor
 
 
 @checked_arguments()
@@ -127,8 +133,7 @@ def trace_transformer(leak: Leak, *, form: Form | None = None, noise: float = 0.
         reason = f"the gradient sums the tokens of {leak.batch_size} images, which these equations do not separate"
         return Inversion(blank, labels, (), "failed", reason)
     with torch.no_grad():
-        solve = _by_positions if form == "positions" else _by_attention
-        patches, report = solve(leak, embedding, noise)
+        patches, report = (_by_positions if form == "positions" else _by_attention)(leak, embedding, noise)
     if patches is None:
         return Inversion(blank, labels, (report,), "failed", report.reason)
     image = embedding.image(patches, shape)
@@ -172,8 +177,14 @@ def _by_positions(leak: Leak, embedding: Embedding, noise: float) -> tuple[Tenso
         # Both gradients have noise, and that of G is multiplied by the patches.
         rounding = ROUNDING * unit * size * sums[used]
         error = rounding.hypot(rounding.new_tensor(noise * math.sqrt(1 + len(tokens) * size**2)))[:, None]
-        solved = _solved(tokens.T[used] / error, target[used] / error, size)
+        solved = solve(tokens.T[used] / error, target[used] / error, size)
         size = float(solved.value.square().mean().sqrt())
+    # How much a sum is rounded depends on the order of its terms, which the attacker does not know. Noise is the same in
+    # all equations, and few directions of what they miss tell about it.
+    rounded = not noise and solved.misses <= 1
+    for _ in range(WEIGHTED if rounded else 0):
+        error = error * solved.spread[:, None]
+        solved = solve(tokens.T[used] / error, target[used] / error, size)
     deviation = solved.error[:, None].expand_as(solved.value)
     return solved.value, _report(embedding, embedding.positions, solved, solved.value, deviation)
 
@@ -221,7 +232,7 @@ def _by_attention(leak: Leak, embedding: Embedding, noise: float) -> tuple[Tenso
     error = start.new_full((start.shape[1],), entry)
     for _ in range(2):
         unit_error = float(error.square().mean().sqrt())
-        solved = _solved(outside @ moved / unit_error, -(outside @ start) / unit_error, prior)
+        solved = solve(outside @ moved / unit_error, -(outside @ start) / unit_error, prior)
         # An error of an entry changes the span most in the directions in which the gradient is small.
         error = entry * ((span @ (moved @ solved.value + start)) / singular[:count, None]).norm(dim=0)
     unknowns = basis.shape[1]
@@ -237,7 +248,7 @@ def _before_lengths(attention: Attention, values: Tensor, biased: bool) -> Tenso
     return torch.cat([inputs, inputs.new_zeros(int(biased), inputs.shape[1])])
 
 
-def _solved(matrix: Tensor, target: Tensor, prior: float) -> Solved:
+def solve(matrix: Tensor, target: Tensor, prior: float) -> Solved:
     """Solve equations with errors of standard deviation 1 for normal unknowns of standard deviation `prior`."""
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
     held = values.square() + prior**-2
@@ -248,9 +259,13 @@ def _solved(matrix: Tensor, target: Tensor, prior: float) -> Solved:
         variance = variance + prior**2 * (1 - right.square().sum(dim=0)).clamp(min=0)
     undetermined = float((prior**-2 / held).sum()) + missing
     freedom = max(0.0, len(matrix) - matrix.shape[1] + undetermined)
-    missed = float((matrix @ value - target).norm())
-    misses = missed / math.sqrt(freedom * target.shape[1]) if freedom >= OPEN else math.inf
-    return Solved(value, variance.sqrt(), undetermined, len(matrix), missed / max(float(target.norm()), TINY), misses)
+    rest = matrix @ value - target
+    missed, columns = float(rest.norm()), target.shape[1]
+    misses = missed / math.sqrt(freedom * columns) if freedom >= OPEN else math.inf
+    open_shares = 1 - left.square() @ (values.square() / held)
+    spread = ((EXPECTED + rest.square().sum(dim=1)) / (EXPECTED + columns * open_shares)).sqrt()
+    misfit = missed / max(float(target.norm()), TINY)
+    return Solved(value, variance.sqrt(), undetermined, len(matrix), misfit, misses, spread)
 
 
 def _report(embedding: Embedding, name: str, solved: Solved, patches: Tensor, error: Tensor) -> LayerReport:

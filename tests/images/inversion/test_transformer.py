@@ -18,6 +18,7 @@ from gradleak import observe
 from gradleak.errors import GradleakWarning, InputError
 from gradleak.images import invert_transformer, trace_transformer
 from gradleak.images.inversion.tokens import attention_of, embedding_of
+from gradleak.images.inversion.transformer import EXPECTED, solve
 from gradleak.labels import count_labels, recover_soft_labels
 from gradleak.leak import Leak
 from gradleak.models.transformer import VisionTransformer
@@ -297,3 +298,19 @@ def test_averaged_heads_give_the_image_and_no_labels() -> None:
     other.forward = lambda x: other.head(other.body(x)) + other.head_dist(other.body(x))  # type: ignore[method-assign]
     with pytest.raises(InputError, match="does not end in a Linear layer"):
         observe(other, image, label)
+
+
+def test_equations_are_measured_by_what_they_miss():
+    """Equations with ten times the expected error count less; without spare equations all count the same."""
+    torch.manual_seed(0)
+    unknowns, columns, error = 20, 400, torch.ones(100, 1, dtype=torch.float64)
+    error[::2] = 10
+    matrix, value = torch.randn(100, unknowns).double(), torch.randn(unknowns, columns).double()
+    target = matrix @ value + error * torch.randn(100, columns).double()
+    spread = solve(matrix, target, prior=1e3).spread
+    assert float(spread[::2].min()) > 1.5 * float(spread[1::2].max())
+    weighted = solve(matrix / spread[:, None], target / spread[:, None], prior=1e3)
+    missed = [float((one.value - value).norm()) for one in (solve(matrix, target, prior=1e3), weighted)]
+    assert missed[1] < missed[0] / 2
+    square = solve(matrix[:unknowns], target[:unknowns], prior=1e3).spread
+    torch.testing.assert_close(square, torch.ones_like(square), atol=1 / EXPECTED, rtol=0)
