@@ -179,8 +179,8 @@ def _by_positions(leak: Leak, embedding: Embedding, noise: float) -> tuple[Tenso
         error = rounding.hypot(rounding.new_tensor(noise * math.sqrt(1 + len(tokens) * size**2)))[:, None]
         solved = solve(tokens.T[used] / error, target[used] / error, size)
         size = float(solved.value.square().mean().sqrt())
-    # How much a sum is rounded depends on the order of its terms, which the attacker does not know. Noise is the same in
-    # all equations, and few directions of what they miss tell about it.
+    # How much a sum is rounded depends on the order of its terms, which the attacker does not know. Noise is the same
+    # in all equations, and few directions of what they miss tell about it.
     rounded = not noise and solved.misses <= 1
     for _ in range(WEIGHTED if rounded else 0):
         error = error * solved.spread[:, None]
