@@ -18,17 +18,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradleak import data, models
+from gradleak import data
 from gradleak.data.base import NORMALISATION
-from gradleak.studies.wang2024.budget import NETWORK_SEED, Cell, Parameters, measured, ordered
+from gradleak.studies.wang2024.budget import Cell, Parameters, breaching, measured, network, ordered
 
 
 def attacked(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int, seed: int) -> tuple[Tensor, float]:
     """Return the images that breaching restores, and its CPU time (s)."""
-    import breaching
+    from breaching import attacks, get_attack_config
 
     with contextlib.redirect_stdout(io.StringIO()):
-        config = breaching.get_attack_config("invertinggradients", [f"optim.max_iterations={steps}"])
+        config = get_attack_config("invertinggradients", [f"optim.max_iterations={steps}"])
     loss = nn.CrossEntropyLoss()
     parameters = list(model.eval().requires_grad_().parameters())
     gradients = torch.autograd.grad(loss(model(inputs), labels), parameters)
@@ -38,7 +38,7 @@ def attacked(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int, seed:
     client = {"num_data_points": len(inputs), "labels": labels, "local_hyperparams": None}
     seen = {"gradients": list(gradients), "buffers": None, "metadata": client}
     setup = {"dtype": torch.float, "device": torch.device("cpu")}
-    attacker = breaching.attacks.prepare_attack(model, loss, config, setup)
+    attacker = attacks.prepare_attack(model, loss, config, setup)
     torch.manual_seed(seed)
     begun = time.process_time()
     with sdpa_kernel(SDPBackend.MATH):
@@ -47,21 +47,27 @@ def attacked(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int, seed:
 
 
 def main() -> None:
-    """Attack every undefended setting of the page."""
+    """Attack every undefended setting of the page that has no rows yet."""
     torch.set_num_threads(1)
-    test = data.load("cifar10", "test")
-    for cell in (Cell(**one) for one in Parameters.at("paper")["cells"]):
+    paper, names = Parameters.at("paper"), ("network", "data", "side", "size", "steps")
+    done = {tuple(row[name] for name in names) for row in breaching()["rows"]}
+    for cell in (Cell(**one) for one in paper["cells"]):
         if (cell.defense, cell.labels) != ("none", "onehot"):
             continue
-        trained = cell.network.startswith("cifar10")
-        model = models.pretrained(cell.network) if trained else models.build(cell.network, seed=NETWORK_SEED)
+        setting = dict(
+            zip(names, (cell.network, cell.data or paper["data"], cell.side, cell.size, cell.steps), strict=True)
+        )
+        if tuple(setting.values()) in done:
+            continue
+        test = data.load(setting["data"], "test", size=cell.side)
+        model = network(cell.network, test.classes, cell.side)
         for number in range(cell.batches):
             own = slice(number * cell.size, (number + 1) * cell.size)
             truth, labels = test.images[own], test.labels[own]
             found, seconds = attacked(model, data.normalise(truth), labels, cell.steps, number)
-            row = {"network": cell.network, "size": cell.size, "steps": cell.steps, "batch": number}
-            numbers = measured(ordered(found, truth), truth) | {"seconds": seconds}
-            print(json.dumps(row | {name: round(value, 3) for name, value in numbers.items()}), flush=True)
+            row = measured(ordered(found, truth), truth) | {"seconds": seconds}
+            row = {name: None if value is None else round(value, 3) for name, value in row.items()}
+            print(json.dumps(setting | {"batch": number} | row), flush=True)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 }
 # Attacks that are run together. The smallest network's attacks still gain beyond 16.
 TOGETHER = {"LeNet": (1, 4, 16, 64), "ResNet20": (1, 4, 16), "a small vision transformer": (1, 4, 16)}
-# Steps in one measurement, and measurements of each kind, taken in turn. Short searches have at least so many steps; the
-# first one also checks the network.
+# Steps in one measurement, and measurements of each kind, taken in turn. The first step also checks the network.
 STEPS, ROUNDS = 30, 5
 # The weight of the total variation, and the rate of Adam.
 VARIATION, RATE = 1e-4, 0.1

@@ -42,23 +42,32 @@ PLACE = "Beyond section 4.3"
 # The runs of a cell. breaching's rows are read from a file, the others are computed here.
 OURS, HALF, PUBLISHED, BREACHING = "budget", "half the budget", "published preset", "breaching"
 # The published preset with the weight of total variation whose images are best in the mean of a setting. The choice
-# needs the true images, so no attacker has it. It is made for untrained networks and up to LONGEST steps.
-HINDSIGHT, WEIGHTS, LONGEST = "best weight, with hindsight", (1e-4, 0.01, 0.05, 0.2), 200
+# needs the true images, so no attacker has it. It is made for up to LONGEST steps.
+HINDSIGHT, WEIGHTS, LONGEST = "best weight, with hindsight", (1e-4, 0.01, 0.05, 0.2, 1.0), 200
 # The flat image in the mean colour of all images.
 GREY = "grey"
 RUNS = (GREY, PUBLISHED, HINDSIGHT, BREACHING, HALF, OURS)
 PAIRS = ((OURS, BREACHING), (HALF, BREACHING), (OURS, PUBLISHED), (OURS, HINDSIGHT))
 DEFENSES = ("gaussian/0.01", "clip/1", "prune/0.9", "quantize/8")
 LABELS = {"onehot": "hard", "smoothing": "smoothed", "mixup": "mixed"}
-SETTING = ["network", "size", "steps", "defense", "labels"]
+# The images of most settings have SIDE pixels a side.
+SIDE = 32
+SETTING = ["network", "data", "side", "size", "steps", "defense", "labels"]
+# ImageNet's photos, made smaller.
+SMALL_PHOTOS = {"data": "imagenet-sample", "side": 64}
 # The networks' seed. breaching attacked the same weights.
 NETWORK_SEED = 0
 
 
 class Cell(Group):
-    """One setting: `batches` of `size` images with labels of one kind, through a network and behind a defence."""
+    """One setting: `batches` of `size` images with labels of one kind, through a network and behind a defence.
+
+    The images have `side` pixels a side; they are the page's, or those of `data`.
+    """
 
     network: str = "lenet"
+    data: str = ""
+    side: int = Field(SIDE, ge=8)
     size: int = Field(1, ge=1)
     steps: int = Field(200, ge=2)
     defense: str = "none"
@@ -78,8 +87,13 @@ class Parameters(studies.Parameters):
             *({"labels": kind, "batches": 16} for kind in ("smoothing", "mixup")),
             {"defense": "bfloat16", "batches": 16},
             *({"network": "cifar10-resnet20", "size": size, "steps": 60} for size in (1, 4)),
-            {"network": "cifar10-vit-8", "steps": 60},
+            *({"network": "cifar10-vit-8", "size": size, "steps": 60} for size in (1, 4)),
+            {"network": "llg-lenet", "batches": 16},
+            {"network": "resnet20"},
+            {"network": "resnet20", "size": 4, "steps": 60},
+            *({**SMALL_PHOTOS, "network": "resnet18", "size": size, "steps": 50} for size in (1, 4)),
             {"steps": 1000},
+            {"steps": 5000},
             *({"size": size, "defense": name, "batches": 16} for size in (1, 4) for name in DEFENSES),
             *(
                 {"network": "cifar10-resnet20", "size": size, "steps": 60, "defense": name}
@@ -91,18 +105,19 @@ class Parameters(studies.Parameters):
             {"steps": 4, "batches": 2},
             {"size": 2, "steps": 4, "defense": "prune/0.9", "batches": 2},
             {"steps": 4, "labels": "mixup", "batches": 2},
+            {"side": 64, "steps": 2, "batches": 2},
         ],
         min_length=1,
     )
 
     def sees(self) -> list[Sees]:
-        """Return the networks with their images, which are in colour and have 32 pixels a side."""
-        return [Sees(cell.network, self.data, channels=3, side=32) for cell in self.cells]
+        """Return the networks with their images, which are in colour."""
+        return [Sees(cell.network, cell.data or self.data, size=cell.side, channels=3) for cell in self.cells]
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield an experiment for each setting."""
         for cell in self.cells:
-            yield Matched.of(self, **dict(cell))
+            yield Matched.of(self, **dict(cell) | {"data": cell.data or self.data})
 
     def about(self) -> str:
         """Return the size of a run in a few words."""
@@ -119,6 +134,7 @@ class Matched(Experiment):
 
     data: str
     network: str
+    side: int
     size: int
     steps: int
     defense: str
@@ -131,10 +147,8 @@ class Matched(Experiment):
 
     def run(self) -> Iterator[Columns]:
         """Yield a row for each batch and run, and the mean difference between runs."""
-        test = data.load(self.data, "test")
-        trained = self.network in (*READY, *TRANSFORMERS)
-        model = models.pretrained(self.network) if trained else self._built(test.classes)
-        model = model.to(self.device)
+        test = data.load(self.data, "test", size=self.side)
+        model = network(self.network, test.classes, self.side).to(self.device)
         generator = torch.Generator().manual_seed(self.seed)
         box = tuple(data.normalise(torch.full((1, 3, 1, 1), edge))[0].to(self.device) for edge in (0.0, 1.0))
         short = preset("inverting-gradients")
@@ -170,7 +184,7 @@ class Matched(Experiment):
                 before = shown
                 done.setdefault(name, []).append(row)
                 yield row
-        if not trained and (self.defense, self.labels) == ("none", "onehot") and self.steps <= LONGEST:
+        if (self.defense, self.labels) == ("none", "onehot") and self.steps <= LONGEST:
             attack = partial(short.run, leaks, every_label.to(self.device), optimizer=settings, seed=self.seed)
             done[HINDSIGHT] = self._with_best_weight(attack, short["prior"], every.to(self.device))
             yield from done[HINDSIGHT]
@@ -209,8 +223,12 @@ class Matched(Experiment):
         images, labels = augment.mixup(test.images[pool], hot, generator=draws)
         return images[:count], labels[:count]
 
-    def _built(self, classes: int) -> torch.nn.Module:
-        return models.build(self.network, classes=classes, seed=NETWORK_SEED)
+
+def network(name: str, classes: int, side: int) -> torch.nn.Module:
+    """Return a trained network, or one with random weights."""
+    if name in (*READY, *TRANSFORMERS):
+        return models.pretrained(name)
+    return models.build(name, classes=classes, image_size=side, seed=NETWORK_SEED)
 
 
 def _difference(ours: list[float], theirs: list[float]) -> Columns:
@@ -238,10 +256,10 @@ def measured(shown: Tensor, truth: Tensor) -> dict[str, Any]:
 
 def _recorded(cell: Matched) -> list[dict[str, Any]]:
     """Return breaching's rows for a setting, none if it was not run there."""
-    if (cell.data, cell.defense, cell.labels) != ("cifar10", "none", "onehot"):
+    if (cell.defense, cell.labels) != ("none", "onehot"):
         return []
-    rows = breaching()["rows"]
-    return [row for row in rows if all(row[name] == getattr(cell, name) for name in ("network", "size", "steps"))]
+    names = ("network", "data", "side", "size", "steps")
+    return [row for row in breaching()["rows"] if all(row[name] == getattr(cell, name) for name in names)]
 
 
 def breaching() -> dict[str, Any]:
@@ -254,8 +272,9 @@ def breaching() -> dict[str, Any]:
 def _lines(record: Record) -> Iterator[tuple[dict[str, str], pd.DataFrame]]:
     """Yield the first columns of each setting's line in a table, and the rows of the setting."""
     for values, group in grouped(record.rows(Matched), SETTING):
-        network, size, steps, defense, labels = map(str, values)
-        line = {"network": NAMES.get(network, network), "batch size": size, "steps": steps}
+        name, _, side, size, steps, defense, labels = map(str, values)
+        large = "" if side == str(SIDE) else f", {side} pixels"
+        line = {"network": NAMES.get(name, name) + large, "batch size": size, "steps": steps}
         yield line | {"defence": defenses.shown(defense), "labels": LABELS[labels]}, group
 
 
@@ -384,7 +403,7 @@ def summary(record: Record) -> Summary:
         figure=figure_runs,
         outcomes=collected(
             record, rows, "images", PSNR,
-            attack="matching, coarse to fine", network=rows["network"], data=str(record.parameters["data"]),
+            attack="matching, coarse to fine", network=rows["network"], data=rows["data"],
             training=rows["network"].isin([*READY, *TRANSFORMERS]).map({True: "trained", False: "untrained"}),
             batch=rows["size"], defense=rows["defense"],
             detail=rows["steps"].map("{} steps, ".format) + rows["labels"].map(LABELS) + " labels",

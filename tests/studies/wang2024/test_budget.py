@@ -20,7 +20,7 @@ CHOSEN = budget.Parameters.at("smallest")
 
 def test_every_run_attacks_every_batch_and_breaching_only_its_own_clients(record: Record) -> None:
     rows = record.rows(budget.Matched)
-    plain, pruned = select(rows, defense="none", labels="onehot"), select(rows, defense="prune/0.9")
+    plain, pruned = select(rows, defense="none", labels="onehot", side=32), select(rows, defense="prune/0.9")
     assert plain["run"].value_counts()[budget.OURS] == 2
     assert budget.PUBLISHED not in set(pruned["run"])
     assert budget.BREACHING not in set(rows["run"])
@@ -29,18 +29,19 @@ def test_every_run_attacks_every_batch_and_breaching_only_its_own_clients(record
     gain = select(plain, run=f"{budget.OURS} against {budget.PUBLISHED}")["difference"]
     means = plain.groupby("run")["psnr"].mean()
     assert float(gain.iloc[0]) == pytest.approx(means[budget.OURS] - means[budget.PUBLISHED])
-    assert len(budget.table(record)) == len(budget.perceptual(record)) + 1 == 3
+    assert len(budget.table(record)) == len(budget.perceptual(record)) + 1 == 4
+    assert budget.table(record)["network"].str.contains("64 pixels").sum() == 1
     assert set(budget.perceptual(record)[budget.OURS]) == {MISSING}, "the smallest run has no network for LPIPS"
 
 
 def test_the_best_weight_is_chosen_for_a_whole_setting(record: Record) -> None:
     rows = record.rows(budget.Matched)
-    best = select(rows, run=budget.HINDSIGHT)
+    best = select(rows, run=budget.HINDSIGHT, side=32)
     assert set(best["defense"]) == {"none"}
     assert set(best["labels"]) == {"onehot"}
     assert len(best) == 2
     assert best["variation"].nunique() == 1
-    assert len(budget.hindsight(record)) == 1
+    assert len(budget.hindsight(record)) == 2
 
 
 def test_both_measures_put_the_search_first_on_untrained_networks_and_hindsight_does_not_help_on_lenet() -> None:
@@ -54,7 +55,16 @@ def test_both_measures_put_the_search_first_on_untrained_networks_and_hindsight_
 
 def test_mixed_labels_belong_to_mixed_images() -> None:
     mixed = budget.Matched(
-        data="photos", network="lenet", size=2, steps=4, defense="none", labels="mixup", batches=2, seed=0, device="cpu"
+        data="photos",
+        network="lenet",
+        side=32,
+        size=2,
+        steps=4,
+        defense="none",
+        labels="mixup",
+        batches=2,
+        seed=0,
+        device="cpu",
     )
     test = data.load("photos", "test")
     images, labels = mixed._private(test)
@@ -74,8 +84,10 @@ def test_the_range_that_audits_state_holds_nine_of_ten_recorded_batches(record: 
 
 
 def test_breaching_was_run_on_settings_of_this_page() -> None:
-    runs = [(row["network"], row["size"], row["steps"]) for row in budget.breaching()["rows"]]
+    names = ("network", "data", "side", "size", "steps")
+    runs = [tuple(row[name] for name in names) for row in budget.breaching()["rows"]]
     settings = [budget.Cell(**cell) for cell in budget.Parameters.at("paper")["cells"]]
     for cell in settings:
         if (cell.defense, cell.labels) == ("none", "onehot"):
-            assert runs.count((cell.network, cell.size, cell.steps)) == cell.batches
+            setting = (cell.network, cell.data or "cifar10", cell.side, cell.size, cell.steps)
+            assert runs.count(setting) == cell.batches
