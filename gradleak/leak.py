@@ -750,11 +750,18 @@ def _forward(
             return _End(head, linears[head], ends[head][0], logits, tuple(ends))
     if torch.is_tensor(logits) and not logits.isfinite().all():
         raise InputError(f"the logits of {type(model).__name__} are NaN or infinite: its forward pass overflows")
+    for name, runs in recorded.items() if torch.is_tensor(logits) and logits.shape[-1] > 1 else ():
+        if runs[-1][1].shape == logits.shape and torch.allclose(runs[-1][1].sigmoid(), logits):
+            raise InputError(
+                f"{type(model).__name__} returns the sigmoid of each output of '{name}', as for several labels of one "
+                "sample: the attacks here recover one label for each sample, from a network that returns the logits"
+            )
     names = [f"'{name}'" for name in linears]
     tried = ", ".join([*(["…"] if len(names) > LISTED else []), *names[-LISTED:]])
     raise InputError(
         f"{type(model).__name__} does not end in a Linear layer ({tried} do not give its output): "
         "the attacks here read the gradient of a final Linear layer whose outputs are the logits, not probabilities"
+        f"{_instead(model)}"
     )
 
 
@@ -790,6 +797,7 @@ def _linears(model: nn.Module, head: str | None) -> dict[str, nn.Linear]:
     if not linears:
         raise InputError(
             f"{type(model).__name__} has no Linear layer: the attacks here read the gradient of a final Linear layer"
+            f"{_instead(model)}"
         )
     if head is None:
         return linears
@@ -797,6 +805,19 @@ def _linears(model: nn.Module, head: str | None) -> dict[str, nn.Linear]:
         raise InputError(f"the model has no Linear layer named '{head}'; it has {', '.join(linears)}")
     _check_head(head, linears[head])
     return {head: linears[head]}
+
+
+def _instead(model: nn.Module) -> str:
+    """Return what a network may have in place of a last 1×1 convolution, "" if its last layer is another one."""
+    layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    name, last = layers[-1] if layers else ("", model)
+    if not isinstance(last, nn.Conv2d) or last.kernel_size != (1, 1):
+        return ""
+    return (
+        f". If '{name}' and an average over positions give the logits, put AdaptiveAvgPool2d(1), Flatten and "
+        f"Linear({last.in_channels}, {last.out_channels}) in their place. With the same weights the logits are the "
+        "same, unless an activation follows the convolution, as in SqueezeNet: then the audit is of another network"
+    )
 
 
 def _check_head(name: str, layer: nn.Linear) -> None:

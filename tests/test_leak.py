@@ -289,3 +289,31 @@ def test_the_update_of_a_single_output_is_that_of_two_classes() -> None:
 def test_a_single_output_that_is_no_probability_is_refused(targets: torch.Tensor) -> None:
     with pytest.raises(InputError, match="single output has targets that are 0, 1 or between"):
         observe(network(1), batch()[0], targets)
+
+
+def test_several_labels_of_one_sample_are_refused() -> None:
+    inputs, targets = batch()[0], torch.tensor([[1.0, 1, 0], [0, 0, 0], [0, 1, 0]])
+    with pytest.raises(InputError, match="the sigmoid of each output of '5', as for several labels"):
+        observe(nn.Sequential(*network(3), nn.Sigmoid()), inputs, targets)
+    with pytest.raises(InputError, match="several labels of one sample are not supported"):
+        observe(network(3), inputs, targets, loss=BinaryCrossEntropy())
+
+
+def test_a_last_convolution_is_refused_with_the_layers_that_replace_it() -> None:
+    torch.manual_seed(0)
+    images, targets = torch.rand(3, 1, 6, 6), torch.arange(3)
+    body, last = [nn.Conv2d(1, 8, 3), nn.ReLU()], nn.Conv2d(8, 5, 1)
+    model = nn.Sequential(*body, last, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    squeezed = Net(lambda net, x: net.end(x.mean(dim=1).unsqueeze(1)), first=nn.Linear(6, 6), end=model)
+    for refused in (model, squeezed):
+        with pytest.raises(
+            InputError, match=r"2' and an average .* AdaptiveAvgPool2d\(1\), Flatten and Linear\(8, 5\)"
+        ):
+            observe(refused, images, targets)
+    linear = nn.Linear(8, 5)
+    linear.load_state_dict(
+        {name: value.flatten(1) if value.ndim > 1 else value for name, value in last.state_dict().items()}
+    )
+    other = nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), linear)
+    torch.testing.assert_close(other(images), model(images))
+    assert observe(other, images, targets).head == "4"
