@@ -41,7 +41,10 @@ def as_probabilities(targets: Tensor, classes: int, *, dtype: torch.dtype, devic
     tolerance = 4 * classes * torch.finfo(targets.dtype).eps + 1e-6
     if ((sums - 1).abs() > tolerance).any():
         worst = float(sums[(sums - 1).abs().argmax()])
-        raise InputError(f"targets are not probabilities: a row sums to {worst:.6g} and not to 1")
+        raise InputError(
+            f"targets are not probabilities: a row sums to {worst:.6g} and not to 1; "
+            "several labels of one sample are not supported"
+        )
     labels = targets.to(device, dtype)
     # Labels that were rounded to a coarser type sum to 1 only up to that rounding.
     return labels / labels.sum(dim=1, keepdim=True)

@@ -107,7 +107,7 @@ class Leak:
 
         The client is assumed to train by gradient descent as in `observe`; the leak's gradients are the sum over its
         steps. Its model is a copy of `model` with the weights before training, in eval mode. A client that trained in
-        train mode used other batch-norm statistics.
+        train mode used other batch-norm statistics. A single output is taken as two classes, as in `observe`.
 
         Args:
             model: The network.
@@ -157,8 +157,6 @@ class Leak:
         leak = cls(copied, gradients, head, batch_size, input_shape, local_steps, rate * repeats, averaged)
         if len(leak.weight) > 1:
             return leak
-        if local_steps > 1:
-            raise InputError("the update of a network with a single output is attacked after one local step alone")
         rows = {leak.parameter(kind) for kind in ("weight", "bias")} & gradients.keys()
         both = {name: torch.cat([-gradients[name], gradients[name]]) for name in rows}
         return replace(leak, model=_with_two_outputs(copied, head), gradients=gradients | both)
@@ -174,6 +172,16 @@ class Leak:
     def parameter(self, kind: str) -> str:
         """Return the full name of the last layer's "weight" or "bias"."""
         return f"{self.head}.{kind}" if self.head else kind
+
+    @property
+    def single(self) -> bool:
+        """Whether the client's network has a single output z, for which `model` has the logits (0, z)."""
+        return isinstance(self.model.get_submodule(self.head), TwoOutputs)
+
+    @property
+    def moves(self) -> Gradients:
+        """The gradients along which the client moved the weights of `model` in its local steps."""
+        return _moves(self.model, self.gradients)
 
     @property
     def weight(self) -> Tensor:
@@ -325,10 +333,14 @@ def pair_of(model: nn.Module, inputs: Tensor | Mapping[str, Tensor], targets: Te
     return own[:, :-1], labels[:, 1:]
 
 
+class TwoOutputs(nn.Linear):
+    """A last layer with a single output z, to which a first output was added that is always 0."""
+
+
 def two_classes(
     model: nn.Module, inputs: Tensor, targets: Tensor, head: str | None, loss: Loss
 ) -> tuple[nn.Module, Tensor, Loss]:
-    """Return a network with one output z as one with the logits (0, z) of two classes, its classes, and its loss.
+    """Return a network with one output, z or its sigmoid, as one with the logits (0, z), its classes, and its loss.
 
     The cross-entropy of these logits is the binary cross-entropy of z, which either loss means. With other losses, and
     for other networks, everything is returned as it is.
@@ -338,34 +350,60 @@ def two_classes(
     if name is None or not isinstance(loss, CrossEntropy | BinaryCrossEntropy):
         return model, targets, loss
     positional, named = arguments_of(probe)
-    with torch.no_grad(), running(model, probe.shape):
+    runs: list[tuple[Tensor, Tensor]] = []
+    hook = ends[name].register_forward_hook(lambda _, args, output: runs.append((args[0], output)))
+    with hook, torch.no_grad(), running(model, probe.shape):
         output = model(*positional, **named)
     if not torch.is_tensor(output) or output.numel() != len(probe):
         return model, targets, loss
-    copied = _with_two_outputs(model, name)
-    with torch.no_grad(), running(copied, probe.shape):
-        logits = copied(*positional, **named)
-    if logits.shape != (len(probe), 2) or not torch.allclose(logits[:, 1], output.flatten()):
+    single = at_places(*runs[-1], output.reshape(-1, 1))[1].flatten() if runs else output.new_tensor([])
+    same = (torch.allclose(value, output.flatten()) for value in (single, single.sigmoid()))
+    if len(single) != len(probe) or not any(same):
         raise InputError(
-            f"{type(model).__name__} has a single output: it is attacked as two classes with the logits 0 and z, if "
-            "the output is (B, 1) as a Linear layer gives it, or squeeze(-1) of it"
+            f"{type(model).__name__} has a single output, which is neither the output z (B, 1) of the Linear layer "
+            f"'{name}' nor its sigmoid: a single output is attacked as two classes with the logits 0 and z"
         )
-    return copied, binary(targets), loss if isinstance(loss, CrossEntropy) else CrossEntropy()
+    loss = loss if isinstance(loss, CrossEntropy) else CrossEntropy()
+    return _with_two_outputs(model, name), binary(targets), loss
 
 
 def _with_two_outputs(model: nn.Module, head: str) -> nn.Module:
-    """Return a copy of a model whose Linear layer with one output z has the outputs (0, z)."""
+    """Return a copy of a model whose Linear layer with one output z has the outputs (0, z).
+
+    The copy returns these outputs, whatever the model computes from them, such as their sigmoid. Only if the layer has
+    outputs at every position of a text, the copy returns what the model chooses.
+    """
     copied = copy.deepcopy(model)
-    end = _linears(copied, None)[head]
+    end = _linears(copied, head)[head]
     for name, value in list(end.named_parameters()):
         both = torch.cat([torch.zeros_like(value), value]).detach()
         setattr(end, name, nn.Parameter(both, value.requires_grad))
-    end.out_features = 2
+    end.__class__, end.out_features = TwoOutputs, 2
+    if end is not copied:
+        copied.forward = partial(_outputs_of, end, copied.forward)
     return copied
+
+
+def _outputs_of(layer: nn.Module, forward: Callable[..., Any], *inputs: Tensor, **named: Tensor) -> Any:
+    """Run a forward pass. Return the outputs of a layer if they are (B, C), and else the result of the pass."""
+    outputs: list[Tensor] = []
+    with layer.register_forward_hook(lambda _, __, output: outputs.append(output)):
+        result = forward(*inputs, **named)
+    return outputs[-1] if outputs and outputs[-1].ndim == 2 else result
+
+
+def _moves(model: nn.Module, gradients: Gradients) -> Gradients:
+    """Return gradients by which a client changes a model's weights: a first output that was added stays 0."""
+    ends = [name for name, layer in model.named_modules() if isinstance(layer, TwoOutputs)]
+    rows = {f"{end}.{kind}".lstrip(".") for end in ends for kind in ("weight", "bias")} & gradients.keys()
+    kept = {name: torch.cat([torch.zeros_like(gradients[name][:1]), gradients[name][1:]]) for name in rows}
+    return gradients | kept
 
 
 def binary(targets: Tensor) -> Tensor:
     """Return the targets (N,) or (N, 1) of single outputs as classes (N,), or as probabilities (N, 2) of two."""
+    if targets.is_floating_point() and targets.shape[1:] == (2,):
+        return targets
     values = targets.reshape(-1)
     if len(values) != len(targets) or not bool(((values >= 0) & (values <= 1)).all()):
         raise InputError("a network with a single output has targets that are 0, 1 or between, one for each sample")
@@ -409,9 +447,9 @@ def observe(
     Args:
         model: A network whose final Linear layer gives the logits or log-probabilities, alone or, as in `transformers`,
             as `output.logits`; or gives outputs at every position of a text, of which the logits are those at one
-            position. A single output z, with targets from 0 to 1, is taken as the logits (0, z) of two classes. The
-            logits may also be the mean of several Linear layers' outputs, as in distilled DeiT; then no labels can be
-            recovered.
+            position. A single output z or its sigmoid, with targets from 0 to 1, is taken as the logits (0, z) of two
+            classes. The logits may also be the mean of several Linear layers' outputs, as in distilled DeiT; then no
+            labels can be recovered.
         inputs: The batch (B, …), or a batch of `transformers`: a dictionary of `input_ids`, `attention_mask` and
             `labels`. A causal language model of `transformers` then has the loss of `transformers`: its labels are
             compared with the outputs one position earlier, and by default they are the tokens without padding.
@@ -438,9 +476,7 @@ def observe(
     """
     loss = loss or CrossEntropy()
     inputs, targets = pair_of(model, inputs, targets)
-    given, (model, targets, loss) = model, two_classes(model, inputs, targets, head, loss)
-    if local_steps > 1 and model is not given:
-        raise InputError("a network with a single output is observed for one local step alone")
+    model, targets, loss = two_classes(model, inputs, targets, head, loss)
     model = in_train_mode(model) if mode == "train" else model
     with computing(precision, model):
         head, layer, _, logits, averaged = _forward(model, inputs, head, mode, features=(2, 3), averaged=True)
@@ -468,7 +504,8 @@ def observe(
             parts = zip(inputs.split(size), labels.split(size), strict=True)
             before = {name: value.detach() for name, value in named.items()}
             with evaluating(model, mode):
-                gradients, _ = descended(before, [partial(gradients_at, *part) for part in parts], rate)
+                steps = [partial(gradients_at, *part) for part in parts]
+                gradients, _ = descended(before, steps, rate, partial(_moves, model))
         sent = defended(gradients, defense)
         divided = rate if local_steps > 1 else 0.0
         return Leak(model, sent, head, size, tuple(inputs.shape[1:]), local_steps, divided, averaged)
@@ -515,17 +552,20 @@ def _gradients(loss: Tensor, named: Mapping[str, Tensor], precision: str | Preci
 
 
 def descended(
-    weights: Gradients, steps: Iterable[Callable[[Gradients], Gradients]], rate: float
+    weights: Gradients,
+    steps: Iterable[Callable[[Gradients], Gradients]],
+    rate: float,
+    moves: Callable[[Gradients], Gradients] = lambda gradients: gradients,
 ) -> tuple[Gradients, Gradients]:
     """Return the sum of the gradients over steps of gradient descent, and the weights after them.
 
-    Each step is a function that returns the gradients at given weights.
+    Each step is a function that returns the gradients at given weights; `moves` returns those that change the weights.
     """
     total: Gradients = {}
     for gradients_at in steps:
         gradients = gradients_at(weights)
         total = {name: total[name] + value if total else value for name, value in gradients.items()}
-        weights = weights | {name: weights[name] - rate * value for name, value in gradients.items()}
+        weights = weights | {name: weights[name] - rate * value for name, value in moves(gradients).items()}
     return total, weights
 
 
@@ -750,11 +790,18 @@ def _forward(
             return _End(head, linears[head], ends[head][0], logits, tuple(ends))
     if torch.is_tensor(logits) and not logits.isfinite().all():
         raise InputError(f"the logits of {type(model).__name__} are NaN or infinite: its forward pass overflows")
+    for name, runs in recorded.items() if torch.is_tensor(logits) and logits.shape[-1] > 1 else ():
+        if runs[-1][1].shape == logits.shape and torch.allclose(runs[-1][1].sigmoid(), logits):
+            raise InputError(
+                f"{type(model).__name__} returns the sigmoid of each output of '{name}', as for several labels of one "
+                "sample: the attacks here recover one label for each sample, from a network that returns the logits"
+            )
     names = [f"'{name}'" for name in linears]
     tried = ", ".join([*(["…"] if len(names) > LISTED else []), *names[-LISTED:]])
     raise InputError(
         f"{type(model).__name__} does not end in a Linear layer ({tried} do not give its output): "
         "the attacks here read the gradient of a final Linear layer whose outputs are the logits, not probabilities"
+        f"{_instead(model)}"
     )
 
 
@@ -790,6 +837,7 @@ def _linears(model: nn.Module, head: str | None) -> dict[str, nn.Linear]:
     if not linears:
         raise InputError(
             f"{type(model).__name__} has no Linear layer: the attacks here read the gradient of a final Linear layer"
+            f"{_instead(model)}"
         )
     if head is None:
         return linears
@@ -797,6 +845,19 @@ def _linears(model: nn.Module, head: str | None) -> dict[str, nn.Linear]:
         raise InputError(f"the model has no Linear layer named '{head}'; it has {', '.join(linears)}")
     _check_head(head, linears[head])
     return {head: linears[head]}
+
+
+def _instead(model: nn.Module) -> str:
+    """Return what a network may have in place of a last 1×1 convolution, "" if its last layer is another one."""
+    layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    name, last = layers[-1] if layers else ("", model)
+    if not isinstance(last, nn.Conv2d) or last.kernel_size != (1, 1):
+        return ""
+    return (
+        f". If '{name}' and an average over positions give the logits, put AdaptiveAvgPool2d(1), Flatten and "
+        f"Linear({last.in_channels}, {last.out_channels}) in their place. With the same weights the logits are the "
+        "same, unless an activation follows the convolution, as in SqueezeNet: then the audit is of another network"
+    )
 
 
 def _check_head(name: str, layer: nn.Linear) -> None:

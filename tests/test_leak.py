@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
 import gradleak
@@ -250,42 +251,127 @@ def test_log_probabilities_leak_what_logits_leak() -> None:
         torch.testing.assert_close(other.gradients[f"network.{name}"], value)
 
 
+ENDS: dict[str, list[nn.Module]] = {
+    "output": [],
+    "output of another shape": [Net(lambda _, z: z.squeeze(-1))],
+    "sigmoid": [nn.Sigmoid()],
+    "sigmoid of another shape": [Net(lambda _, z: torch.sigmoid(z).view(-1))],
+}
+
+
+def binary_loss(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, end: str) -> torch.Tensor:
+    loss = F.binary_cross_entropy if "sigmoid" in end else F.binary_cross_entropy_with_logits
+    return loss(model(inputs).flatten(), targets)
+
+
 @pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
 @pytest.mark.parametrize("kind", [torch.long, torch.float32])
-def test_a_single_output_leaks_as_two_classes(shape: tuple[int, ...], kind: torch.dtype) -> None:
+@pytest.mark.parametrize("end", ENDS)
+def test_a_single_output_leaks_as_two_classes(shape: tuple[int, ...], kind: torch.dtype, end: str) -> None:
     (inputs, _), targets = batch(4), torch.tensor([0, 1, 1, 0])
-    for model in (network(1, bias=True), nn.Sequential(network(1, bias=True), Net(lambda _, z: z.squeeze(-1)))):
-        leak = observe(model, inputs, targets.to(kind).reshape(shape), loss=BinaryCrossEntropy())
-        model.eval()
-        F.binary_cross_entropy_with_logits(model(inputs).flatten(), targets.float()).backward()
-        for name, parameter in model.named_parameters():
-            sent = leak.gradients[name]
-            if "5." in name:
-                torch.testing.assert_close(sent[:1], -sent[1:])
-                sent = sent[1:]
-            torch.testing.assert_close(sent, parameter.grad)
-        assert torch.equal(observe(model, inputs, targets).weight_gradient, leak.weight_gradient)
+    model = nn.Sequential(*network(1, bias=True), *ENDS[end])
+    leak = observe(model, inputs, targets.to(kind).reshape(shape), loss=BinaryCrossEntropy())
+    model.eval()
+    binary_loss(model, inputs, targets.float(), end).backward()
+    for name, parameter in model.named_parameters():
+        sent = leak.gradients[name]
+        if name.startswith("5."):
+            torch.testing.assert_close(sent[:1], -sent[1:])
+            sent = sent[1:]
+        torch.testing.assert_close(sent, parameter.grad)
+    assert (leak.single, observe(network(2), inputs, targets).single) == (True, False)
+    assert torch.equal(observe(model, inputs, targets).weight_gradient, leak.weight_gradient)
+    # The leak's network is copied, and run, as any other.
+    torch.testing.assert_close(copy.deepcopy(leak.model).eval()(inputs), F.pad(model[:6](inputs), (1, 0)))
 
 
-def test_the_update_of_a_single_output_is_that_of_two_classes() -> None:
-    inputs, targets = batch(4)[0].flatten(1), torch.tensor([0.0, 1.0, 1.0, 0.0])
-    for before in (nn.Linear(36, 1), nn.Sequential(nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 1, bias=False))):
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("end", ["output", "sigmoid"])
+def test_the_update_of_a_single_output_is_that_of_two_classes(end: str, steps: int) -> None:
+    torch.manual_seed(0)
+    inputs, targets = batch(4)[0].flatten(1).double(), torch.tensor([0.0, 1.0, 1.0, 0.0]).double()
+    for body in ([nn.Linear(36, 1)], [nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 1, bias=False)]):
+        before = nn.Sequential(*body, *ENDS[end]).double()
         after = copy.deepcopy(before)
-        F.binary_cross_entropy_with_logits(after(inputs)[:, 0], targets).backward()
-        torch.optim.SGD(after.parameters(), lr=0.1).step()
+        optimiser = torch.optim.SGD(after.parameters(), lr=0.5)
+        for some, wanted in zip(inputs.chunk(steps), targets.chunk(steps), strict=True):
+            optimiser.zero_grad()
+            binary_loss(after, some, wanted, end).backward()
+            optimiser.step()
+        options = {"rate": 0.5, "local_steps": steps}
         states = before.state_dict(), after.state_dict()
-        found = Leak.from_update(before, *states, rate=0.1, batch_size=4, input_shape=(36,))
-        expected = observe(before, inputs, targets)
+        found = Leak.from_update(before, *states, **options, batch_size=4 // steps, input_shape=(36,))
+        expected = observe(before, inputs, targets, **options)
         for name, value in expected.gradients.items():
-            torch.testing.assert_close(found.gradients[name], value, atol=1e-5, rtol=1e-3)
-        assert gradleak.audit_update(found, inputs=inputs, targets=targets, steps=2).worst("labels") == 1
-        with pytest.raises(InputError, match="after one local step alone"):
-            Leak.from_update(before, *states, rate=0.1, batch_size=2, local_steps=2)
-        with pytest.raises(InputError, match="for one local step alone"):
-            observe(before, inputs, targets, local_steps=2, rate=0.1)
+            torch.testing.assert_close(found.gradients[name], value, atol=1e-12, rtol=1e-9)
+        moved = {name: value - 0.5 * found.moves[name] for name, value in found.model.named_parameters()}
+        outputs = after[: len(body)](inputs)
+        torch.testing.assert_close(functional_call(found.model, moved, (inputs,)), F.pad(outputs, (1, 0)))
+        report = gradleak.audit_update(found, inputs=inputs, targets=targets, loss=BinaryCrossEntropy(), steps=2)
+        assert report.notes[0].startswith("the single output z is audited as two classes")
+        assert (report.settings["loss"], report.broken) == (str(CrossEntropy()), [])
+        assert steps > 1 or "labels" in report.measured
 
 
 @pytest.mark.parametrize("targets", [torch.tensor([0.0, 1.5, 1.0]), torch.tensor([0, 1, 2]), torch.rand(3, 4)])
 def test_a_single_output_that_is_no_probability_is_refused(targets: torch.Tensor) -> None:
     with pytest.raises(InputError, match="single output has targets that are 0, 1 or between"):
         observe(network(1), batch()[0], targets)
+
+
+def test_a_single_output_near_zero_is_recognised() -> None:
+    for seed in range(10):
+        torch.manual_seed(seed)
+        model, inputs = nn.Sequential(nn.Linear(64, 2048), nn.ReLU(), nn.Linear(2048, 1)), torch.randn(3, 64)
+        with torch.no_grad():
+            model[2].bias -= model(inputs)[0]
+        assert observe(model, inputs, torch.tensor([0, 1, 1])).single
+
+
+def test_a_single_output_may_be_that_at_the_last_position() -> None:
+    torch.manual_seed(0)
+    model = Net(lambda net, x: net.head(net.body(x))[:, -1], body=nn.Embedding(9, 6), head=nn.Linear(6, 1))
+    tokens, targets = torch.randint(9, (3, 5)), torch.tensor([0, 1, 1])
+    leak = observe(model, tokens, targets)
+    torch.testing.assert_close(leak.model(tokens), F.pad(model(tokens), (1, 0)))
+    after = trained(leak.model, tokens, targets, 1, lr=0.1)
+    single = model.state_dict() | {name: after[name][1:] for name in ("head.weight", "head.bias")}
+    single["body.weight"] = after["body.weight"]
+    update = Leak.from_update(model, model.state_dict(), single, rate=0.1, batch_size=3, input_shape=(5,))
+    torch.testing.assert_close(update.weight_gradient, leak.weight_gradient, atol=1e-5, rtol=1e-4)
+    assert (leak.single, update.single) == (True, True)
+
+
+@pytest.mark.parametrize("scale", [2.0, -1.0])
+def test_a_single_output_is_the_last_layer_s_or_its_sigmoid(scale: float) -> None:
+    model = nn.Sequential(network(1), Net(lambda _, z: torch.sigmoid(scale * z)))
+    with pytest.raises(InputError, match=r"neither the output z \(B, 1\) of the Linear layer '0.5' nor its sigmoid"):
+        observe(model, batch()[0], torch.tensor([0, 1, 1]))
+
+
+def test_several_labels_of_one_sample_are_refused() -> None:
+    inputs, targets = batch()[0], torch.tensor([[1.0, 1, 0], [0, 0, 0], [0, 1, 0]])
+    with pytest.raises(InputError, match="the sigmoid of each output of '5', as for several labels"):
+        observe(nn.Sequential(*network(3), nn.Sigmoid()), inputs, targets)
+    with pytest.raises(InputError, match="several labels of one sample are not supported"):
+        observe(network(3), inputs, targets, loss=BinaryCrossEntropy())
+
+
+def test_a_last_convolution_is_refused_with_the_layers_that_replace_it() -> None:
+    torch.manual_seed(0)
+    images, targets = torch.rand(3, 1, 6, 6), torch.arange(3)
+    body, last = [nn.Conv2d(1, 8, 3), nn.ReLU()], nn.Conv2d(8, 5, 1)
+    model = nn.Sequential(*body, last, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    squeezed = Net(lambda net, x: net.end(x.mean(dim=1).unsqueeze(1)), first=nn.Linear(6, 6), end=model)
+    for refused in (model, squeezed):
+        with pytest.raises(
+            InputError, match=r"2' and an average .* AdaptiveAvgPool2d\(1\), Flatten and Linear\(8, 5\)"
+        ):
+            observe(refused, images, targets)
+    linear = nn.Linear(8, 5)
+    linear.load_state_dict(
+        {name: value.flatten(1) if value.ndim > 1 else value for name, value in last.state_dict().items()}
+    )
+    other = nn.Sequential(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), linear)
+    torch.testing.assert_close(other(images), model(images))
+    assert observe(other, images, targets).head == "4"

@@ -124,6 +124,8 @@ def _classes(model: torch.nn.Module, samples: loading.Samples, source: str | Non
     with foreign(f"the model does not take inputs of shape {shape}{sizes}"), torch.no_grad(), evaluating(model):
         positional, named = arguments_of(samples.inputs[:1])
         logits = model(*positional, **named)
+    if torch.is_tensor(logits) and logits.numel() == 1:
+        return 2  # classes of a single output
     if not torch.is_tensor(logits) or logits.ndim < 2:
         raise InputError(f"the model returns {type(logits).__name__}, not a tensor of logits (B, C)")
     return int(logits.shape[-1])

@@ -40,7 +40,7 @@ from gradleak.errors import ForeignError, GradleakError, GradleakWarning, InputE
 from gradleak.labels import Standins
 from gradleak.labels.priors import PRIORS
 from gradleak.leak import Leak, Mode, binary, in_train_mode, naming, observe, pair_of, two_classes
-from gradleak.losses import CrossEntropy, Loss
+from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Loss
 from gradleak.precision import PRECISIONS, precision_of
 from gradleak.wording import counted, duration
 
@@ -175,7 +175,7 @@ def audit(
     with _running(model):
         inputs, targets = pair_of(model, inputs, targets)
         _check_batch(inputs, targets)
-        given, (model, targets, loss) = model, two_classes(model, inputs, targets, head, loss)
+        model, targets, loss = two_classes(model, inputs, targets, head, loss)
     prior = labels or ("onehot" if not targets.is_floating_point() else "smoothing")
     _check_settings(batch_sizes, defenses, prior, minutes, memory, steps)
     modes: Sequence[Mode] = ("eval", "train") if mode is None else (mode,)
@@ -187,7 +187,7 @@ def audit(
     samples = private(inputs, targets, pixels, columns)
     run = _Audit(model)
     subject: Subject | None = None
-    costs, proved, notes = list[Cost](), list[str](), [SINGLE] if model is not given else list[str]()
+    costs, proved, notes = list[Cost](), list[str](), list[str]()
     simulated: dict[Mode, list[Standins]] = {own: [] for own in modes}
     for size in dict.fromkeys(batch_sizes):
         batch, states = samples.drawn(size, seed), [state_of(model)]
@@ -215,6 +215,7 @@ def audit(
                 with run.noting("two passes are not compared"):
                     # In train mode dropout may draw random numbers, but always from the same seed.
                     again = _computed(model, batch, loss, head, plain_in, own, seed + (own == "eval")).gradients
+                notes += [SINGLE] if clean.single else []
                 notes += unsteady(model, states, clean.gradients, again)
                 subject = subject_of(clean, samples.kind, samples.sequence)
             notes += [line for line in silent(clean) if line not in notes]
@@ -310,7 +311,8 @@ def audit_update(
     _check_settings((seen.batch_size,), (), labels, minutes, memory, steps)
     used = _precisions(None if precision is None else (precision,), seen.model)
     memory = _memory() if memory is None else memory * GIB
-    loss = loss or CrossEntropy()
+    # The cross-entropy of the logits 0 and z is the binary cross-entropy of z.
+    loss = CrossEntropy() if loss is None or (seen.single and isinstance(loss, BinaryCrossEntropy)) else loss
     shape = seen.input_shape if inputs is None else tuple(inputs.shape[1:])
     if shape is None:
         raise InputError("the leak does not say what shape one input has: Leak.from_update(…, input_shape=…)")
@@ -323,8 +325,7 @@ def audit_update(
     samples = None
     if inputs is not None and targets is not None:
         _check_batch(inputs, targets)
-        # The targets of a single output are one number for each sample.
-        targets = binary(targets) if targets.is_floating_point() and targets.numel() == len(targets) else targets
+        targets = binary(targets) if seen.single else targets
         if not seen.batch_size <= len(inputs) <= seen.batch_size * seen.local_steps:
             took = f"{counted(seen.local_steps, 'step')} on {counted(seen.batch_size, 'sample')} each"
             raise InputError(
@@ -354,7 +355,8 @@ def audit_update(
     rounded = [] if used[0] == _own(seen.model) else used
     proved = proofs(seen, subject, reach, labels, loss) if defense in ("none", "update") and not rounded else []
     proved += sentences.of_unproved(rounded, [defense])
-    return _report(run, started, 60 * minutes, memory, images, settings, proved, notes=silent(seen))
+    notes = [*([SINGLE] if seen.single else []), *silent(seen)]
+    return _report(run, started, 60 * minutes, memory, images, settings, proved, notes=notes)
 
 
 # ----------------------------------------------------------------------------------------------------------- the jobs

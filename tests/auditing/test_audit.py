@@ -70,6 +70,25 @@ def test_costs_are_those_of_the_defence() -> None:
     assert costs["clip/0.01", 4].loss_after_undefended == costs["none", 4].loss_after
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_single_output_and_its_sigmoid_are_audited_alike(bias: bool) -> None:
+    inputs, targets = vectors(classes=2)
+    for seed in range(4):
+        torch.manual_seed(seed)
+        layers = nn.Linear(40, 64), nn.ReLU(), nn.Linear(64, 1, bias=bias)
+        first, second = (
+            gradleak.audit(nn.Sequential(*layers, *end).double(), inputs.double(), targets, batch_sizes=(1, 2), steps=1)
+            for end in ([], [nn.Sigmoid()])
+        )
+        assert first.model_copy(update={"seconds": 0}) == second.model_copy(update={"seconds": 0})
+        assert sum("single output z" in note for note in second.notes) == 1
+        assert second.facts["runs backwards"] == "a chain of Linear layers"
+        certain = [one for one in second.findings if one.certificate in ("unique", "exact")]
+        assert {one.attack for one in certain} >= {"unit by unit", "linear layers backwards"}
+        assert all(one.measures[name] == 1 for one in certain for name in one.measures)
+        assert bias == any(one.measures.get("labels") == 1 for one in certain)
+
+
 def test_every_attack_is_a_finding_or_was_not_tried() -> None:
     report = audited()
     told = [(one.defense, one.batch_size, one.attack) for one in (*report.findings, *report.not_tried)]

@@ -76,6 +76,19 @@ def test_two_files_of_weights_are_a_client_s_update(
         assert (code, message in err) == (2, True), err
 
 
+def test_a_single_output_without_a_dimension_is_audited(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = brought.batches()[0]
+    binary = nn.Sequential(nn.Linear(20, 1), nn.Sigmoid(), nn.Flatten(0)).double()
+    monkeypatch.setattr(brought, "binary", lambda: binary, raising=False)
+    monkeypatch.setattr(brought, "both", lambda: (inputs, torch.arange(12) % 2), raising=False)
+    for labels in ("onehot", "smoothing/0.1", "mixup"):
+        words = ["audit", "brought:binary", "--data", "brought:both", "--steps", "3", "--labels", labels]
+        assert call(capsys, *words, "--batch-size", "1")[0] == 0
+        assert reported().worst("inputs") == 1
+
+
 def test_a_table_is_audited_column_by_column(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from gradleak.errors import InputError
-from gradleak.leak import COMPUTED, Leak, running
+from gradleak.leak import COMPUTED, Leak, TwoOutputs, running
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,9 @@ def layers(model: nn.Module, kinds: tuple[type[nn.Module], ...], shape: tuple[in
             continue
         if isinstance(module, nn.Linear | nn.Conv2d) and isinstance(module, kinds):
             chain.append(Layer(name, module, LINEAR_ACTIVATION, nn.Identity()))
+            continue
+        if chain and isinstance(chain[-1].module, TwoOutputs):
+            # The model returns the outputs of this layer, not their sigmoid.
             continue
         activation = activation_of(module)
         if activation is None or not chain or not isinstance(chain[-1].activation_module, nn.Identity):

@@ -567,7 +567,7 @@ def _own_errors(layer: _Layer, inputs: Tensor, moment: float) -> tuple[Tensor, T
     leak = layer.leak
     moved = moment * leak.rate
     values = {name: own.detach().double() for name, own in leak.model.named_parameters()}
-    values |= {name: values[name] - moved * gradient.double() for name, gradient in leak.gradients.items() if moved}
+    values |= {name: values[name] - moved * gradient.double() for name, gradient in leak.moves.items() if moved}
     values |= {key: own.double() if own.is_floating_point() else own for key, own in leak.model.named_buffers()}
     outputs = list[Tensor]()
 

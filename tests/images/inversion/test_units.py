@@ -237,6 +237,22 @@ def test_updates_of_several_local_steps(parts: int) -> None:
     assert sure >= 4
 
 
+def test_the_steps_of_a_single_output_are_simulated() -> None:
+    # A few samples fit their labels. None would, if the output that was added moved along with the other one.
+    found = []
+    for seed in range(10):
+        torch.manual_seed(seed)
+        model = mlp((12, 64, 1)).double()
+        inputs, labels = torch.randn(4, 12).double(), torch.randint(2, (4,))
+        shown = invert_units(observe(model, inputs, labels, local_steps=2, rate=0.1))
+        near = torch.cdist(shown.inputs, inputs)
+        fit = (shown.labels >= 0) & (near.amin(dim=1) < 1e-6)
+        found += (shown.labels == labels[near.argmin(dim=1)])[fit].tolist()
+        assert not shown.guaranteed.any()
+    assert found
+    assert all(found)
+
+
 def test_steps_that_cannot_be_simulated_guarantee_nothing() -> None:
     model, inputs, labels = batch(mlp, 4, 12)
     leak = updated(model, inputs, labels, 1e-3, 17)
