@@ -157,9 +157,8 @@ class Leak:
         leak = cls(copied, gradients, head, batch_size, input_shape, local_steps, rate * repeats, averaged)
         if len(leak.weight) > 1:
             return leak
-        rows = {leak.parameter(kind) for kind in ("weight", "bias")} & gradients.keys()
-        both = {name: torch.cat([-gradients[name], gradients[name]]) for name in rows}
-        return replace(leak, model=_with_two_outputs(copied, head), gradients=gradients | both)
+        doubled = _with_two_outputs(copied, head)
+        return replace(leak, model=doubled, gradients=gradients | _both_rows(_own_rows(doubled, gradients)))
 
     def check_one_step(self, attack: str) -> None:
         """Raise an InputError if the gradients are a sum over several local steps, which `attack` cannot use."""
@@ -392,12 +391,22 @@ def _outputs_of(layer: nn.Module, forward: Callable[..., Any], *inputs: Tensor, 
     return outputs[-1] if outputs and outputs[-1].ndim == 2 else result
 
 
-def _moves(model: nn.Module, gradients: Gradients) -> Gradients:
-    """Return gradients by which a client changes a model's weights: a first output that was added stays 0."""
+def _own_rows(model: nn.Module, gradients: Gradients) -> Gradients:
+    """Return the rows that a client has of a last layer to which an output was added; {} for other last layers."""
     ends = [name for name, layer in model.named_modules() if isinstance(layer, TwoOutputs)]
     rows = {f"{end}.{kind}".lstrip(".") for end in ends for kind in ("weight", "bias")} & gradients.keys()
-    kept = {name: torch.cat([torch.zeros_like(gradients[name][:1]), gradients[name][1:]]) for name in rows}
-    return gradients | kept
+    return {name: gradients[name][-1:] for name in rows}
+
+
+def _moves(model: nn.Module, gradients: Gradients) -> Gradients:
+    """Return gradients by which a client changes a model's weights: a first output that was added stays 0."""
+    own = _own_rows(model, gradients)
+    return gradients | {name: torch.cat([torch.zeros_like(row), row]) for name, row in own.items()}
+
+
+def _both_rows(rows: Gradients) -> Gradients:
+    """Return the gradients of two outputs from the client's rows for its single output."""
+    return {name: torch.cat([-row, row]) for name, row in rows.items()}
 
 
 def binary(targets: Tensor) -> Tensor:
@@ -506,7 +515,9 @@ def observe(
             with evaluating(model, mode):
                 steps = [partial(gradients_at, *part) for part in parts]
                 gradients, _ = descended(before, steps, rate, partial(_moves, model))
-        sent = defended(gradients, defense)
+        # The client defends what it has.
+        sent = defended(gradients | _own_rows(model, gradients), defense)
+        sent |= _both_rows(_own_rows(model, sent))
         divided = rate if local_steps > 1 else 0.0
         return Leak(model, sent, head, size, tuple(inputs.shape[1:]), local_steps, divided, averaged)
 

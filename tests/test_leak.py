@@ -13,8 +13,9 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 import gradleak
+from gradleak import defenses
 from gradleak.errors import InputError
-from gradleak.leak import Leak, head_inputs, observe, observe_heads
+from gradleak.leak import Gradients, Leak, head_inputs, observe, observe_heads
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal
 from tests.auditing.networks import Net
 
@@ -283,6 +284,21 @@ def test_a_single_output_leaks_as_two_classes(shape: tuple[int, ...], kind: torc
     assert torch.equal(observe(model, inputs, targets).weight_gradient, leak.weight_gradient)
     # The leak's network is copied, and run, as any other.
     torch.testing.assert_close(copy.deepcopy(leak.model).eval()(inputs), F.pad(model[:6](inputs), (1, 0)))
+
+
+def test_a_defence_changes_the_one_row_that_a_client_with_a_single_output_has() -> None:
+    inputs, model = batch(4)[0], network(1, bias=True)
+    noisy = defenses.gaussian(0.1, torch.Generator().manual_seed(0))
+    seen: dict[str, torch.Size] = {}
+
+    def watched(gradients: Gradients) -> Gradients:
+        seen.update({name: value.shape for name, value in gradients.items()})
+        return noisy(gradients)
+
+    leak = observe(model, inputs, torch.tensor([0, 1, 1, 0]), defense=watched)
+    assert seen == {name: value.shape for name, value in model.named_parameters()}
+    for value in (leak.weight_gradient, leak.bias_gradient):
+        assert torch.equal(value[0], -value[1])
 
 
 @pytest.mark.parametrize("steps", [1, 2])

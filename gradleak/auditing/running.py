@@ -54,7 +54,7 @@ GIB = 2**30
 # The note about a network with one output, whose last layer's gradient is sent once.
 SINGLE = (
     "the single output z is audited as two classes with the logits 0 and z: their cross-entropy is the logistic loss, "
-    "and the last layer's gradient has two rows with opposite signs"
+    "and the last layer's gradient has two rows with opposite signs, of which the client defends one"
 )
 
 
