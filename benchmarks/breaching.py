@@ -47,7 +47,7 @@ def attacked(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int, seed:
 
 
 def main() -> None:
-    """Attack every undefended setting of the page that has no rows yet."""
+    """Attack every undefended setting with images in colour that has no rows yet."""
     torch.set_num_threads(1)
     paper, names = Parameters.at("paper"), ("network", "data", "side", "size", "steps")
     done = {tuple(row[name] for name in names) for row in breaching()["rows"]}
@@ -57,10 +57,10 @@ def main() -> None:
         setting = dict(
             zip(names, (cell.network, cell.data or paper["data"], cell.side, cell.size, cell.steps), strict=True)
         )
-        if tuple(setting.values()) in done:
+        if tuple(setting.values()) in done or data.shape(setting["data"])[0] != 3:
             continue
         test = data.load(setting["data"], "test", size=cell.side)
-        model = network(cell.network, test.classes, cell.side)
+        model = network(cell.network, test)
         for number in range(cell.batches):
             own = slice(number * cell.size, (number + 1) * cell.size)
             truth, labels = test.images[own], test.labels[own]

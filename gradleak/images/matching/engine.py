@@ -19,7 +19,16 @@ from gradleak.augment import as_probabilities, one_hot
 from gradleak.cases import Attack, Case
 from gradleak.devices import Replayed, accelerated, differentiable, entries_at_once, in_chunks
 from gradleak.errors import InputError, unknown
-from gradleak.images.matching.budget import DISTANCE, VARIATION, CoarseToFine, descend, expected, spent
+from gradleak.images.matching.budget import (
+    DISTANCE,
+    VARIATION,
+    CoarseToFine,
+    descend,
+    ending_of,
+    expected,
+    finish,
+    spent,
+)
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Misfit, levenberg
 from gradleak.images.matching.objective import Distance, ImagePrior, Kind, Objective
 from gradleak.images.matching.optimizers import LBFGS, Adam, Track, adam, lbfgs
@@ -116,7 +125,8 @@ def match(
             unique gets no image (NaN).
         budget: What each leak's search may cost, in place of a distance, an optimizer and restarts: a number of steps,
             which are evaluations of the gradient; CPU-time for all leaks, such as "30s"; or "settled", until twice as
-            many steps lower the loss by less than 5 %. Of the prior only the box counts then.
+            many steps lower the loss by less than 5 %. Of the prior only the box counts then. Small batches end with
+            steps of second order, for fixed labels; "settled" are those whose gradient is then the observed one.
         distance: The distance between gradients.
         prior: The prior of the images, by default none.
         optimizer: "adam", "lbfgs", "levenberg-marquardt" or its settings.
@@ -163,18 +173,26 @@ def match(
             raise InputError("Levenberg-Marquardt needs fixed labels and the plain L2 distance without a prior")
         places, misfit = places.double(), Misfit(all_leaks, known.labels, objective.shape)
     runnable = known.there.repeat_interleave(restarts).nonzero()[:, 0]
-    # Without attacks to run the memory need not be estimated.
-    chunk_size = (chunk or _chunk(objective, settings)) if len(runnable) else 1
 
-    def run(settings: Optimizer) -> Reconstruction:
+    def run(settings: Optimizer, misfit: Misfit | None) -> Reconstruction:
         def walk(starts: Tensor, whose: Tensor, track: Track) -> None:
             search(settings, objective, misfit, starts, whose, track, enough)
 
+        # Without attacks to run the memory need not be estimated.
+        chunk_size = (chunk or max(1, _chunk(objective, settings))) if len(runnable) else 1
         return searched(objective, walk, places, restarts, settings.steps, watch, runnable, chunk_size)
 
+    def within(steps: int) -> Reconstruction:
+        settings = CoarseToFine(steps)
+        if target is not None and (ending := ending_of(steps, objective.size)):
+            ended = CoarseToFine(steps - ending, ending)
+            if len(runnable) and _chunk(objective, ended):
+                return run(ended, Misfit(all_leaks, target, objective.shape))
+        return run(settings, None)
+
     if budget is None:
-        return run(settings)
-    found, settled = spent(budget, lambda steps: run(CoarseToFine(steps)))
+        return run(settings, misfit)
+    found, settled = spent(budget, within)
     if not settled:
         return found
     status = ["settled" if word == "stopped" else word for (word,) in found.status]
@@ -264,6 +282,8 @@ def search(
         lbfgs(settings, evaluate, places, track, enough)
     elif isinstance(settings, CoarseToFine):
         descend(settings, evaluate, objective, places, track, math.log(enough) if enough else -math.inf)
+        if misfit is not None:
+            finish(settings, misfit, objective, owners, track)
     else:
         assert misfit is not None
         levenberg(settings, misfit, places, owners, track)
@@ -393,7 +413,7 @@ def _starts(
 
 
 def _chunk(objective: Objective, settings: Optimizer) -> int:
-    """Return the number of attacks that fit into memory."""
+    """Return the number of attacks that fit into memory, 0 if none does."""
     activations = 0
 
     def count(_module: Any, _inputs: Any, output: Any) -> None:
@@ -409,11 +429,11 @@ def _chunk(objective: Objective, settings: Optimizer) -> int:
         numbers *= CPU_COPIES
     if isinstance(settings, LBFGS):
         numbers += 2 * settings.history * objective.size
-    if isinstance(settings, LevenbergMarquardt):
+    if isinstance(settings, LevenbergMarquardt) or (isinstance(settings, CoarseToFine) and settings.ending):
         # The Jacobian and some square matrices, in float64.
         numbers += 2 * objective.size * (parameters + 3 * objective.size)
     memory = entries_at_once(like.device, CPU_MEMORY, bytes_each=1)
-    return max(1, int(memory / (numbers * like.element_size())))
+    return int(memory / (numbers * like.element_size()))
 
 
 def _gathered(
@@ -480,6 +500,9 @@ def _attack(case: Case) -> Answer:
     found = run(case.steps - short)
     if found.answers[0].interrupted and found.losses.amin() > first.losses.amin():
         found = replace(found, images=first.images)
+    if found.status == (("settled",),):
+        reason = f"{case.steps - short} steps, the last ones of second order, to the observed gradient, up to rounding"
+        return replace(found.answers[0], labels=None, reason=f"{reason}: nothing certifies it")
     # The losses are logarithms; of an unrelated gradient the loss is about 1.
     loss, before = (float(one.losses.amin().exp()) for one in (found, first))
     reason = (

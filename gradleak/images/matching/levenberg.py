@@ -111,7 +111,9 @@ class Misfit:
         observed = {name: torch.stack([leak.gradients[name] for leak in leaks]).double() for name in first.gradients}
         self.scales = {name: self._scale(value) for name, value in observed.items()}
         head_gradients = torch.stack([leak.weight_gradient for leak in leaks]).double()
-        left = torch.einsum("nci,ni->nc", head_gradients, head_gradients.sum(dim=1))
+        # The rows' sum is zero up to rounding, so the longest row is taken.
+        longest = head_gradients.norm(dim=2).argmax(dim=1)
+        left = torch.einsum("nci,ni->nc", head_gradients, head_gradients[torch.arange(len(longest)), longest])
         left = left / left.norm(dim=1, keepdim=True)
         right = torch.einsum("nci,nc->ni", head_gradients, left)
         self.sides = (left, right / right.norm(dim=1, keepdim=True))

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from gradleak import augment, claims, data, defenses, metrics, models, studies
 from gradleak.data import Dataset
 from gradleak.images import Prior, Reconstruction, match
+from gradleak.images.matching.budget import DISTANCE, VARIATION, CoarseToFine, ending_of
 from gradleak.images.presets import preset
 from gradleak.leak import observe
 from gradleak.models.ready import READY, TRANSFORMERS
@@ -41,12 +42,14 @@ from gradleak.studies.shared.samples import POOL, soft_labels
 PLACE = "Beyond section 4.3"
 # The runs of a cell. breaching's rows are read from a file, the others are computed here.
 OURS, HALF, PUBLISHED, BREACHING = "budget", "half the budget", "published preset", "breaching"
+# The search without second order at its end, where the budget has it.
+FIRST_ORDER = "first order alone"
 # The published preset with the weight of total variation whose images are best in the mean of a setting. The choice
 # needs the true images, so no attacker has it. It is made for up to LONGEST steps.
 HINDSIGHT, WEIGHTS, LONGEST = "best weight, with hindsight", (1e-4, 0.01, 0.05, 0.2, 1.0), 200
 # The flat image in the mean colour of all images.
 GREY = "grey"
-RUNS = (GREY, PUBLISHED, HINDSIGHT, BREACHING, HALF, OURS)
+RUNS = (GREY, PUBLISHED, HINDSIGHT, BREACHING, HALF, FIRST_ORDER, OURS)
 PAIRS = ((OURS, BREACHING), (HALF, BREACHING), (OURS, PUBLISHED), (OURS, HINDSIGHT))
 DEFENSES = ("gaussian/0.01", "clip/1", "prune/0.9", "quantize/8")
 LABELS = {"onehot": "hard", "smoothing": "smoothed", "mixup": "mixed"}
@@ -94,6 +97,7 @@ class Parameters(studies.Parameters):
             *({**SMALL_PHOTOS, "network": "resnet18", "size": size, "steps": 50} for size in (1, 4)),
             {"steps": 1000},
             {"steps": 5000},
+            *({"data": "digits", "side": 8, "size": size, "steps": 1000, "batches": 16} for size in (1, 4)),
             *({"size": size, "defense": name, "batches": 16} for size in (1, 4) for name in DEFENSES),
             *(
                 {"network": "cifar10-resnet20", "size": size, "steps": 60, "defense": name}
@@ -105,14 +109,15 @@ class Parameters(studies.Parameters):
             {"steps": 4, "batches": 2},
             {"size": 2, "steps": 4, "defense": "prune/0.9", "batches": 2},
             {"steps": 4, "labels": "mixup", "batches": 2},
-            {"side": 64, "steps": 2, "batches": 2},
+            {"data": "digits", "side": 8, "steps": 150, "batches": 1},
         ],
         min_length=1,
     )
 
     def sees(self) -> list[Sees]:
-        """Return the networks with their images, which are in colour."""
-        return [Sees(cell.network, cell.data or self.data, size=cell.side, channels=3) for cell in self.cells]
+        """Return the networks with their images."""
+        shown = [(cell, cell.data or self.data) for cell in self.cells]
+        return [Sees(cell.network, own, size=cell.side, channels=data.shape(own)[0]) for cell, own in shown]
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield an experiment for each setting."""
@@ -148,10 +153,10 @@ class Matched(Experiment):
     def run(self) -> Iterator[Columns]:
         """Yield a row for each batch and run, and the mean difference between runs."""
         test = data.load(self.data, "test", size=self.side)
-        model = network(self.network, test.classes, self.side).to(self.device)
+        model = network(self.network, test).to(self.device)
         generator = torch.Generator().manual_seed(self.seed)
-        box = tuple(data.normalise(torch.full((1, 3, 1, 1), edge))[0].to(self.device) for edge in (0.0, 1.0))
-        short = preset("inverting-gradients")
+        short = preset("inverting-gradients", channels=test.images.shape[1])
+        box = Prior(box=short["prior"].box)
         settings = type(short["optimizer"])(steps=self.steps, signed=True)
         every, every_label = self._private(test)
         done: dict[str, list[dict[str, Any]]] = {}
@@ -162,11 +167,15 @@ class Matched(Experiment):
             defense = defenses.named(self.defense, generator=generator)
             leak = observe(model, data.normalise(images), labels, defense=defense)
             leaks.append(leak)
-            within = partial(match, leak, labels, prior=Prior(box=(box[0], box[1])), seed=number)
+            within = partial(match, leak, labels, prior=box, seed=number)
             runs = {
                 HALF: partial(within, budget=self.steps // 2),
                 OURS: partial(within, budget=self.steps),
             }
+            if ending_of(self.steps, images.numel()):
+                smooth = replace(box, variation=VARIATION)
+                alone = {"distance": DISTANCE, "prior": smooth, "optimizer": CoarseToFine(self.steps)}
+                runs[FIRST_ORDER] = partial(within, **alone)
             if self.defense == "none":
                 runs[PUBLISHED] = partial(short.run, leak, labels, optimizer=settings, seed=number)
             grey = data.denormalise(torch.zeros_like(images))
@@ -179,6 +188,7 @@ class Matched(Experiment):
                 over = metrics.psnr(shown, images) > flat
                 row: Columns = {"run": name, "batch": number, **measured(shown, images), "seconds": seconds}
                 row |= {"loss": float(found.losses[0, 0]), "over_flat": 100 * float(over.double().mean())}
+                row["settled"] = int(found.status == (("settled",),))
                 if name == OURS and before is not None:
                     row["agreement"] = float(metrics.psnr(before, shown).mean())
                 before = shown
@@ -224,11 +234,12 @@ class Matched(Experiment):
         return images[:count], labels[:count]
 
 
-def network(name: str, classes: int, side: int) -> torch.nn.Module:
-    """Return a trained network, or one with random weights."""
+def network(name: str, test: Dataset) -> torch.nn.Module:
+    """Return a trained network, or one with random weights for a dataset's images."""
     if name in (*READY, *TRANSFORMERS):
         return models.pretrained(name)
-    return models.build(name, classes=classes, image_size=side, seed=NETWORK_SEED)
+    channels, side = test.images.shape[1:3]
+    return models.build(name, classes=test.classes, in_channels=channels, image_size=side, seed=NETWORK_SEED)
 
 
 def _difference(ours: list[float], theirs: list[float]) -> Columns:
@@ -247,10 +258,15 @@ def ordered(found: Tensor, truth: Tensor) -> Tensor:
 
 
 def measured(shown: Tensor, truth: Tensor) -> dict[str, Any]:
-    """Return the mean PSNR (dB) of images, and the mean LPIPS of the images enlarged, None without its network."""
+    """Return the mean PSNR (dB) of images, and the mean LPIPS of the images enlarged.
+
+    Without its network, and for images that are not in colour, LPIPS is None.
+    """
+    psnr = float(metrics.psnr(shown, truth).mean())
+    if truth.shape[1] != 3:
+        return {"psnr": psnr, "lpips": None}
     large, own = (F.interpolate(part.double(), scale_factor=ENLARGED, mode="bilinear") for part in (shown, truth))
     distances = metrics.lpips(large, own).values
-    psnr = float(metrics.psnr(shown, truth).mean())
     return {"psnr": psnr, "lpips": None if distances is None else float(distances.mean())}
 
 
@@ -273,8 +289,8 @@ def _lines(record: Record) -> Iterator[tuple[dict[str, str], pd.DataFrame]]:
     """Yield the first columns of each setting's line in a table, and the rows of the setting."""
     for values, group in grouped(record.rows(Matched), SETTING):
         name, _, side, size, steps, defense, labels = map(str, values)
-        large = "" if side == str(SIDE) else f", {side} pixels"
-        line = {"network": NAMES.get(name, name) + large, "batch size": size, "steps": steps}
+        other = "" if side == str(SIDE) else f", {side} pixels"
+        line = {"network": NAMES.get(name, name) + other, "batch size": size, "steps": steps}
         yield line | {"defence": defenses.shown(defense), "labels": LABELS[labels]}, group
 
 
@@ -297,7 +313,7 @@ def table(record: Record) -> pd.DataFrame:
     for line, group in _lines(record):
         line["batches"] = str(len(select(group, run=OURS)))
         line["grey (dB)"] = f"{select(group, run=GREY)['psnr'].mean():.1f}"
-        line |= {f"{run} (dB)": _mean(group, "psnr", run) for run in RUNS if run not in (GREY, HINDSIGHT)}
+        line |= {f"{run} (dB)": _mean(group, "psnr", run) for run in RUNS if run not in (GREY, HINDSIGHT, FIRST_ORDER)}
         line["budget − breaching (dB, 95 %)"] = _gain(group, BREACHING)
         lines.append(line)
     return pd.DataFrame(lines)
@@ -320,13 +336,32 @@ def hindsight(record: Record) -> pd.DataFrame:
     )
 
 
+def second_order(record: Record) -> pd.DataFrame:
+    """Return the mean PSNR with and without second order at the end, and how many batches it finished."""
+    return pd.DataFrame(
+        [
+            line
+            | {
+                "batches": str(len(alone)),
+                f"{FIRST_ORDER} (dB)": _mean(group, "psnr", FIRST_ORDER),
+                "budget (dB)": _mean(group, "psnr", OURS),
+                "finished by second order": f"{100 * select(group, run=OURS)['settled'].mean():.0f}\u00a0%",
+                f"{FIRST_ORDER} (s)": _mean(group, "seconds", FIRST_ORDER),
+                "budget (s)": _mean(group, "seconds", OURS),
+            }
+            for line, group in _lines(record)
+            if len(alone := select(group, run=FIRST_ORDER))
+        ]
+    )
+
+
 def perceptual(record: Record) -> pd.DataFrame:
     """Return the mean LPIPS of each run in each setting without a defence."""
     return pd.DataFrame(
         [
-            line | {run: _mean(group, "lpips", run, ".2f") for run in RUNS}
+            line | {run: _mean(group, "lpips", run, ".2f") for run in RUNS if run != FIRST_ORDER}
             for line, group in _lines(record)
-            if (group["defense"] == "none").all()
+            if (group["defense"] == "none").all() and select(group, run=FIRST_ORDER).empty
         ]
     ).drop(columns="defence", errors="ignore")
 
@@ -334,7 +369,7 @@ def perceptual(record: Record) -> pd.DataFrame:
 def figure_runs(record: Record) -> Figure:
     """Plot the mean PSNR of every run against its CPU-time, one panel for each network; undefended clients."""
     rows = select(record.rows(Matched), defense="none", labels="onehot")
-    rows = rows[rows["run"].isin([OURS, HALF, PUBLISHED, BREACHING])]
+    rows = rows[(rows["settled"] != 1) & rows["run"].isin([OURS, HALF, PUBLISHED, BREACHING])]
     means = rows.groupby(["network", "size", "steps", "run"], sort=False)[["psnr", "seconds"]].mean().reset_index()
     return drawn(
         means.assign(title=means["network"].map(lambda name: NAMES.get(name, name))),
@@ -348,9 +383,15 @@ def figure_runs(record: Record) -> Figure:
     )
 
 
+def estimated(record: Record) -> pd.DataFrame:
+    """Return the rows of our searches that second order did not finish: their images follow from the loss alone."""
+    rows = select(record.rows(Matched), run=OURS)
+    return rows[rows["settled"] != 1]
+
+
 def figure_estimate(record: Record) -> Figure:
     """Plot each batch's PSNR against the loss, which the attacker knows; all settings."""
-    rows = select(record.rows(Matched), run=OURS)
+    rows = estimated(record)
     return drawn(
         rows.assign(name=rows["network"].map(lambda name: NAMES.get(name, name))),
         scattered("loss", "psnr", "name"),
@@ -362,7 +403,7 @@ def figure_estimate(record: Record) -> Figure:
 
 def correlations(record: Record) -> pd.DataFrame:
     """Return the rank correlation with the PSNR, over the batches of all settings, of what the attacker knows."""
-    rows = select(record.rows(Matched), run=OURS)
+    rows = estimated(record)
     known = {"loss": -rows["loss"], "agreement of the images at half and at the whole budget": rows["agreement"]}
     return pd.DataFrame(
         [
@@ -374,7 +415,7 @@ def correlations(record: Record) -> pd.DataFrame:
 
 def calibration(record: Record) -> pd.DataFrame:
     """Return how far the PSNR of each network's batches lies from the line over the loss that the others give."""
-    rows = select(record.rows(Matched), run=OURS)
+    rows = estimated(record)
     lines = []
     for network in rows["network"].unique():
         own, others = rows[rows["network"] == network], rows[rows["network"] != network]

@@ -152,6 +152,7 @@ COLUMNS = Columns(
     apart=Column("bound on the size of the difference (dB)", ".2f"),
     # budget: images better than a flat image in their own mean colour, and images of two searches compared.
     over_flat=Column("images better than a flat one (%)", ".0f"),
+    settled=Column("finished by second order", ".0f"),
     variation=Column("weight of total variation", "{:g}"),
     agreement=Column("PSNR between the images at half and at the whole budget (dB)", decibels),
     # batches: images of a batch, in the best order.
