@@ -37,6 +37,7 @@ class Subject:
         kind: The kind of its inputs.
         input_shape: The shape of one input.
         sequence: Whether there is a target at every position of a sequence.
+        texts: Whether the network is a causal one that classifies texts by the output at their last token.
         head: The name of the last Linear layer.
         classes: The number of classes C.
         features: The number of inputs I of the last layer.
@@ -58,6 +59,7 @@ class Subject:
     kind: Kind
     input_shape: tuple[int, ...]
     sequence: bool
+    texts: bool
     head: str
     classes: int
     features: int

@@ -297,7 +297,8 @@ def pair_of(model: nn.Module, inputs: Tensor | Mapping[str, Tensor], targets: Te
     `labels`. If a causal model is given labels at every position, its loss compares the output at a position with the
     label at the next one. So the last position is left out of the inputs, and the first one out of the targets.
 
-    A token t that `attention_mask` hides from a model that is not causal becomes −1 − t in the inputs.
+    A token t that `attention_mask` hides becomes −1 − t in the inputs. Padding at the end of a causal model's texts
+    stays as it is, because no output with a target depends on it.
     """
     if torch.is_tensor(inputs) and targets is not None:
         return inputs, targets
@@ -320,16 +321,18 @@ def pair_of(model: nn.Module, inputs: Tensor | Mapping[str, Tensor], targets: Te
         if labels is None:
             raise InputError(f"{type(model).__name__} is not causal: its targets must be given as labels")
         return own if kept.all() else torch.where(kept, own, HIDDEN - own), labels
-    if bool((kept[:, 1:] > kept[:, :-1]).any()):
-        raise InputError(
-            "attention_mask must have padding at the end alone, if the model is causal: move it there "
-            "(tokenizer.padding_side = 'right'); with padding at the start, the loss of transformers also compares the "
-            "output at the last padding with the first word, and the words have other positions"
-        )
     if own.shape[1] < 2:
         raise InputError("a causal language model needs texts of at least two tokens")
     labels = torch.where(kept, own, PADDING) if labels is None else labels
-    return own[:, :-1], labels[:, 1:]
+    inputs, targets, kept, masked = own[:, :-1], labels[:, 1:], kept[:, :-1], torch.where(kept, own, HIDDEN - own)
+    if bool(((targets != PADDING) & ~kept).any()) and not _is_causal(model, masked):
+        raise InputError(
+            "labels are compared with outputs at padding that depend on later words: with attention_mask at the start, "
+            "the label of the first word must be -100 as well, or move the padding to the end "
+            "(tokenizer.padding_side = 'right')"
+        )
+    read = (targets != PADDING).flip(1).cumsum(dim=1).flip(1) > 0
+    return torch.where(read, masked[:, :-1], inputs), targets
 
 
 class TwoOutputs(nn.Linear):
@@ -420,13 +423,20 @@ def binary(targets: Tensor) -> Tensor:
     return values.long() if whole else torch.stack([1 - values, values], dim=1)
 
 
-def is_causal(model: nn.Module, tokens: Tensor) -> bool:
-    """Return whether a model has outputs at every position of tokens (N, T) that do not depend on later tokens."""
-    tokens = torch.where(tokens < 0, HIDDEN - tokens, tokens)
-    changed = tokens.clone()
-    changed[:, -1] = torch.where(tokens[:, -1] > 0, tokens[:, -1] - 1, tokens[:, -1] + 1)
+def is_causal(model: nn.Module, tokens: Tensor, head: str | None = None) -> bool:
+    """Return whether a model has outputs at every position of tokens (N, T) that do not depend on later tokens.
+
+    With the name of the last layer, these are the layer's outputs, of which a classifier returns those at one position.
+    """
+    return _is_causal(model, torch.where(tokens < 0, HIDDEN - tokens, tokens), head)
+
+
+def _is_causal(model: nn.Module, tokens: Tensor, head: str | None = None) -> bool:
+    """Return the same for tokens (N, T), some of which are hidden; hidden last tokens are not changed."""
+    changed, last = tokens.clone(), tokens[:, -1]
+    changed[:, -1] += torch.where(last > 0, -1, 1) * (last >= 0)
     with torch.no_grad(), running(model, tokens.shape):
-        outputs, others = model(tokens), model(changed)
+        outputs, others = (_outputs(model, own, head)[0] for own in (tokens, changed))
     if not torch.is_tensor(outputs) or outputs.ndim != 3 or outputs.shape[:2] != tokens.shape:
         return False
     size = float(outputs.abs().max())
@@ -826,14 +836,39 @@ def at_places(hidden: Tensor, output: Tensor, logits: Any) -> tuple[Tensor, Tens
 
     A causal model that classifies texts gives the output at the last word.
     """
-    if not torch.is_tensor(logits) or output.ndim != 3 or output.shape[::2] != logits.shape:
+    places = _places(output, logits)
+    if places is None:
         return hidden, output
+    rows = torch.arange(len(places), device=places.device)
+    return hidden[rows, places], output[rows, places]
+
+
+def _places(output: Tensor, logits: Any) -> Tensor | None:
+    """Return the position (B,) at which a layer's output (B, T, C) is each sample's logits, None if there is none."""
+    if not torch.is_tensor(logits) or output.ndim != 3 or output.shape[::2] != logits.shape:
+        return None
     same = (output == logits[:, None]).all(dim=2)
     if not same.any(dim=1).all():
-        return hidden, output
+        return None
     # A word that is repeated from the beginning may have the same output everywhere; the last place is taken.
-    row, place = torch.arange(len(same), device=same.device), same.shape[1] - 1 - same.flip(1).int().argmax(dim=1)
-    return hidden[row, place], output[row, place]
+    return same.shape[1] - 1 - same.flip(1).int().argmax(dim=1)
+
+
+def places_of(model: nn.Module, inputs: Tensor, head: str) -> Tensor | None:
+    """Return the position (B,) whose output is each text's logits; None if the last layer runs once for a text."""
+    with torch.no_grad(), running(model, inputs.shape):
+        return _places(*_outputs(model, inputs, head))
+
+
+def _outputs(model: nn.Module, inputs: Tensor, head: str | None) -> tuple[Any, Any]:
+    """Return the outputs of a model's last layer, or the model's if it is not named, and the model's."""
+    positional, named = arguments_of(inputs)
+    if head is None:
+        return (model(*positional, **named),) * 2
+    outputs: list[Any] = []
+    with hooked([model.get_submodule(head).register_forward_hook(lambda _, __, output: outputs.append(output))]):
+        logits = model(*positional, **named)
+    return outputs[-1], logits
 
 
 def arguments_of(inputs: Tensor) -> tuple[tuple[Tensor], dict[str, Tensor]]:

@@ -44,9 +44,15 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
         (["audit", "lenet", "--fail-above", "lables=1"], "did you mean 'labels'?"),
         (["hunt", "label"], "did you mean 'labels'?"),
         (["rerun", "theorm1"], "did you mean 'theorem1'?"),
+        (["run", "theorem1", "-p", "samples=abc"], "input should be a valid integer"),
+        (["run", "theorem1", "-p", "samples=0"], "greater than or equal to 1 (int: random layers per number of"),
+        (["run", "theorem1", "-p", "training_dataset=photo"], "did you mean 'photos'?"),
+        (["run", "llg-attack", "-p", "datasets=digits,photo"], "parameter 'datasets' of 'llg-attack': 'photo' is not"),
+        (["run", "noise", "-p", "levels=0.1,inf"], "finite number"),
+        (["run", "theorem1", "-p", "device=tpu"], "'auto', 'cpu' or 'cuda'"),
     ],
 )
-def test_help_and_wrong_names_import_nothing_heavy(words: list[str], said: str) -> None:
+def test_help_wrong_names_and_wrong_values_import_nothing_heavy(words: list[str], said: str) -> None:
     code = f"import sys; sys.argv = {['gradleak', *words]}\ntry:\n    from gradleak.cli import main; main()\n"
     code += "except SystemExit: pass\nassert not {'torch', 'pandas'} & set(sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -89,7 +89,7 @@ class Truth:
         kind: The kind of the inputs.
         pixels: The map to images.
         columns: The columns of vectors, None for a single private sample, whose columns have no range.
-        causal: Whether outputs do not depend on later tokens.
+        read: The positions (B, T) of the tokens that the network reads before its last target; None for other inputs.
     """
 
     inputs: Tensor
@@ -98,7 +98,7 @@ class Truth:
     kind: Kind
     pixels: Pixels | None = None
     columns: Columns | None = None
-    causal: bool = True
+    read: Tensor | None = None
 
     def measured(self, found: Answer) -> dict[str, float]:
         """Return the measures of an answer, by their names."""
@@ -118,9 +118,9 @@ class Truth:
                 found.words, {word for word in self.targets.unique().tolist() if word != PADDING}
             )
         if found.tokens is not None:
-            measures["words"] = jaccard(found.tokens, self.tokens())
+            measures["words"] = jaccard(found.tokens, {token for text in self.texts() for token in text})
         if found.sentences is not None:
-            measures["sentences"] = max(_sentences(found.sentences, own) for own in (self.spoken(), self.texts()))
+            measures["sentences"] = max(_sentences(found.sentences, own) for own in self.sentences())
         return {name: finite(value) for name, value in measures.items()}
 
     def chance(self, case: Case) -> dict[str, float]:
@@ -136,21 +136,20 @@ class Truth:
         """Return how often each class occurs (C,)."""
         return torch.bincount(self.targets.argmax(dim=1).cpu(), minlength=self.targets.shape[1])
 
-    def tokens(self) -> set[int]:
-        """Return the tokens that the network reads; of a causal one, up to the last target of each sequence."""
-        if self.targets.is_floating_point() or not self.causal:
-            return set(self.inputs[self.inputs >= 0].unique().tolist())
-        return set(self.inputs[self._asked].unique().tolist())
+    def texts(self) -> list[list[int]]:
+        """Return the tokens that the network reads of each text."""
+        read = self.inputs >= 0 if self.read is None else self.read
+        return [row[own].tolist() for row, own in zip(self.inputs, read, strict=True)]
 
-    @property
-    def _asked(self) -> Tensor:
-        """The positions (B, T) up to the last target of each sequence."""
-        return (self.targets != PADDING).flip(1).cumsum(dim=1).flip(1) > 0
-
-    def spoken(self) -> list[list[int]]:
-        """Return the sentences without their marks."""
-        sentences = [row[row != PADDING].tolist() for row in self.targets]
-        return sorted(row[:-1] for row in sentences)
+    def sentences(self) -> list[list[list[int]]]:
+        """Return the sentences without their marks, and with them; a classifier's are the texts that it reads."""
+        if self.targets.is_floating_point():
+            return [self.texts()]
+        targets = [row[row != PADDING].tolist() for row in self.targets]
+        return [
+            [row[:-1] for row in targets],
+            [[*text, *row[-1:]] for text, row in zip(self.texts(), targets, strict=True)],
+        ]
 
     def by_column(self, found: Answer) -> dict[str, float]:
         """Return the mean error of each column of a table, in the column's own unit; empty without a table."""
@@ -159,11 +158,6 @@ class Truth:
         errors = (self.paired(found.inputs) - self.inputs.double()).abs().nanmean(dim=0) * self.columns.unit
         values = errors.nan_to_num(nan=math.inf).tolist()
         return {name: finite(value, ENDLESS) for name, value in zip(self.columns.names, values, strict=True)}
-
-    def texts(self) -> list[list[int]]:
-        """Return the sentences with their marks."""
-        rows = zip(self.inputs, self.targets, self._asked, strict=True)
-        return sorted([*read[asked].tolist(), *row[asked][-1:].tolist()] for read, row, asked in rows)
 
     def paired(self, recovered: Tensor) -> Tensor:
         """Return for each private input (B, …) the recovered one that matches it best, NaN where none is left."""

@@ -16,7 +16,8 @@ def targets_of(subject: Subject) -> tuple[str, ...]:
     """Return the targets that a batch of this network's inputs has."""
     if subject.sequence:
         return ("words", "sentences")
-    return ("labels", "classes", "features", "words" if subject.kind == "tokens" else "inputs")
+    read = ("words", "sentences") if subject.texts else ("words",)
+    return ("labels", "classes", "features", *(read if subject.kind == "tokens" else ("inputs",)))
 
 
 def outcome_of(

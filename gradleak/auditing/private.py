@@ -47,20 +47,34 @@ class Private:
     def truth(self, seen: Leak, subject: Subject, mode: Mode) -> Truth:
         """Return the truth with which answers to the leak of these samples, in the client's mode, are compared."""
         if self.sequence:
-            causal = leak.is_causal(seen.model, self.inputs[:1])
-            return Truth(self.inputs, self.targets, None, self.kind, causal=causal)
+            return Truth(self.inputs, self.targets, None, self.kind, read=self._read(seen))
         labels = as_probabilities(self.targets, subject.classes, dtype=torch.float64, device=self.inputs.device)
         head, whole, features = seen.head or None, len(self.inputs), None
         if not seen.averaged:
             features, _ = leak.head_inputs(seen.model, self.inputs, head=head, chunk=whole, mode=mode)
-        return Truth(self.inputs, labels, features, self.kind, self.shown, self.columns)
+        read = self._read(seen) if self.kind == "tokens" else None
+        return Truth(self.inputs, labels, features, self.kind, self.shown, self.columns, read)
+
+    def _read(self, seen: Leak) -> Tensor:
+        """Return the positions (B, T) of the tokens that the network reads before its last target.
+
+        A causal network reads no token behind its last target, or behind the position of its logits.
+        """
+        visible = self.inputs >= 0
+        if not leak.is_causal(seen.model, self.inputs[:1], seen.head):
+            return visible
+        if self.sequence:
+            return visible & ((self.targets != PADDING).flip(1).cumsum(dim=1).flip(1) > 0)
+        places = leak.places_of(seen.model, self.inputs, seen.head)
+        assert places is not None, "observe has found the logits among the last layer's outputs"
+        return visible & (torch.arange(visible.shape[1], device=places.device) <= places[:, None])
 
     @property
     def marks(self) -> tuple[int, int] | None:
         """The start and end marks, if all of several sentences have the same."""
         if not self.sequence or len(self.inputs) == 1:
             return None
-        starts = set(self.inputs[:, 0].tolist())
+        starts = {int(row[row >= 0][0]) for row in self.inputs if bool((row >= 0).any())}
         ends = {int(row[row != PADDING][-1]) for row in self.targets if bool((row != PADDING).any())}
         return (starts.pop(), ends.pop()) if len(starts) == 1 and len(ends) == 1 else None
 

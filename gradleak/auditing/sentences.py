@@ -79,6 +79,8 @@ def _claimed(found: Answer) -> str:
     """Return what an attack claims to have recovered, for answers that cannot be compared with the truth."""
     if found.failed:
         return "Nothing"
+    if found.sentences is not None:
+        return f"{len(found.sentences)} sentences"
     if found.labels is not None:
         classes = found.labels.nan_to_num(0).argmax(dim=1).tolist()
         return f"Labels and features of {len(classes)} samples, of classes {', '.join(map(str, classes[:12]))}"
@@ -89,8 +91,6 @@ def _claimed(found: Answer) -> str:
         return f"Classes {', '.join(map(str, sorted(found.classes)[:12]))}"
     if found.inputs is not None:
         return f"{len(found.inputs)} inputs"
-    if found.sentences is not None:
-        return f"{len(found.sentences)} sentences"
     return f"{len(found.tokens or found.words or ())} words"
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from gradleak.cases import EMBEDDINGS, Kind, Reach, Subject, made_up
-from gradleak.errors import InputError, first_line
+from gradleak.errors import GradleakError, InputError, first_line
 from gradleak.images.inversion import chain
 from gradleak.labels.priors import PRIORS
-from gradleak.leak import Leak, evaluating, hooked
+from gradleak.leak import Leak, evaluating, hooked, is_causal
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.spans import classes_span
 
@@ -46,6 +46,7 @@ def subject_of(leak: Leak, inputs_of: Kind, sequence: bool) -> Subject:
         kind=inputs_of,
         input_shape=shape,
         sequence=sequence,
+        texts=inputs_of == "tokens" and not sequence and _classifies_texts(leak, shape),
         head=leak.head,
         classes=leak.weight.shape[0],
         features=leak.weight.shape[1],
@@ -80,6 +81,13 @@ def _chain(
     except (Exception, SystemExit) as error:  # from the code of the user's network
         return "", first_line(error), {}
     return kind, "", {layer.name: len(layer.module.weight) for layer in layers}
+
+
+def _classifies_texts(leak: Leak, shape: tuple[int, ...]) -> bool:
+    """Return whether the last layer's outputs are those of a causal network, of which the logits are one."""
+    with contextlib.suppress(GradleakError):
+        return is_causal(leak.model, torch.ones(1, *shape, dtype=torch.long, device=leak.weight.device), leak.head)
+    return False
 
 
 def _tried(leak: Leak, inputs_of: Kind, shape: tuple[int, ...]) -> tuple[int, bool]:

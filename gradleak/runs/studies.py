@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import JsonValue, ValidationError
+from pydantic.fields import FieldInfo
 
 from gradleak import paths
 from gradleak.errors import InputError, MissingData, unknown
@@ -21,6 +22,7 @@ from gradleak.runs.columns import Columns as DeclaredColumns
 from gradleak.runs.experiments import PAPER, SMALLEST, Experiment, Parameters, inputs_of
 from gradleak.runs.experiments import Parameters as BaseParameters
 from gradleak.runs.forms import reason, written_types
+from gradleak.runs.outline import outline_of
 from gradleak.runs.plain import Columns
 
 if TYPE_CHECKING:
@@ -179,32 +181,35 @@ def parameters(
     study = load(study) if isinstance(study, str) else study
     if profile not in PROFILES:
         raise unknown("profile", profile, ["quick", PAPER])
-    stated_names = cells.stated(study.notebook)  # read from the page: importing the module takes seconds
+    stated_names = cells.stated(study.notebook)
     for name in overrides or {}:
         if name not in stated_names:
             raise unknown(f"parameter of '{study.name}'", name, stated_names)
-    known = study.Parameters.model_fields
-    values = study.Parameters.at(profile)
-    for name, value in (overrides or {}).items():
-        values[name] = _parsed(value, known[name].annotation)
-    return _checked(study, values, overrides or {})
+    if overrides:  # most mistakes are found before the study's module is imported, which takes seconds
+        _checked(study, outline_of(study.module_file, stated_names), {}, overrides)
+    return _checked(study, study.Parameters, study.Parameters.at(profile), overrides or {})
 
 
-def _checked(study: Study, values: Mapping[str, Any], given: Mapping[str, JsonValue]) -> Parameters:
-    """Return parameters; an error names the invalid parameter and describes valid values, in one line."""
+def _checked(
+    study: Study, kind: type[Parameters], values: Mapping[str, Any], given: Mapping[str, JsonValue]
+) -> Parameters:
+    """Return parameters with some values given; an error names what is invalid and describes valid values."""
+    fields = kind.model_fields
     try:
-        return study.Parameters(**values)
+        return kind(**{**values, **{name: _parsed(value, fields[name].annotation) for name, value in given.items()}})
     except ValidationError as error:
-        raise InputError(_refused(study, error, given)) from error
+        raise InputError(_refused(study, fields, error, given)) from error
 
 
-def _refused(study: Study, error: ValidationError, given: Mapping[str, JsonValue]) -> str:
+def _refused(
+    study: Study, fields: Mapping[str, FieldInfo], error: ValidationError, given: Mapping[str, JsonValue]
+) -> str:
     problem = error.errors()[0]
     if not problem["loc"]:
         # The error has no location if a validator of several parameters raised it.
         return f"parameters of '{study.name}': {reason(error)}"
     name, *within = problem["loc"]
-    field = study.Parameters.model_fields[str(name)]
+    field = fields[str(name)]
     # In a group of named values, say which one is wrong.
     part = next((f"its '{one}', " for one in within if isinstance(one, str)), "")
     # Show a text from the command line as the user typed it, and only the invalid element of a list.
@@ -223,7 +228,7 @@ def stated(study: Study | str, page: Mapping[str, object]) -> Parameters:
         page: The notebook's variables by name, as in `studies.stated("noise", globals())`.
     """
     study = load(study) if isinstance(study, str) else study
-    return _checked(study, {name: page[name] for name in study.Parameters.model_fields}, {})
+    return _checked(study, study.Parameters, {name: page[name] for name in study.Parameters.model_fields}, {})
 
 
 def _parsed(value: JsonValue, annotation: Any) -> JsonValue:

@@ -1,4 +1,4 @@
-"""Read whole sentences, in their order of words, from one gradient of a language model.
+"""Read whole sentences, in their order of words, from one gradient of a language model or a causal classifier.
 
 If every sentence's gradient is clipped separately, the sentences have weights that are not whole numbers. If the last
 layer's gradient is not sent, there are no counts at all. In both cases the layers before it still have the same spans,
@@ -23,7 +23,7 @@ from gradleak.errors import InputError
 from gradleak.leak import Gradients, Leak, observe
 from gradleak.losses import PADDING
 from gradleak.models.language import batch_of
-from gradleak.sequences import recurrent, transformers
+from gradleak.sequences import classified, recurrent, transformers
 from gradleak.sequences.counts import Counts, count
 from gradleak.sequences.recognised import Model, recognise, tokens_of
 from gradleak.sequences.tree import Tree
@@ -38,6 +38,8 @@ SMALL = 1e-3
 ROUNDS = 5
 # Entries of a gradient that are compared at a time.
 PART = 131_072
+# Why sentences are not certain that begin with a repeated word, for a model without positions.
+REPEATED = "a word that is repeated from the beginning may be repeated more often: the gradient is the same"
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,10 @@ class Sentences:
             or not all of its positions have targets; "ambiguous" if others may explain the gradient too; "failed" if no
             sentences were found that explain it.
         reason: The reason for the status.
+        labels: The label of each sentence (N, C), if the model classifies texts. A sentence with two labels then occurs
+            twice in `tokens`.
         texts: The sentences as text, if a vocabulary was given.
-        total: The number of tokens in the batch, with end marks.
+        total: The number of targets in the batch: tokens with end marks, or the texts of a classifier.
         factor: The number by which the sentences' gradient is multiplied to be closest to the observed gradient.
         misfit: The relative error of the multiplied gradient, in the tensor where the error is largest.
         prefixes: The number of prefixes that lie in the row spans of all layers' gradients.
@@ -69,6 +73,7 @@ class Sentences:
     counts: list[int]
     status: Status
     reason: str
+    labels: Tensor | None = None
     texts: list[str] | None = None
     total: int = 0
     factor: float = 1.0
@@ -79,7 +84,10 @@ class Sentences:
     @property
     def answers(self) -> tuple[Answer, ...]:
         """The answer for the batch."""
-        return (Answer(self.status, self.reason, sentences=self.all() if self.tokens else None),)
+        labels = None
+        if self.labels is not None:
+            labels = self.labels.repeat_interleave(torch.tensor(self.counts, device=self.labels.device), dim=0)
+        return (Answer(self.status, self.reason, labels=labels, sentences=self.all() if self.tokens else None),)
 
     def all(self) -> list[list[int]]:
         """Return all sentences of the batch, sorted, with repeated sentences repeated."""
@@ -96,18 +104,20 @@ def read_sentences(
     words: Sequence[int] | None = None,
     most: int = MOST,
 ) -> Sentences:
-    """Read the sentences of a batch from the gradient of a language model.
+    """Read the sentences of a batch from the gradient of a language model, or of a causal model that classifies texts.
 
     The model is an Embedding, LSTM or GRU layers and a Linear layer, or a causal transformer, of this package or of
     another one, such as GPT-2 and LLaMA from `transformers`. In training, the model reads the start mark and a
     sentence's words, and predicts the words and the end mark. No word equals the end mark. Without marks it reads all
-    words of a sentence but the last, and predicts all but the first.
+    words of a sentence but the last, and predicts all but the first. A classifier, such as GPT-2 with a last layer for
+    classes, reads all words, and predicts the class at the last one.
 
     Args:
         leak: The gradients of one step, with those of the last layer. The loss is the mean over all positions that have
-            a target. A status of "unique" assumes that the leak's batch size is right.
+            a target, or over all texts. A status of "unique" assumes that the leak's batch size is right, and that the
+            labels of texts are classes.
         start: The token before every sentence; None if sentences begin with any word, for transformers alone.
-        end: The token after every sentence; None if sentences end with any word.
+        end: The token after every sentence; None if sentences end with any word, as those of a classifier always do.
         vocabulary: Turns tokens into texts.
         words: The tokens to try. By default these are the tokens whose rows of the embedding's gradient are not zero,
             and then all tokens if those explain nothing.
@@ -223,10 +233,12 @@ def _read(
         return replace(failed, reason=grown.reason)
     tree = grown.tree
     failed = replace(failed, prefixes=len(tree))
+    if model.classifies:
+        return _classified(leak, model, tree, start, failed)
     # With rounding alone all rows have the same relative error and equal weight; with noise long rows are more precise.
-    found = (count(tree, model, leak.gradients, end, equalise=same) for same in (True, False))
+    solved = (count(tree, model, leak.gradients, end, equalise=same) for same in (True, False))
     counts = _each_once(tree, grown.least, leak.batch_size) if end is None else None
-    counts = counts or next(filter(None, found), None)
+    counts = counts or next(filter(None, solved), None)
     if counts is None:
         return replace(failed, reason=f"no whole numbers of passes through {len(tree)} prefixes give the gradient")
     # Of the passes through a prefix, those that do not go on end there.
@@ -253,42 +265,70 @@ def _read(
             lasts = _last_words(moved, tree.features[nodes], lasts)
         if misfit < SAME:
             break
-    # A sentence that the model predicts with certainty has no gradient, and it lowers the mean over tokens. So the
-    # counts are multiplied only if the observed scale shows that no token is missing.
-    multiple = max(1, leak.batch_size // sum(times)) if leak.batch_size % sum(times) == 0 else 1
-    multiple = multiple if abs(factor - 1) * (multiple * counts.total + 1) < 0.5 else 1
-    times = [multiple * number for number in times]
+    unsure = "" if counts.known else "other counts of the same prefixes give the same gradient"
+    if not model.placed and any(_doubled(sentence, start) for sentence in tokens):
+        unsure = REPEATED
+    found = replace(failed, tokens=tokens, counts=times, total=counts.total, factor=factor, misfit=misfit)
+    return _judged(found, leak.batch_size, unsure, scaled=end is not None)
+
+
+def _classified(leak: Leak, model: Model, tree: Tree, start: int | None, failed: Sentences) -> Sentences:
+    """Return the texts of a classifier's batch among the prefixes of a tree."""
+    texts = classified.texts_of(tree, leak)
+    if texts is None or not texts.nodes:
+        reason = f"the last layer's gradient does not show which of {len(tree)} prefixes are texts"
+        return replace(failed, reason=reason)
+    order = sorted(range(len(texts.nodes)), key=lambda place: tree.path(texts.nodes[place]))
+    read, labels = [tree.path(texts.nodes[place]) for place in order], texts.labels[order]
+    # A batch and its multiples have the same gradient.
+    times = [texts.counts[place] // math.gcd(*texts.counts) for place in order]
+    factor, misfit = _compared(leak, classified.gradients(leak, read, labels, times))
+    unsure = REPEATED if not model.placed and any(len(text) == 1 for text in read) else texts.unsure
+    found = replace(
+        failed, tokens=[text[start is not None :] for text in read], counts=times, labels=labels, total=sum(times),
+        factor=factor, misfit=misfit,
+    )  # fmt: skip
+    return _judged(found, leak.batch_size, unsure)
+
+
+def _judged(found: Sentences, size: int, unsure: str, *, scaled: bool = False) -> Sentences:
+    """Return sentences with their status, and with counts for a batch of a size.
+
+    Args:
+        found: The sentences with their least counts, and how their gradient compares with the observed one.
+        size: The batch size.
+        unsure: Why other sentences may have the same gradient, "" if no others do.
+        scaled: Whether the sentences are the same at any scale of the gradient.
+    """
+    total, factor, misfit = found.total, found.factor, found.misfit
+    # A sentence that the model predicts with certainty has no gradient, and it lowers the mean over targets. So the
+    # counts are multiplied only if the observed scale shows that no target is missing.
+    multiple = max(1, size // sum(found.counts)) if size % sum(found.counts) == 0 else 1
+    multiple = multiple if abs(factor - 1) * (multiple * total + 1) < 0.5 else 1
+    times = [multiple * number for number in found.counts]
+    failed = replace(found, tokens=[], counts=[], labels=None, total=0, factor=1.0, misfit=math.nan)
     if not misfit < 1:
         return replace(failed, reason=f"the sentences' own gradient is another: it misses by {misfit:.1g} of its size")
     reason = ""
     if not misfit < SAME:
         reason = f"the sentences' own gradient is the one seen but for {misfit:.1g} of its size"
-    elif sum(times) != leak.batch_size:
+    elif sum(times) != size:
         reason = (
-            f"the counts make {sum(times)} sentences of a batch of {leak.batch_size}: "
+            f"the counts make {sum(times)} sentences of a batch of {size}: "
             "each has a weight of its own, or others leave no trace"
         )
-    elif end is None and not abs(factor - 1) * (counts.total + 1) < 0.5:
+    elif not scaled and not abs(factor - 1) * (total + 1) < 0.5:
         reason = f"the gradient is {factor:.6g} times that of the sentences: others leave no trace"
-    elif not model.placed and any(_doubled(sentence, start) for sentence in tokens):
-        reason = "a word that is repeated from the beginning may be repeated more often: the gradient is the same"
-    elif not counts.known:
-        reason = "other counts of the same prefixes give the same gradient"
+    elif unsure:
+        reason = unsure
     elif multiple > 1:
         reason = (
-            f"a batch of {leak.batch_size // multiple} with the same shares of sentences has the same gradient: "
+            f"a batch of {size // multiple} with the same shares of sentences has the same gradient: "
             "only the batch size gives their number"
         )
-    return replace(
-        failed,
-        tokens=tokens,
-        counts=times,
-        total=multiple * counts.total,
-        factor=factor,
-        misfit=misfit,
-        status="ambiguous" if reason else "unique",
-        reason=reason or "no other prefixes and counts give this gradient",
-    )
+    status: Status = "ambiguous" if reason else "unique"
+    reason = reason or "no other prefixes and counts give this gradient"
+    return replace(found, counts=times, total=multiple * total, status=status, reason=reason)
 
 
 def _silent(
@@ -402,8 +442,8 @@ def _parts(seen: Tensor, mine: Tensor) -> Iterator[Tensor]:
 
 
 def _why_not(case: Case) -> str:
-    if not case.subject.sequence:
-        return "the network does not predict the next token at every position"
+    if not case.subject.sequence and not case.subject.texts:
+        return "the network neither predicts the next token at every position nor is a causal one that classifies texts"
     if not case.plain:
         return f"it is made for the cross-entropy; this is {type(case.loss).__name__}"
     if case.marks is None and any(isinstance(module, nn.RNNBase) for module in case.leak.model.modules()):
@@ -412,14 +452,14 @@ def _why_not(case: Case) -> str:
 
 
 def _attack(case: Case) -> Answer:
-    start, end = case.marks or (None, None)
+    start, end = (case.subject.sequence and case.marks) or (None, None)
     return case.without_rounding(read_sentences(case.leak, start, end=end).answers[0])
 
 
 ATTACK = Attack(
     "sentences",
     page="sentences",
-    finds=("sentences",),
+    finds=("sentences", "labels"),
     needs="all gradients of a recurrent model and the start and end mark, or all gradients of a causal transformer",
     refused=_why_not,
     run=_attack,

@@ -1,4 +1,4 @@
-"""Recognise language models whose sentences can be read, by their modules."""
+"""Recognise models whose sentences can be read, by their modules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gradleak.errors import InputError
 from gradleak.leak import Gradients, Leak, evaluating
 from gradleak.sequences import recurrent, transformers
-from gradleak.sequences.span import Span, everything, full, span_of
+from gradleak.sequences.span import CLASSIFIED, SLACK, Span, everything, full, span_of
 from gradleak.sequences.tree import Tree
 
 # Largest relative error between the model's logits and those computed from the recognised modules.
@@ -38,7 +38,7 @@ class Grown:
 
 @dataclass(frozen=True)
 class Model:
-    """A language model.
+    """A language model, or a causal model that classifies texts.
 
     Attributes:
         embedding: (V, E).
@@ -49,6 +49,7 @@ class Model:
         layers: The other layers whose gradients have spans, in the order of execution.
         search: Returns the prefixes of words that lie in the spans of these layers and of the last one, see `grow`.
         placed: Whether a word that is repeated from the beginning has other inputs than the word alone.
+        classifies: Whether the model gives one output for a text, from the text's last word.
     """
 
     embedding: Tensor
@@ -59,6 +60,7 @@ class Model:
     layers: Sequence[recurrent.Layer | transformers.Site]
     search: Callable[..., Tree | None]
     placed: bool = True
+    classifies: bool = False
 
     @property
     def tied(self) -> bool:
@@ -66,9 +68,12 @@ class Model:
         return self.embedding_name == self.head_weight
 
     def head_span(self, gradients: Gradients, least: int, *, equalise: bool) -> Span:
-        """Return the span of the last layer's inputs; the whole space if its gradients are not sent, or are tied."""
-        gradient = gradients.get(self.head_weight)
-        if self.tied or gradient is None or (self.head_bias is not None and self.head_bias not in gradients):
+        """Return the span of the last layer's inputs; the whole space if its gradients are not sent, or are tied.
+
+        A classifier's last layer has a gradient only at the last position of each text. So the whole space is returned.
+        """
+        gradient = None if self.tied or self.classifies else gradients.get(self.head_weight)
+        if gradient is None or (self.head_bias is not None and self.head_bias not in gradients):
             return everything(self.embedding.new_empty(0, self.head.in_features))
         if self.head_bias is not None:
             gradient = torch.cat([gradient, gradients[self.head_bias][:, None]], dim=1)
@@ -80,7 +85,13 @@ class Model:
         span = span_of(first, equalise=equalise)
         if span.power == 0:
             return Grown(None, span.rank, full(span))
-        spans = [span, *(span_of(gradient, equalise=equalise, least=span.rank) for gradient in later)]
+        spans, least, slack = [span], span.rank, CLASSIFIED if self.classifies else SLACK
+        for gradient in later:
+            spans.append(span_of(gradient, equalise=equalise, least=least, slack=slack))
+            # In a classifier's last attention, few weights of each head have a gradient at the positions before the
+            # last. So the rank there may exceed the number of words, and still be below the number of prefixes.
+            if self.classifies and spans[-1].power:
+                least = max(least, spans[-1].rank)
         spans.append(self.head_span(leak.gradients, span.rank, equalise=equalise))
         tree = self.search(spans, words, start, most=most)
         if tree is None:
@@ -101,7 +112,7 @@ def tokens_of(model: Model, words: Sequence[int]) -> Tensor:
 
 
 def recognise(model: nn.Module, head: str, *, longest: int | None = None) -> Model:
-    """Return the parts of a language model; raise an error that names what is not supported.
+    """Return the parts of a language model or a classifier; raise an error that names what is not supported.
 
     Args:
         model: The model.
@@ -121,7 +132,10 @@ def recognise(model: nn.Module, head: str, *, longest: int | None = None) -> Mod
                 "and a last Linear"
             )
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    classifies = not layers and transformers.classifies(model, longest)
     words = {name: module for name, module in embeddings.items() if module.num_embeddings == last.out_features}
+    if classifies:
+        words = {"": transformers.vocabulary_of(model, longest or 1)}
     if len(words) != 1 or len(layers) > 1:
         raise InputError(
             f"{type(model).__name__} must have one Embedding of as many tokens as the last layer has classes "
@@ -142,8 +156,8 @@ def recognise(model: nn.Module, head: str, *, longest: int | None = None) -> Mod
         _check(model, embedding, module, last)
         own = recurrent.layers_of(name, module)
         return Model(*facts, own, partial(recurrent.grow, own, embedding.weight.detach()))
-    network = transformers.network(model, head, last.out_features, longest=longest)
-    return Model(*facts, network.sites, partial(transformers.grow, network), network.placed)
+    network = transformers.network(model, head, embedding.num_embeddings, longest=longest)
+    return Model(*facts, network.sites, partial(transformers.grow, network), network.placed, classifies)
 
 
 def _check(model: nn.Module, embedding: nn.Embedding, layers: nn.RNNBase, last: nn.Linear) -> None:

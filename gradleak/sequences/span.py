@@ -15,8 +15,9 @@ from torch import Tensor
 LEAST_GAP, ROUNDED, INNER, WIDE = 1.5, 3e-7, 0.9, 100
 # Largest ratio of rows to columns; gradients with more rows are compressed to this ratio.
 FOLDED = 4
-# Least tolerance of the spans of later layers, as a share of a random vector's miss.
-SLACK = 0.03
+# Least tolerance of the spans of later layers, as a share of a random vector's miss, and of those of a classifier. The
+# last layer of a language model excludes false prefixes by their counts; that of a classifier cannot.
+SLACK, CLASSIFIED = 0.03, 1e-3
 # Directions outside the span with which most vectors are excluded at a low cost, if their part along these is larger
 # than NEAR, which exceeds the rounding errors of single precision.
 DIRECTIONS, NEAR = 16, 1e-2
@@ -118,7 +119,7 @@ def everything(like: Tensor) -> Span:
     return Span(unit, unit.diagonal(), unit.diagonal(), noise=0.0, rounding=0.0)
 
 
-def span_of(gradient: Tensor, *, equalise: bool = True, least: int = 0) -> Span:
+def span_of(gradient: Tensor, *, equalise: bool = True, least: int = 0, slack: float = SLACK) -> Span:
     """Return the row span of a gradient (R, D).
 
     Args:
@@ -127,6 +128,7 @@ def span_of(gradient: Tensor, *, equalise: bool = True, least: int = 0) -> Span:
             length, but not added noise, which is the same in all rows.
         least: If positive, the least possible rank, from the span of an earlier layer. The whole space is returned if
             the rank found is smaller. A larger miss is allowed, because vectors that are wrongly rejected are lost.
+        slack: The share of a random vector's miss that is then allowed at least.
     """
     rounding = 4 * torch.finfo(gradient.dtype).eps
     rows, width = _folded(gradient, equalise), gradient.shape[1]
@@ -148,8 +150,8 @@ def span_of(gradient: Tensor, *, equalise: bool = True, least: int = 0) -> Span:
         noise = _noise(sizes, rank, len(rows))
     if rank < least or rank >= most:
         rank, noise = width, 0.0
-    slack = SLACK * math.sqrt(1 - rank / width) if least else 0.0
-    return Span(vectors.flip(1)[:, :rank], sizes[:rank], units, noise, rounding, slack)
+    allowed = slack * math.sqrt(1 - rank / width) if least else 0.0
+    return Span(vectors.flip(1)[:, :rank], sizes[:rank], units, noise, rounding, allowed)
 
 
 def _folded(gradient: Tensor, equalise: bool) -> Tensor:

@@ -168,7 +168,7 @@ def network(model: nn.Module, head: str, words: int, *, causal: bool = True, lon
     if not layers:
         raise InputError(f"{type(model).__name__} has no Linear layer before its last one, '{head}'")
     seen, other = (_inputs(copied, some, [*layers, last], stop=False) for some in (tokens, changed))
-    if causal and not is_causal(copied, tokens):
+    if causal and not is_causal(copied, tokens, head):
         raise InputError(f"{type(model).__name__} is not causal: its output at a position depends on later tokens")
     first = layers[0]
     shape = seen[first].shape
@@ -407,6 +407,14 @@ def read_bag(leak: Leak, *, words: Sequence[int] | None = None) -> Bag:
         return Bag([], [], "failed", "no word lies in the span of the first layer's gradient", span.rank)
     reason = "the words that lie in the span of the first layer's gradient, not their order"
     return Bag(sorted(places), [places[word] for word in sorted(places)], "ambiguous", reason, span.rank)
+
+
+def classifies(model: nn.Module, longest: int | None = None) -> bool:
+    """Return whether a model gives one output for a text of `longest` tokens instead of one at every position."""
+    tokens = torch.ones(1, longest or 1, dtype=torch.long, device=next(model.parameters()).device)
+    with torch.no_grad(), running(model, tokens.shape):
+        output = model(tokens)
+    return torch.is_tensor(output) and output.ndim == 2
 
 
 def vocabulary_of(model: nn.Module, places: int) -> nn.Embedding:
