@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -78,6 +79,42 @@ def test_inputs_without_pixels_are_matched_as_well() -> None:
     inputs = torch.randn(1, 6) / 2
     found = match(observe(model, inputs, torch.tensor([1])), torch.tensor([1]), budget=300)
     assert float((found.images - inputs).abs().max()) < 0.05
+
+
+def table(classes: int, size: int) -> tuple[Leak, Tensor, Tensor]:
+    """Return the leak of a small network for a table, the records, and their classes."""
+    torch.manual_seed(classes)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.Tanh(), torch.nn.Linear(32, classes))
+    inputs, labels = torch.randn(size, 20), torch.arange(size) % classes
+    return observe(model, inputs, labels), inputs, labels
+
+
+@pytest.mark.parametrize(("classes", "size"), [(2, 1), (2, 2), (5, 3)])
+def test_second_order_ends_a_search_with_the_records_themselves(classes: int, size: int) -> None:
+    leak, inputs, labels = table(classes, size)
+    found = match(leak, labels, budget=400)
+    assert found.status == (("settled",),)
+    assert float(torch.cdist(inputs, found.images).amin(dim=1).max()) < 1e-3
+    assert int(found.history[-1]) == 400
+    assert float(found.curves[0, 0, -1]) == float(found.losses)
+
+
+def test_second_order_changes_nothing_if_the_gradient_is_not_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    leak, _, labels = table(5, 2)
+    noisy = replace(leak, gradients={name: value + 0.01 for name, value in leak.gradients.items()})
+    found = match(noisy, labels, budget=400)
+    ending = budget.ending_of(400, 40)
+    monkeypatch.setattr(budget, "ENDING", 0.0)
+    alone = match(noisy, labels, budget=400 - ending)
+    assert (found.status, alone.status) == ((("stopped",),), (("stopped",),))
+    assert torch.equal(found.images, alone.images)
+
+
+def test_second_order_is_for_small_batches_and_known_labels() -> None:
+    assert budget.ending_of(1000, 3 * 32 * 32) == 0
+    assert 0 < budget.ending_of(400, 64) < 133
+    leak, _, _ = table(5, 1)
+    assert match(leak, "dlg", budget=400).status == (("stopped",),)
 
 
 def test_a_blur_keeps_flat_images_and_spreads_points() -> None:
