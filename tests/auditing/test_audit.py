@@ -280,3 +280,14 @@ def test_outputs_that_hold_logits_are_attacked_like_logits() -> None:
     report = gradleak.audit(model, torch.rand(4, 3, 8, 8), torch.arange(4), batch_sizes=(2,), steps=2)
     assert report.broken == []
     assert "gradient matching" in {one.attack for one in report.findings}
+
+
+def test_matching_finds_all_records_of_a_table() -> None:
+    """No unit shows a single record; second order ends the search."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 64), nn.GELU(), nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 3))
+    records, classes = torch.randn(40, 12), torch.arange(40) % 3
+    report = gradleak.audit(model, records, classes, batch_sizes=(6,), images=False, steps=400)
+    found = {finding.attack: finding.measures.get("inputs") for finding in report.findings}
+    assert found["gradient matching"] == 1.0 > found["unit by unit"]
+    assert "6 of 6 inputs exactly" in str(report)
