@@ -285,12 +285,17 @@ def breaching() -> dict[str, Any]:
     return recorded
 
 
+def titled(name: str) -> str:
+    """Return a network's name in tables and figures."""
+    return NAMES.get(name, name) + (", trained" if name in (*READY, *TRANSFORMERS) else "")
+
+
 def _lines(record: Record) -> Iterator[tuple[dict[str, str], pd.DataFrame]]:
     """Yield the first columns of each setting's line in a table, and the rows of the setting."""
     for values, group in grouped(record.rows(Matched), SETTING):
         name, _, side, size, steps, defense, labels = map(str, values)
         other = "" if side == str(SIDE) else f", {side} pixels"
-        line = {"network": NAMES.get(name, name) + other, "batch size": size, "steps": steps}
+        line = {"network": titled(name) + other, "batch size": size, "steps": steps}
         yield line | {"defence": defenses.shown(defense), "labels": LABELS[labels]}, group
 
 
@@ -372,7 +377,7 @@ def figure_runs(record: Record) -> Figure:
     rows = rows[(rows["settled"] != 1) & rows["run"].isin([OURS, HALF, PUBLISHED, BREACHING])]
     means = rows.groupby(["network", "size", "steps", "run"], sort=False)[["psnr", "seconds"]].mean().reset_index()
     return drawn(
-        means.assign(title=means["network"].map(lambda name: NAMES.get(name, name))),
+        means.assign(title=means["network"].map(titled)),
         scattered("seconds", "psnr", "run"),
         panels="title",
         legend=4,
@@ -393,7 +398,7 @@ def figure_estimate(record: Record) -> Figure:
     """Plot each batch's PSNR against the loss, which the attacker knows; all settings."""
     rows = estimated(record)
     return drawn(
-        rows.assign(name=rows["network"].map(lambda name: NAMES.get(name, name))),
+        rows.assign(name=rows["network"].map(titled)),
         scattered("loss", "psnr", "name"),
         legend=4,
         xlabel="loss at the end of the search",
@@ -419,7 +424,7 @@ def calibration(record: Record) -> pd.DataFrame:
     lines = []
     for network in rows["network"].unique():
         own, others = rows[rows["network"] == network], rows[rows["network"] != network]
-        line = {"network left out": NAMES.get(network, network), "batches": str(len(own))}
+        line = {"network left out": titled(network), "batches": str(len(own))}
         errors = {"mean error (dB)": MISSING, "largest error (dB)": MISSING}
         if others["loss"].nunique() > 1:
             off = own["psnr"] - np.polyval(np.polyfit(others["loss"], others["psnr"], 1), own["loss"])
