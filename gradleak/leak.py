@@ -525,7 +525,7 @@ def observe(
             with evaluating(model, mode):
                 steps = [partial(gradients_at, *part) for part in parts]
                 gradients, _ = descended(before, steps, rate, partial(_moves, model))
-        # The client defends what it has.
+        # The defence changes the rows that the client has.
         sent = defended(gradients | _own_rows(model, gradients), defense)
         sent |= _both_rows(_own_rows(model, sent))
         divided = rate if local_steps > 1 else 0.0

@@ -1,7 +1,7 @@
 """Search for inputs within a budget: one schedule for all networks and numbers of steps, coarse to fine.
 
 Where the batch is small and the budget large, second order ends the search. It finds the batch to the last digits if
-the gradient allows it, and else what was found before is kept.
+the gradient allows it; otherwise what was found before is kept.
 
 Each step moves every pixel by the sign of a blurred derivative. The blur falls from a sixth of the image's side to
 nothing, so the search settles colours and large shapes before details. It starts from a nearly flat image, because
