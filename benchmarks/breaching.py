@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradleak import data
 from gradleak.data.base import NORMALISATION
-from gradleak.studies.wang2024.budget import Cell, Parameters, breaching, measured, network, ordered
+from gradleak.studies.wang2024.budget import PLAIN, Cell, Parameters, breaching, measured, network, ordered
 
 
 def attacked(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int, seed: int) -> tuple[Tensor, float]:
@@ -49,13 +49,13 @@ def attacked(model: nn.Module, inputs: Tensor, labels: Tensor, steps: int, seed:
 def main() -> None:
     """Attack every undefended setting with images in colour that has no rows yet."""
     torch.set_num_threads(1)
-    paper, names = Parameters.at("paper"), ("network", "data", "side", "size", "steps")
-    done = {tuple(row[name] for name in names) for row in breaching()["rows"]}
+    paper = Parameters.at("paper")
+    done = {tuple(row[name] for name in PLAIN) for row in breaching()["rows"]}
     for cell in (Cell(**one) for one in paper["cells"]):
         if (cell.defense, cell.labels) != ("none", "onehot"):
             continue
         setting = dict(
-            zip(names, (cell.network, cell.data or paper["data"], cell.side, cell.size, cell.steps), strict=True)
+            zip(PLAIN, (cell.network, cell.data or paper["data"], cell.side, cell.size, cell.steps), strict=True)
         )
         if tuple(setting.values()) in done or data.shape(setting["data"])[0] != 3:
             continue

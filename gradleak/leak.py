@@ -22,7 +22,7 @@ from gradleak.arguments import check_fields, checked_arguments, described
 from gradleak.augment import as_probabilities
 from gradleak.devices import differentiable, in_chunks
 from gradleak.errors import ForeignError, GradleakError, InputError, check_count, first_line, foreign
-from gradleak.losses import PADDING, BinaryCrossEntropy, CrossEntropy, Loss
+from gradleak.losses import PADDING, BinaryCrossEntropy, CrossEntropy, Loss, up_to_last
 from gradleak.precision import Precision, computing, scaled_gradients
 
 # Why there is no gradient of a weight with a parametrisation.
@@ -331,8 +331,7 @@ def pair_of(model: nn.Module, inputs: Tensor | Mapping[str, Tensor], targets: Te
             "the label of the first word must be -100 as well, or move the padding to the end "
             "(tokenizer.padding_side = 'right')"
         )
-    read = (targets != PADDING).flip(1).cumsum(dim=1).flip(1) > 0
-    return torch.where(read, masked[:, :-1], inputs), targets
+    return torch.where(up_to_last(targets), masked[:, :-1], inputs), targets
 
 
 class TwoOutputs(nn.Linear):
@@ -342,7 +341,9 @@ class TwoOutputs(nn.Linear):
 def two_classes(
     model: nn.Module, inputs: Tensor, targets: Tensor, head: str | None, loss: Loss
 ) -> tuple[nn.Module, Tensor, Loss]:
-    """Return a network with one output, z or its sigmoid, as one with the logits (0, z), its classes, and its loss.
+    """Return a network whose only output is z, or the sigmoid of z, as a network with the logits (0, z).
+
+    The second result is the targets as classes, and the third is the loss.
 
     The cross-entropy of these logits is the binary cross-entropy of z, which either loss means. With other losses, and
     for other networks, everything is returned as it is.

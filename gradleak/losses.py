@@ -13,6 +13,11 @@ from torch.nn import functional as F
 PADDING = -100
 
 
+def up_to_last(targets: Tensor) -> Tensor:
+    """Return whether each position of the targets (B, T) has a target, or comes before a position that has one."""
+    return (targets != PADDING).flip(1).cumsum(dim=1).flip(1) > 0
+
+
 class Loss(Protocol):
     """A loss of logits (B, C) and soft labels (B, C)."""
 

@@ -14,7 +14,7 @@ from gradleak.augment import as_probabilities
 from gradleak.cases import Kind, Subject
 from gradleak.errors import InputError
 from gradleak.leak import Leak, Mode
-from gradleak.losses import PADDING
+from gradleak.losses import PADDING, up_to_last
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Private:
         if not leak.is_causal(seen.model, self.inputs[:1], seen.head):
             return visible
         if self.sequence:
-            return visible & ((self.targets != PADDING).flip(1).cumsum(dim=1).flip(1) > 0)
+            return visible & up_to_last(self.targets)
         places = leak.places_of(seen.model, self.inputs, seen.head)
         assert places is not None, "observe has found the logits among the last layer's outputs"
         return visible & (torch.arange(visible.shape[1], device=places.device) <= places[:, None])

@@ -174,24 +174,26 @@ def match(
         places, misfit = places.double(), Misfit(all_leaks, known.labels, objective.shape)
     runnable = known.there.repeat_interleave(restarts).nonzero()[:, 0]
 
-    def run(settings: Optimizer, misfit: Misfit | None) -> Reconstruction:
+    def fitting(settings: Optimizer) -> int:
+        # Without attacks to run the memory need not be estimated.
+        return _chunk(objective, settings) if len(runnable) else 0
+
+    def run(settings: Optimizer, misfit: Misfit | None, at_once: int) -> Reconstruction:
         def walk(starts: Tensor, whose: Tensor, track: Track) -> None:
             search(settings, objective, misfit, starts, whose, track, enough)
 
-        # Without attacks to run the memory need not be estimated.
-        chunk_size = (chunk or max(1, _chunk(objective, settings))) if len(runnable) else 1
-        return searched(objective, walk, places, restarts, settings.steps, watch, runnable, chunk_size)
+        return searched(objective, walk, places, restarts, settings.steps, watch, runnable, at_once)
 
     def within(steps: int) -> Reconstruction:
         settings = CoarseToFine(steps)
         if target is not None and (ending := ending_of(steps, objective.size)):
             ended = CoarseToFine(steps - ending, ending)
-            if len(runnable) and _chunk(objective, ended):
-                return run(ended, Misfit(all_leaks, target, objective.shape))
-        return run(settings, None)
+            if fit := fitting(ended):
+                return run(ended, Misfit(all_leaks, target, objective.shape), chunk or fit)
+        return run(settings, None, chunk or max(1, fitting(settings)))
 
     if budget is None:
-        return run(settings, misfit)
+        return run(settings, misfit, chunk or max(1, fitting(settings)))
     found, settled = spent(budget, within)
     if not settled:
         return found

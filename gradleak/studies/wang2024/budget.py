@@ -55,7 +55,9 @@ DEFENSES = ("gaussian/0.01", "clip/1", "prune/0.9", "quantize/8")
 LABELS = {"onehot": "hard", "smoothing": "smoothed", "mixup": "mixed"}
 # The images of most settings have SIDE pixels a side.
 SIDE = 32
-SETTING = ["network", "data", "side", "size", "steps", "defense", "labels"]
+# What a setting without a defence and with hard labels is known by, and what every setting is known by.
+PLAIN = ("network", "data", "side", "size", "steps")
+SETTING = [*PLAIN, "defense", "labels"]
 # ImageNet's photos, made smaller.
 SMALL_PHOTOS = {"data": "imagenet-sample", "side": 64}
 # The networks' seed. breaching attacked the same weights.
@@ -156,7 +158,8 @@ class Matched(Experiment):
         model = network(self.network, test).to(self.device)
         generator = torch.Generator().manual_seed(self.seed)
         short = preset("inverting-gradients", channels=test.images.shape[1])
-        box = Prior(box=short["prior"].box)
+        low, high = (edge.to(self.device) for edge in short["prior"].box)
+        box = Prior(box=(low, high))
         settings = type(short["optimizer"])(steps=self.steps, signed=True)
         every, every_label = self._private(test)
         done: dict[str, list[dict[str, Any]]] = {}
@@ -274,8 +277,7 @@ def _recorded(cell: Matched) -> list[dict[str, Any]]:
     """Return breaching's rows for a setting, none if it was not run there."""
     if (cell.defense, cell.labels) != ("none", "onehot"):
         return []
-    names = ("network", "data", "side", "size", "steps")
-    return [row for row in breaching()["rows"] if all(row[name] == getattr(cell, name) for name in names)]
+    return [row for row in breaching()["rows"] if all(row[name] == getattr(cell, name) for name in PLAIN)]
 
 
 def breaching() -> dict[str, Any]:

@@ -94,8 +94,7 @@ def test_the_range_that_audits_state_holds_nine_of_ten_recorded_batches(record: 
 
 
 def test_breaching_was_run_on_settings_of_this_page() -> None:
-    names = ("network", "data", "side", "size", "steps")
-    runs = [tuple(row[name] for name in names) for row in budget.breaching()["rows"]]
+    runs = [tuple(row[name] for name in budget.PLAIN) for row in budget.breaching()["rows"]]
     settings = [budget.Cell(**cell) for cell in budget.Parameters.at("paper")["cells"]]
     for cell in settings:
         if (cell.defense, cell.labels) == ("none", "onehot"):
