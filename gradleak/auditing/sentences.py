@@ -56,7 +56,10 @@ def of_finding(found: Answer, measures: Mapping[str, float], chance: Mapping[str
         ssim = f", SSIM {measures['image-ssim']:.2f}" if "image-ssim" in measures else ""
         psnr = measures["image-psnr"]
         flat = ", no better than a flat image in its mean colour" if measures.get("image-gain", 1.0) <= 0 else ""
-        parts.append(f"{best} at {measure_text('image-psnr', psnr)} ({metrics.grade(psnr)}){ssim}{flat}")
+        graded = metrics.grade(psnr)
+        if graded == "not recognisable" and measures.get("recognisable"):
+            graded = "recognisable by its SSIM"
+        parts.append(f"{best} at {measure_text('image-psnr', psnr)} ({graded}){ssim}{flat}")
     return _begun(f"{'; '.join(parts)}: {certain}{remark}.", case)
 
 

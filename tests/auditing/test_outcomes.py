@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 import gradleak
-from gradleak import sequences
+from gradleak import data, metrics, sequences
 from gradleak.answers import Answer
 from gradleak.auditing import Report
 from gradleak.auditing.measuring import Truth
@@ -345,6 +345,23 @@ def test_inputs_have_three_grades_and_a_guess_has_the_lowest(shape: tuple[int, .
         truth = truth_of(all_samples, 2, kind)
         mean = truth.inputs.mean(dim=(2, 3), keepdim=True) if kind == "images" else all_samples.mean(dim=0)
         assert grades(mean + 0 * truth.inputs) == (0, 0)
+
+
+def test_colour_images_are_recognisable_by_their_structure_and_guesses_are_not() -> None:
+    def recognised(found: Tensor, samples: Tensor, count: int) -> float:
+        return truth_of(samples, count, "images").measured(Answer(inputs=found))["recognisable"]
+
+    photos = data.load("photos", "test").images[:60].double()
+    noise = torch.randn(photos.shape, generator=torch.Generator().manual_seed(0)).double()
+    bright = photos[(photos.mean(dim=(1, 2, 3)) > 0.5) & (photos.flatten(1).std(dim=1) > 0.2)][:8]
+    dim = 0.6 * bright  # every edge stays in its place
+    assert metrics.psnr(dim, bright).max() < 20
+    assert recognised(dim, bright, 8) == 1
+    grey, grey_dim = (images.mean(dim=1, keepdim=True) for images in (bright, dim))
+    assert recognised(grey_dim, grey, 8) == 0, "only colour images are graded by their SSIM"
+    for guess in (photos.mean(dim=(2, 3), keepdim=True) + 0 * photos, photos.mean(dim=0) + 0 * photos, noise):
+        low = metrics.psnr(guess, photos) < 20
+        assert recognised(guess[low], photos[low], int(low.sum())) == 0, "a guess"
 
 
 def test_the_verdict_is_one_sentence_on_the_worst_case() -> None:
