@@ -191,6 +191,11 @@ class Case:
         return self.leak.batch_size
 
     @property
+    def known(self) -> bool:
+        """Whether an earlier attack guarantees all inputs."""
+        return any(answer.certified >= self.size * self.leak.local_steps for answer in self.found)
+
+    @property
     def noise(self) -> float | None:
         """The standard deviation of the defence's noise on every entry; None if it has to be estimated."""
         name, _, level = self.defense.partition("/")

@@ -446,6 +446,9 @@ def _one(job: _Job, seconds: float, run: _Audit, images: bool) -> None:
     if seconds <= 0:
         job.leave("the time was up: give more minutes", late=True)
         return
+    if job.attack.searches and job.case.known:
+        job.leave("not needed: an earlier attack guarantees every input", applies=False)
+        return
     if (stretch := job.attack.stretch(job.case)) > seconds:
         why = f"needs about {stretch:.0f} s at a stretch, and {seconds:.0f} s are its share of the time"
         job.leave(why, late=True)

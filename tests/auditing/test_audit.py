@@ -109,10 +109,14 @@ def test_a_chain_of_convolutions_shows_its_image() -> None:
     photos = data.load("photos", "test")
     model = models.build("lenet", image_size=16)
     images = F.avg_pool2d(photos.images[300:320], 2)
-    report = gradleak.audit(model, images, photos.labels[300:320], batch_sizes=(1,), steps=8)
+    defended = ("none", "gaussian/0.001")
+    report = gradleak.audit(model, images, photos.labels[300:320], batch_sizes=(1,), defenses=defended, steps=8)
     assert report.worst("image-psnr") > 60
     assert report.worst("image-ssim") > 0.99
-    assert {one.attack for one in report.pictures} == {"convolutions backwards", "gradient matching"}
+    drawn = {name: {one.attack for one in report.pictures if one.defense == name} for name in defended}
+    assert drawn["none"] == {"convolutions backwards"}, "where the image is guaranteed, no search is needed"
+    assert "not needed" in why(report, "gradient matching", defense="none")
+    assert "gradient matching" in drawn["gaussian/0.001"]
     (matched,) = (one for one in report.findings if one.attack == "gradient matching")
     assert "labels" not in matched.measures, "labels that it was given are not its answer"
     assert "6 steps to a loss of" in matched.sentence
@@ -192,7 +196,8 @@ def test_an_attack_that_takes_too_long_is_cut_off(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_search_ends_with_the_minutes() -> None:
-    report = gradleak.audit(mlp(), *vectors(), batch_sizes=(1,), minutes=0.02, steps=10**8)
+    noise = ("gaussian/0.01",)
+    report = gradleak.audit(mlp(), *vectors(), batch_sizes=(1,), defenses=noise, minutes=0.02, steps=10**8)
     (found,) = (one for one in report.findings if one.attack == "gradient matching")
     assert found.cut
 
