@@ -235,7 +235,8 @@ class Objective:
 
     def inputs(self, places: Tensor) -> Tensor:
         """Return the inputs (A, B, …) of places."""
-        return places[:, : self.size].reshape(-1, *self.shape)
+        own = places if places.shape[1] == self.size else places[:, : self.size]
+        return own.reshape(-1, *self.shape)
 
     def labels_at(self, places: Tensor, owners: Tensor) -> Tensor:
         """Return the labels (A, B, C) of places: the known labels, or the softmax of the scores."""
