@@ -15,7 +15,7 @@ MEASURES = {
     "classes": "share of classes found (Jaccard)",
     "features": "share of features found to 1 %",
     "inputs": "share of inputs found exactly (images: 60 dB; others: 1 %)",
-    "recognisable": "share of inputs that can be recognised (20 dB and 1 dB better than a guess; colour images: or SSIM .7)",
+    "recognisable": "share of inputs that can be recognised (20 dB, or an SSIM of .7, and more than a guess)",
     "image-psnr": "the best image's PSNR in dB",
     "image-ssim": "the best image's SSIM",
     "image-gain": "by how much (dB) the PSNR of an image exceeds that of a flat image in its mean colour",

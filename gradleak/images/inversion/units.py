@@ -25,6 +25,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,7 @@ from gradleak.errors import InputError
 from gradleak.images.inversion import chain
 from gradleak.images.inversion.again import observed_again, size_of
 from gradleak.images.inversion.fully_connected import BOUND, FINEST, FITS, SURE
+from gradleak.images.inversion.one_sample import TINY, closest, smoothed
 from gradleak.leak import Leak, evaluating, running
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit, shown_rounding
@@ -144,17 +146,24 @@ class _Fit:
 
 @checked_arguments()
 def invert_units(
-    leak: Leak, *, noise: float | None = 0.0, loss: Loss | None = None, precision: str | Precision | None = None
+    leak: Leak,
+    *,
+    noise: float | None = 0.0,
+    loss: Loss | None = None,
+    precision: str | Precision | None = None,
+    box: tuple[float, float] | None = None,
 ) -> Units:
     """Return the inputs that units of the first layer show, and which of them are guaranteed to be samples.
 
-    The update may be a gradient, or the sum of the gradients of several local steps.
+    The update may be a gradient, or the sum of the gradients of several local steps. If a defence has changed the
+    gradient of a single sample, the sample is the one that comes closest to all units.
 
     Args:
         leak: The update, from a network whose first layer is Linear, or a convolution with one position, with a bias.
         noise: The standard deviation of the noise on every entry; None if it is unknown.
         loss: The client's loss; soft cross-entropy by default. With another loss, only a single sample is guaranteed.
         precision: The precision in which the client computes. Nothing is guaranteed if it is coarser than float32.
+        box: The range of pixels, if the inputs are images. A single image behind noise is then smoothed.
 
     Examples:
         >>> from gradleak import observe
@@ -173,7 +182,7 @@ def invert_units(
         if not layer.alive.any():
             return _found(layer, [], "no unit of the first layer passed anything on", status="failed")
         if leak.batch_size * leak.local_steps == 1:
-            return _alone(layer, noise, loss, precision)
+            return _alone(layer, noise, loss, precision, box)
         groups = _groups(layer)
         if reason := _untested(layer, loss):
             return _found(layer, groups, f"nothing is guaranteed: {reason}")
@@ -291,8 +300,14 @@ def _untested(layer: _Layer, loss: Loss | None) -> str:
     return ""
 
 
-def _alone(layer: _Layer, noise: float | None, loss: Loss | None, precision: str | Precision | None) -> Units:
-    """Return a single sample: the median of all units, which must have the gradient that was sent."""
+def _alone(
+    layer: _Layer,
+    noise: float | None,
+    loss: Loss | None,
+    precision: str | Precision | None,
+    box: tuple[float, float] | None,
+) -> Units:
+    """Return a single sample: the median of all units, if it has the gradient that was sent, or else the closest."""
     leak, quotients = layer.leak, layer.quotients[layer.alive]
     median = quotients.median(dim=0).values
     # For normal errors, the median absolute deviation is two thirds of the standard deviation.
@@ -311,8 +326,24 @@ def _alone(layer: _Layer, noise: float | None, loss: Loss | None, precision: str
         reason = check.beyond(FITS, noise or 0.0, leak)
         if not reason and not claimed <= SURE:
             reason = f"it is known to {claimed:.1e} only"
-    found = _found(layer, [group], reason, status="partial" if reason else "exact")
-    return replace(found, guaranteed=torch.full_like(found.guaranteed, not reason), claimed=claimed)
+    if reason:
+        return _changed(layer, reason, box)
+    found = _found(layer, [group], "", status="exact")
+    return replace(found, guaranteed=torch.ones_like(found.guaranteed), claimed=claimed)
+
+
+def _changed(layer: _Layer, reason: str, box: tuple[float, float] | None) -> Units:
+    """Return the single sample that comes closest to a gradient that something has changed."""
+    one = closest(layer.weight, layer.bias)
+    values = one.values
+    if box is not None:
+        edges = torch.stack([layer.factor * edge + layer.shift for edge in box])
+        values = one.filled(edges.amin(dim=0), edges.amax(dim=0))
+    found = _found(layer, [_Group(layer.alive.nonzero()[:, 0], values, math.inf)], reason)
+    deviation = one.deviation / float(layer.factor.abs().mean())
+    claimed = BOUND * deviation * math.sqrt(len(values)) / max(float(found.inputs.norm()), TINY)
+    image = box is not None and found.inputs.ndim == 4
+    return replace(found, inputs=smoothed(found.inputs, deviation, *box) if image else found.inputs, claimed=claimed)
 
 
 def _found(
@@ -609,7 +640,8 @@ def _why_not(case: Case) -> str:
 
 
 def _attack(case: Case) -> Answer:
-    return invert_units(case.leak, noise=case.noise, loss=case.loss, precision=case.precision).answers[0]
+    options: dict[str, Any] = {"loss": case.loss, "precision": case.precision, "box": case.box}
+    return invert_units(case.leak, noise=case.noise, **options).answers[0]
 
 
 ATTACK = Attack(
