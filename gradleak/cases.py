@@ -265,6 +265,12 @@ class Case:
             return answer
         return replace(answer, status="partial", reason=f"as if nothing were rounded to {self.precision}")
 
+    def as_run(self, answer: Answer) -> Answer:
+        """Return an answer without its guarantee if the client's dropout changed the inputs before the first layer."""
+        if self.mode == "eval" or not answer.in_front or not answer.certified:
+            return answer
+        return replace(answer, status="partial", guaranteed=None)
+
     def rescaled(self) -> Leak:
         """Return the leak at its original scale, which an earlier attack has recovered if a defence rescales."""
         if self.scale is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import math
 import os
 import traceback
@@ -14,12 +13,13 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, replace_all_batch_norm_modules_
+from torch.func import replace_all_batch_norm_modules_
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
 from gradleak.arguments import check_fields, checked_arguments, described
 from gradleak.augment import as_probabilities
+from gradleak.calling import called, copy_of
 from gradleak.devices import differentiable, in_chunks
 from gradleak.errors import ForeignError, GradleakError, InputError, check_count, first_line, foreign
 from gradleak.losses import PADDING, BinaryCrossEntropy, CrossEntropy, Loss, up_to_last
@@ -134,7 +134,7 @@ class Leak:
                 "rate must be above 0, momentum in 0 … 1 (1 excluded) and weight_decay at least 0; "
                 f"got {rate:g}, {momentum:g} and {weight_decay:g}"
             )
-        copied = copy.deepcopy(model).eval()
+        copied = copy_of(model).eval()
         for moment, state in (("before", before), ("after", after)):
             _check_state(copied, moment, state)
         averaged: tuple[str, ...] = ()
@@ -376,7 +376,7 @@ def _with_two_outputs(model: nn.Module, head: str) -> nn.Module:
     The copy returns these outputs, whatever the model computes from them, such as their sigmoid. Only if the layer has
     outputs at every position of a text, the copy returns what the model chooses.
     """
-    copied = copy.deepcopy(model)
+    copied = copy_of(model)
     end = _linears(copied, head)[head]
     for name, value in list(end.named_parameters()):
         both = torch.cat([torch.zeros_like(value), value]).detach()
@@ -518,7 +518,7 @@ def observe(
 
             def gradients_at(samples: Tensor, own: Tensor, weights: Gradients) -> Gradients:
                 weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-                logits = functional_call(model, weights, *arguments_of(samples)).to(own.dtype)
+                logits = called(model, weights, *arguments_of(samples)).to(own.dtype)
                 return _gradients(loss(logits, own).mean(), weights, precision)
 
             parts = zip(inputs.split(size), labels.split(size), strict=True)
@@ -681,7 +681,7 @@ def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 
 def in_train_mode(model: nn.Module) -> nn.Module:
     """Return a copy of a model whose batch norms use the statistics of each batch in both modes, and keep none."""
-    copied = copy.deepcopy(model)
+    copied = copy_of(model)
     replace_all_batch_norm_modules_(copied)
     return copied
 
@@ -873,9 +873,9 @@ def _outputs(model: nn.Module, inputs: Tensor, head: str | None) -> tuple[Any, A
 
 
 def arguments_of(inputs: Tensor) -> tuple[tuple[Tensor], dict[str, Tensor]]:
-    """Return the arguments, positional and named, with which a model runs on inputs, whose tokens may be hidden."""
+    """Return the arguments, positional and named, with which a model runs on a copy of inputs with hidden tokens."""
     if inputs.is_floating_point() or not (inputs < 0).any():
-        return (inputs,), {}
+        return (inputs.clone(),), {}
     return (torch.where(inputs < 0, HIDDEN - inputs, inputs),), {"attention_mask": (inputs >= 0).long()}
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 
 import torch
 from torch import nn
-from torch.func import functional_call
 
 from gradleak import defenses
 from gradleak.auditing.findings import Cost
 from gradleak.auditing.measuring import ENDLESS
 from gradleak.auditing.private import Private
 from gradleak.augment import as_probabilities
+from gradleak.calling import called
 from gradleak.cases import Case
 from gradleak.leak import Gradients, Leak, arguments_of, evaluating
 from gradleak.losses import PADDING, Loss
@@ -54,7 +54,7 @@ def _stepped(model: nn.Module, batch: Private, loss: Loss, step: Leak | None, ra
     if step is not None:
         parameters |= {name: parameters[name] - rate * value for name, value in step.gradients.items()}
     with torch.no_grad(), evaluating(model):
-        logits = functional_call(model, parameters, *arguments_of(batch.inputs))
+        logits = called(model, parameters, *arguments_of(batch.inputs))
     targets = batch.targets
     if logits.ndim == 3:
         kept = targets != PADDING

@@ -456,7 +456,7 @@ def _one(job: _Job, seconds: float, run: _Audit, images: bool) -> None:
     try:
         with _alarm(seconds) as rang, foreign("it broke down"), warnings.catch_warnings():
             warnings.simplefilter("ignore", GradleakWarning)  # the answer contains what they say
-            answer = job.attack.run(job.case)
+            answer = job.case.as_run(job.attack.run(job.case))
         job.case.found.append(answer)
         with foreign("what it found cannot be measured"):
             job.result = _finding(job, answer, bool(rang))

@@ -7,10 +7,10 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from gradleak.arguments import checked_arguments
+from gradleak.calling import called
 from gradleak.errors import InputError
 from gradleak.leak import Defense, Gradients, Leak, defended, descended, evaluating, naming
 from gradleak.models.recogniser import START, Recogniser
@@ -111,7 +111,7 @@ def _gradients(
     for sound, words in zip(speech, tokens, strict=True):
         labels = torch.tensor(words, device=sound.device)
         before = torch.cat([labels.new_tensor([start]), labels[:-1]])
-        logits = functional_call(model, values, (sound.unsqueeze(0), before.unsqueeze(0)))
+        logits = called(model, values, (sound.unsqueeze(0), before.unsqueeze(0)))
         loss = F.cross_entropy(logits[0], labels, reduction="sum") / count
         gradients = torch.autograd.grad(loss, [values[name] for name in learned])
         for name, value in zip(learned, gradients, strict=True):

@@ -8,7 +8,6 @@ layers of a causal model x_t depends on the whole prefix, which shows the words 
 from __future__ import annotations
 
 import contextlib
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from torch.nn import functional as F
 from gradleak import reporting
 from gradleak.answers import Answer, ReadingStatus
 from gradleak.arguments import checked_arguments
+from gradleak.calling import copy_of
 from gradleak.cases import DOUBLE, Attack, Case
 from gradleak.errors import InputError
 from gradleak.leak import Leak, evaluating, hooked, is_causal, running
@@ -155,7 +155,7 @@ def network(model: nn.Module, head: str, words: int, *, causal: bool = True, lon
     Raises:
         InputError: The model is not causal, or its first layer mixes positions.
     """
-    copied = copy.deepcopy(model).double().eval()
+    copied = copy_of(model).double().eval()
     last = copied.get_submodule(head)
     assert isinstance(last, nn.Linear)
     generator = torch.Generator().manual_seed(0)

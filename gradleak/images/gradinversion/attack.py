@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn import functional as F
 
 from gradleak.answers import Answer
 from gradleak.arguments import checked_arguments
 from gradleak.augment import one_hot
+from gradleak.calling import called
 from gradleak.cases import Attack, Case
 from gradleak.devices import Replayed
 from gradleak.errors import InputError, unknown
@@ -234,7 +235,7 @@ class Target(Objective):
         """
         self._seen.clear()
         self._into.clear()
-        logits = only_logits(functional_call(self.model, parameters, (inputs,)))
+        logits = only_logits(called(self.model, parameters, (inputs,)))
         entropy = -(labels * F.log_softmax(logits, dim=1)).sum(dim=1).mean()
         slope = (errors * logits).sum(dim=1).mean() if self.settings.feature else entropy
         mixed = there * slope + (1 - there) * entropy

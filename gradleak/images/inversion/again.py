@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
+from gradleak.calling import called
 from gradleak.leak import Leak, at_places, evaluating, hooked
 
 TINY = torch.finfo(torch.float64).tiny
@@ -79,7 +79,7 @@ def observed_again(leak: Leak, inputs: Tensor, labels: Tensor | None, *, dtype: 
     # The logits are read from the last layers, because models may wrap them into other objects.
     hooks = (head.register_forward_hook(keep) for head in heads)
     with hooked(hooks), torch.enable_grad(), evaluating(leak.model):
-        output = functional_call(leak.model, values, (inputs.to(dtype),))
+        output = called(leak.model, values, (inputs.to(dtype),))
         pairs = [at_places(*passed[head], output) for head in heads]
         logits = torch.stack([own for _, own in pairs]).mean(dim=0)
         errors = _errors(leak, logits.detach(), [features for features, _ in pairs], labels)

@@ -76,8 +76,8 @@ PASSED = (nn.Flatten, nn.Dropout, nn.Identity)
 def layers(model: nn.Module, kinds: tuple[type[nn.Module], ...], shape: tuple[int, ...]) -> list[Layer]:
     """Return the layers of a network that is a chain of layers of these kinds and supported activations.
 
-    A random input of the given shape checks that the network applies the layers in this order. Raise `InputError` if
-    the network is not such a chain.
+    Random inputs of the given shape check that the network applies the layers in this order. Raise `InputError` if the
+    network is not such a chain.
     """
     chain: list[Layer] = []
     for name, module in model.named_modules(remove_duplicate=False):
@@ -128,8 +128,10 @@ def in_front(model: nn.Module) -> str:
 
 def _check_order(model: nn.Module, found: list[Layer], shape: tuple[int, ...]) -> None:
     weight = found[0].module.weight
-    example = torch.rand(1, *shape, generator=torch.Generator().manual_seed(0)).to(weight)
-    value = example
+    drawn = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    # A ReLU or a clamp before the first layer is the identity on some of them.
+    example = torch.stack([drawn, -drawn, 1 - 3 * drawn.flip(0), 100 * drawn - 50]).to(weight)
+    value = example.clone()
     with torch.no_grad(), running(model, example.shape):
         expected = model(example)
         for layer in found:

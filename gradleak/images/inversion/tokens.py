@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
+from gradleak.calling import called
 from gradleak.errors import InputError
 from gradleak.images.inversion.again import TINY
 from gradleak.leak import Gradients, Leak, hooked, running
@@ -259,7 +259,7 @@ def _run(model: nn.Module, values: Gradients, image: Tensor) -> _Run:
         watch(name, module)
     # torch's fast path for transformers, which calls no modules, is not taken where gradients are computed.
     with hooked(hooks), torch.enable_grad(), running(model, image.shape), contextlib.suppress(_Stop):
-        functional_call(model, values, (image,))
+        called(model, values, (image,))
     if not run.entries.numel():
         first = f"its first layer, '{run.embedding}', " if run.embedding else "it "
         raise InputError(f"{type(model).__name__} is no vision transformer: {first}does not embed patches")

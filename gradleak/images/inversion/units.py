@@ -29,11 +29,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 
 from gradleak.answers import Answer, InversionStatus
 from gradleak.arguments import checked_arguments
+from gradleak.calling import called
 from gradleak.cases import DOUBLE, Attack, Case
 from gradleak.errors import InputError
 from gradleak.images.inversion import chain
@@ -266,20 +266,22 @@ def _front(leak: Leak, name: str, layer: nn.Module) -> tuple[Tensor, Tensor, str
     """Return the factor and the shift (D,) of every entry before the first layer, and why these are unknown, or ""."""
     width, calls = math.prod(layer.get_parameter("weight").shape[1:]), list[Tensor]()
     drawn = torch.rand(leak.input_shape or (width,), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    made_up = torch.stack([torch.zeros_like(drawn), torch.ones_like(drawn), drawn]).to(layer.get_parameter("weight"))
+    # Probes of both signs and sizes: a ReLU or a clamp before the layer is the identity on some of them.
+    probes = [0 * drawn, 0 * drawn + 1, drawn, -drawn, 1 - 3 * drawn.flip(0), 100 * drawn - 50]
+    made_up = torch.stack(probes).to(layer.get_parameter("weight"))
     hook = layer.register_forward_pre_hook(lambda _, args: calls.append(args[0].detach().double()))
     with hook, running(leak.model, made_up.shape):
-        logits = leak.model(made_up)
+        logits = leak.model(made_up.clone())
     one = made_up[1].flatten().double()
     if len(calls) != 1:
         return one, 0 * one, f"'{name}' runs {len(calls)} times in one pass"
-    if len(calls[0]) != 3 or calls[0].numel() != 3 * width:
+    if len(calls[0]) != len(probes) or calls[0].numel() != len(probes) * width:
         return one, 0 * one, f"'{name}' sees several positions of an input, and its units mix them"
-    if not torch.is_tensor(logits) or logits.shape != (3, len(leak.weight)):
+    if not torch.is_tensor(logits) or logits.shape != (len(probes), len(leak.weight)):
         return one, 0 * one, "the network does not give one row of logits for an input"
-    shift, whole, part = calls[0].flatten(1)
+    shift, whole, *_ = seen = calls[0].flatten(1)
     factor = whole - shift
-    if bool((factor == 0).any()) or not torch.allclose(part, shift + factor * made_up[2].flatten(), 1e-4, 1e-5):
+    if bool((factor == 0).any()) or not torch.allclose(seen, shift + factor * made_up.double().flatten(1), 1e-4, 1e-5):
         return one, 0 * one, f"these are the inputs of '{name}', which the network computes from its own"
     return factor, shift, ""
 
@@ -312,9 +314,11 @@ def _alone(
     median = quotients.median(dim=0).values
     # For normal errors, the median absolute deviation is two thirds of the standard deviation.
     spread = BOUND * 1.5 * float((quotients - median).norm(dim=1).median())
-    claimed = (spread if len(quotients) > 2 else math.inf) / float(median.norm()) + 2 * layer.unit
+    claimed = (spread if len(quotients) > 2 else math.inf) / max(float(median.norm()), TINY) + 2 * layer.unit
     group = _Group(layer.alive.nonzero()[:, 0], median, claimed)
-    if len(leak.gradients) == 2:
+    if layer.unlike:
+        reason = layer.unlike
+    elif len(leak.gradients) == 2:
         reason = "there is no other layer that could confirm it"
     elif precision is not None and coarser(precision, leak.weight_gradient.dtype):
         reason = f"as if nothing were rounded to {precision_of(precision).name}"
@@ -608,7 +612,7 @@ def _own_errors(layer: _Layer, inputs: Tensor, moment: float) -> tuple[Tensor, T
         return outputs[-1].clone()
 
     with layer.module.register_forward_hook(keep), torch.enable_grad(), evaluating(leak.model):
-        logits = functional_call(leak.model, values, (inputs,))
+        logits = called(leak.model, values, (inputs,))
         rows = [
             torch.autograd.grad(logits[:, place].sum(), outputs[0], retain_graph=True)[0].flatten(1)
             for place in range(logits.shape[1])

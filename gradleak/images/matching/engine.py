@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from gradleak.arguments import checked_arguments
 from gradleak.augment import as_probabilities, one_hot
 from gradleak.cases import Attack, Case
 from gradleak.devices import Replayed, accelerated, differentiable, entries_at_once, in_chunks
-from gradleak.errors import InputError, unknown
+from gradleak.errors import ForeignError, InputError, unknown
 from gradleak.images.matching.budget import (
     DISTANCE,
     VARIATION,
@@ -285,7 +286,9 @@ def search(
     elif isinstance(settings, CoarseToFine):
         descend(settings, evaluate, objective, places, track, math.log(enough) if enough else -math.inf)
         if misfit is not None:
-            finish(settings, misfit, objective, owners, track)
+            # Some modules, such as LSTM, take no second order. What the first order has found is kept.
+            with contextlib.suppress(ForeignError), naming(f"second order of {type(objective.model).__name__}"):
+                finish(settings, misfit, objective, owners, track)
     else:
         assert misfit is not None
         levenberg(settings, misfit, places, owners, track)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,9 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jvp, vmap
+from torch.func import grad, jvp, vmap
 
 from gradleak.arguments import check_fields, checked_arguments
+from gradleak.calling import called, copy_of
 from gradleak.devices import differentiable
 from gradleak.errors import InputError
 from gradleak.images.matching.optimizers import Track
@@ -103,7 +103,7 @@ class Misfit:
 
     def __init__(self, leaks: list[Leak], labels: Tensor, shape: torch.Size | tuple[int, ...]) -> None:
         first = leaks[0]
-        self.model: nn.Module = copy.deepcopy(first.model).double().eval().requires_grad_(False)
+        self.model: nn.Module = copy_of(first.model).double().eval().requires_grad_(False)
         self.parameters: Gradients = {name: self.model.get_parameter(name) for name in first.gradients}
         self.shape, self.labels = shape, labels.double()
         self.weight = first.parameter("weight")
@@ -148,7 +148,7 @@ class Misfit:
         """Return the residual (R,) of one attack at its place (P,)."""
 
         def loss(parameters: Gradients) -> Tensor:
-            logits: Tensor = only_logits(functional_call(self.model, parameters, (place.reshape(self.shape),)))
+            logits: Tensor = only_logits(called(self.model, parameters, (place.reshape(self.shape),)))
             return -(labels * logits.log_softmax(dim=1)).sum(dim=1).mean()
 
         return self._read(grad(loss)(self.parameters), scales, sides) - target

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -10,10 +9,11 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.func import functional_call, grad, vmap
+from torch.func import grad, vmap
 from torch.nn import functional as F
 
 from gradleak.arguments import check_fields, checked_arguments
+from gradleak.calling import called, copy_of
 from gradleak.devices import accelerated
 from gradleak.errors import InputError, unknown
 from gradleak.images.matching.patches import patched
@@ -210,7 +210,7 @@ class Objective:
     ) -> None:
         first = leaks[0]
         assert first.input_shape is not None
-        self.model: nn.Module = copy.deepcopy(first.model).eval().requires_grad_(False)
+        self.model: nn.Module = copy_of(first.model).eval().requires_grad_(False)
         for module in self.model.modules():
             if isinstance(module, nn.Hardsigmoid):
                 # torch's own kernel has no second derivative.
@@ -261,14 +261,15 @@ class Objective:
             return self._of_one(inputs.squeeze(0), labels.squeeze(0))
 
         def loss(parameters: Gradients, own: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
-            return self._loss(lambda x: functional_call(self.model, parameters, (x,)), own, label)
+            return self._loss(lambda x: called(self.model, parameters, (x,)), own, label)
 
         own, features = vmap(grad(loss, has_aux=True), (None, 0, 0))(self.parameters, inputs, labels)
         return own, features
 
     def _of_one(self, inputs: Tensor, labels: Tensor) -> tuple[Gradients, Tensor]:
         """Return the gradients and features of a single client by plain autograd, without the cost of `vmap`."""
-        loss, features = self._loss(self.model, inputs, labels)
+        # A copy, because the model may change its inputs in place.
+        loss, features = self._loss(self.model, inputs.clone(), labels)
         found = torch.autograd.grad(loss, self._leaves, create_graph=True, materialize_grads=True)
         if not self._checked:
             if _once_only(found):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
+from gradleak.calling import copy_of
 from gradleak.errors import ForeignError, InputError
 from gradleak.images.inversion.chain import Activation, activation_of
 
@@ -100,7 +100,7 @@ def _copied(model: nn.Module, dtype: torch.dtype) -> nn.Module:
     for one in (*model.parameters(), *model.buffers()):
         own = one.detach().to(dtype if one.is_floating_point() else one.dtype, copy=True)
         copies[id(one)] = nn.Parameter(own) if isinstance(one, nn.Parameter) else own
-    return copy.deepcopy(model, copies)
+    return copy_of(model, copies)
 
 
 class Network:

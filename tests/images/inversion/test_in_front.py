@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import gradleak
 from gradleak.images import peel, trace_convolutional, trace_fully_connected
 from gradleak.leak import Leak, observe
 
@@ -69,3 +70,58 @@ def test_without_dropout_nothing_is_said(attack: str) -> None:
     leak = observe(network(attack, nn.Dropout(0.0)), batch(attack), torch.tensor([2]))
     answer = TRACES[attack][0](leak, prior="onehot").answers[0]
     assert (answer.certain, answer.in_front) == (True, "")
+
+
+class Front(nn.Module):
+    """A network behind a function of its inputs."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], network: nn.Module) -> None:
+        super().__init__()
+        self.function, self.network = function, network
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.network(self.function(inputs))
+
+
+# Functions that are the identity on some inputs, and those that have an inverse, which a guarantee takes into account.
+CHANGING: dict[str, Callable[[Tensor], Tensor]] = {
+    "clamp": lambda x: x.clamp(-1, 1), "ReLU": F.relu, "absolute value": torch.abs, "rounding": torch.round,
+    "length": lambda x: F.normalize(x.flatten(1), dim=1).view_as(x), "in place": lambda x: x.clamp_(min=-1),
+}  # fmt: skip
+UNCHANGING: dict[str, Callable[[Tensor], Tensor]] = {
+    "nothing": lambda x: x, "standardised": lambda x: (x - 3) / 2, "standardised in place": lambda x: x.sub_(3).div_(2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*CHANGING, *UNCHANGING])
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_a_function_before_the_first_layer_changes_is_not_guaranteed(name: str, count: int) -> None:
+    torch.manual_seed(0)
+    mlp = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 5)).double()
+    cnn = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(64, 5)).double()
+    for network, shape in ((mlp, (12,)), (cnn, (1, 4, 4))):
+        inputs = 2 * torch.randn(count, *shape, dtype=torch.float64)
+        before = inputs.clone()
+        model = Front((CHANGING | UNCHANGING)[name], network)
+        report = gradleak.audit(model, inputs, torch.arange(count), batch_sizes=(count,), mode="eval", steps=2)
+        assert torch.equal(inputs, before)
+        assert not report.broken
+        certified = [(one.certified, one.measures["inputs"]) for one in report.findings if one.certified]
+        assert all(number <= round(count * exact) for number, exact in certified), "a guarantee is wrong"
+        if count == 1 and (name == "nothing" or (name in UNCHANGING and network is mlp)):
+            assert certified
+            assert any("not needed" in one.why for one in report.not_tried)
+
+
+def test_inputs_behind_dropout_are_not_guaranteed() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 5))
+    data = torch.randn(8, 12), torch.arange(8) % 5
+    guaranteed = {}
+    for mode in ("eval", "train"):
+        report = gradleak.audit(model, *data, batch_sizes=(2,), mode=mode, steps=2)
+        (own,) = (one for one in report.findings if one.attack == "unit by unit")
+        guaranteed[mode] = own.certified
+        assert own.certificate == "partial" if mode == "train" else own.measures["inputs"] > 0
+    assert guaranteed["eval"] > 0
+    assert guaranteed["train"] == 0

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import data, metrics, models
@@ -108,6 +108,23 @@ def test_second_order_changes_nothing_if_the_gradient_is_not_met(monkeypatch: py
     alone = match(noisy, labels, budget=400 - ending)
     assert (found.status, alone.status) == ((("stopped",),), (("stopped",),))
     assert torch.equal(found.images, alone.images)
+
+
+def test_first_order_is_kept_where_a_module_takes_no_second_order() -> None:
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cells, self.last = nn.LSTM(2, 8, batch_first=True), nn.Linear(8, 3)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return self.last(self.cells(inputs)[0][:, -1])
+
+    torch.manual_seed(0)
+    leak = observe(Recurrent(), torch.randn(1, 4, 2), torch.tensor([1]))
+    assert budget.ending_of(100, 8)
+    found = match(leak, torch.tensor([1]), budget=100)
+    assert found.images.isfinite().all()
+    assert found.losses.isfinite().all()
 
 
 def test_second_order_is_for_small_batches_and_known_labels() -> None:
