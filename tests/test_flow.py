@@ -15,7 +15,7 @@ import gradleak
 # above it; of two packages on one line neither knows the other.
 FLOW = (
     "errors",
-    "paths storage interrupts reporting spans devices precision wording arguments early",
+    "paths storage interrupts reporting spans devices precision wording arguments early calling",
     "losses augment data",
     "leak metrics models",
     "defenses",

@@ -16,8 +16,8 @@ def targets_of(subject: Subject) -> tuple[str, ...]:
     """Return the targets that a batch of this network's inputs has."""
     if subject.sequence:
         return ("words", "sentences")
-    read = ("words", "sentences") if subject.texts else ("words",)
-    return ("labels", "classes", "features", *(read if subject.kind == "tokens" else ("inputs",)))
+    read = ("words", "sentences") if subject.kind == "tokens" else ("inputs",)
+    return ("labels", "classes", "features", *read)
 
 
 def outcome_of(
@@ -32,7 +32,8 @@ def outcome_of(
         samples: The number of private samples to compare answers with, 0 if there are none.
     """
     results = [result for attack, result in told if target in attack.finds]
-    answers = [result for result in results if isinstance(result, Finding)]
+    # An attack may have found something else only, such as words without their order.
+    answers = [one for one in results if isinstance(one, Finding) and (target in one.measures or not one.measures)]
     silent = [result for result in results if isinstance(result, NotTried)]
     about = {
         "target": target,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -361,6 +361,7 @@ class Bag:
         status: "ambiguous", because the span also holds other vectors, or "failed".
         reason: The reason for the status.
         rank: The rank of the first layer's gradient.
+        text: The words in their order, if the batch is one text and a single word fits at each of its positions.
     """
 
     tokens: list[int]
@@ -368,11 +369,15 @@ class Bag:
     status: ReadingStatus
     reason: str
     rank: int
+    text: list[int] | None = None
 
     @property
     def answers(self) -> tuple[Answer, ...]:
         """The answer for the batch."""
-        return (Answer(self.status, self.reason, tokens=set(self.tokens) if self.tokens else None),)
+        sentences = None if self.text is None else [self.text]
+        return (
+            Answer(self.status, self.reason, tokens=set(self.tokens) if self.tokens else None, sentences=sentences),
+        )
 
 
 @checked_arguments()
@@ -398,15 +403,23 @@ def read_bag(leak: Leak, *, words: Sequence[int] | None = None) -> Bag:
     tried = torch.arange(pieces) if words is None else torch.tensor(words).unique()
     fitting = _Fitting(own, span, tried.to(leak.weight.device))
     places: dict[int, list[int]] = {}
+    fits: list[list[int]] = []
     for place in range(own.longest or 1):
-        if span.power == 0 or len(fits := fitting.at(place)) > span.rank:
+        if span.power == 0 or len(fitting_words := fitting.at(place)) > span.rank:
             return Bag([], [], "failed", full(span), span.rank)
-        for word in fits.tolist():
+        fits.append(fitting_words.tolist())
+        for word in fits[-1]:
             places.setdefault(word, []).append(place)
     if not places:
         return Bag([], [], "failed", "no word lies in the span of the first layer's gradient", span.rank)
-    reason = "the words that lie in the span of the first layer's gradient, not their order"
-    return Bag(sorted(places), [places[word] for word in sorted(places)], "ambiguous", reason, span.rank)
+    found = Bag(sorted(places), [places[word] for word in sorted(places)], "ambiguous", "", span.rank)
+    used = [place for place, own_words in enumerate(fits) if own_words]
+    # Padding has no words, before or behind the text.
+    whole = used == list(range(used[0], used[-1] + 1)) and all(len(fits[place]) == 1 for place in used)
+    if leak.batch_size == 1 and own.longest and whole:
+        reason = "the words that lie in the span of the first layer's gradient, one at each position"
+        return replace(found, reason=reason, text=[fits[place][0] for place in used])
+    return replace(found, reason="the words that lie in the span of the first layer's gradient, not their order")
 
 
 def classifies(model: nn.Module, longest: int | None = None) -> bool:
@@ -464,8 +477,8 @@ def _attack(case: Case) -> Answer:
 ATTACK = Attack(
     "words in the span",
     page="sentences",
-    finds=("words",),
-    needs="the gradients of the first layer of a transformer",
+    finds=("words", "sentences"),
+    needs="the gradients of the first layer of a transformer; a single text, for the order of its words",
     refused=_why_not,
     run=_attack,
     remedy="noise; more tokens in a batch than the layers are wide",

@@ -391,9 +391,24 @@ def test_an_audit_compares_the_words_that_a_classifier_reads() -> None:
     batch = {"input_ids": torch.tensor([[5, 6, 7, 0, 0]]), "labels": torch.tensor([1])}
     report = gradleak.audit(classifier("GPT-2"), batch, batch_sizes=(1,), mode="eval", steps=5)
     assert report.worst("words") == report.worst("sentences") == 1
-    # The last layer of an encoder runs once for a text, which has no order to be read.
+    # Of an encoder, the words of a single text fit one position each; of several texts the order stays unknown.
     report = gradleak.audit(bert("SequenceClassification"), batch, batch_sizes=(1,), mode="eval", steps=5)
-    assert "sentences" not in {one.target for one in report.outcomes}
+    assert report.worst("words") == report.worst("sentences") == 1
+    batch = {"input_ids": texts(2, 5), "labels": torch.tensor([1, 0])}
+    report = gradleak.audit(bert("SequenceClassification"), batch, batch_sizes=(2,), mode="eval", steps=5)
+    outcome = report.outcome("sentences", report.cases[0])
+    assert outcome is not None
+    assert outcome.outcome == "not attacked"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_single_text_of_an_encoder_is_read_in_order(seed: int) -> None:
+    own = texts(1, 9, seed)
+    own[0, 3] = own[0, 7]
+    batch = {"input_ids": own, "labels": torch.tensor([1])}
+    found = read_bag(observe(bert("SequenceClassification"), batch))
+    assert found.text == own[0].tolist()
+    assert found.status == "ambiguous", "the order is no promise"
 
 
 def test_where_the_tokens_fill_the_layers_that_is_said_at_once() -> None:
