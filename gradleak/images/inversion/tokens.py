@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ class Embedding:
         positions: The name of the learned positions, "" if the update has no gradient of learned positions.
         axis: The axis of the positions that has the width D.
         rows: The row of the positions that is added to each patch (N,).
+        unlike: What the layer sees in place of the pixels, "" if it sees them with these factors and shifts.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Embedding:
     positions: str
     axis: int
     rows: Tensor
+    unlike: str = ""
 
     @property
     def size(self) -> float:
@@ -109,6 +112,8 @@ class _Run:
     Attributes:
         embedding: The name of the first convolution or Linear layer.
         entries: Its inputs (N, P).
+        order: The index of each of them among a convolution's inputs (N, P).
+        shape: The shape of these inputs.
         embedded: Its outputs (N, D).
         inputs: The inputs of the modules after it that have its width, (T, D) each.
         attended: The inputs of the first attention (T, D), None if there is none.
@@ -116,6 +121,8 @@ class _Run:
     """
 
     embedding: str = ""
+    order: Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    shape: tuple[int, ...] = ()
     entries: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     embedded: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     inputs: list[Tensor] = field(default_factory=list)
@@ -129,8 +136,13 @@ class _Run:
             if module.stride != module.kernel_size or module.groups != 1:
                 raise _Stop
             padding = (0, 0) if isinstance(module.padding, str) else module.padding
-            patches = F.unfold(inputs, module.kernel_size, module.dilation, padding, module.stride)
-            self.entries, self.embedded = patches[0].T, outputs[0].flatten(1).T
+            cut = partial(
+                F.unfold, kernel_size=module.kernel_size, dilation=module.dilation, padding=padding,
+                stride=module.stride,
+            )  # fmt: skip
+            numbered = torch.arange(inputs.numel(), dtype=torch.float64, device=inputs.device).view(inputs.shape)
+            self.order, self.shape = cut(numbered)[0].T.long(), tuple(inputs.shape[1:])
+            self.entries, self.embedded = cut(inputs)[0].T, outputs[0].flatten(1).T
         elif inputs.ndim > 2:
             self.entries, self.embedded = inputs.flatten(0, -2), outputs.flatten(0, -2)
         else:
@@ -168,14 +180,18 @@ def embedding_of(leak: Leak) -> Embedding:
     run, other = _run(leak.model, sent, first), _run(leak.model, sent, second)
     name, shift, factor = zero.embedding, zero.entries, one.entries - zero.entries
     pixels = ((count.entries - shift) / factor).nan_to_num(-1, -1, -1).round().long()
-    scaled = factor * first.flatten()[pixels.clamp(0, size - 1)] + shift
+    scaled, unlike = factor * first.flatten()[pixels.clamp(0, size - 1)] + shift, ""
     if bool(((pixels < 0) | (pixels >= size)).any()) or not _equal(scaled, run.entries):
-        raise InputError(f"the inputs of '{name}' are not the image's pixels, each with a constant factor and shift")
+        unlike = f"the inputs of '{name}' are not the image's pixels, each with a constant factor and shift"
+        if run.shape != shape:
+            raise InputError(unlike)
+        # They are still worth having: the network may round or limit pixels.
+        pixels, factor, shift = run.order, torch.ones_like(factor), torch.zeros_like(shift)
     if pixels.numel() != size or len(pixels.unique()) != size:
         raise InputError(f"the inputs of '{name}' are not patches that contain each pixel once")
     number, places = _tokens(run, other)
     tokens = run.inputs[number]
-    found = Embedding(name, pixels, factor.detach(), shift.detach(), places, len(tokens), "", 0, places)
+    found = Embedding(name, pixels, factor.detach(), shift.detach(), places, len(tokens), "", 0, places, unlike)
     # The gradient of a position that is added to a token is the random weight of that token.
     weights = torch.randn(tokens.shape, generator=torch.Generator().manual_seed(0)).to(tokens)
     gradients = torch.autograd.grad((tokens * weights).sum(), list(sent.values()), allow_unused=True)

@@ -231,6 +231,26 @@ def test_a_zero_gradient_is_named() -> None:
         assert found.inputs.isnan().all()
 
 
+@pytest.mark.parametrize("function", [lambda x: (15 * x).round() / 15, lambda x: x.clamp(0, 1), lambda x: x - x.mean()])
+def test_what_the_network_computes_from_pixels_is_read_without_a_guarantee(
+    function: Callable[[Tensor], Tensor],
+) -> None:
+    class Front(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = VisionTransformer(16, 4, 48)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.network(function(images))
+
+    torch.manual_seed(0)
+    image = torch.rand(1, 3, 16, 16)
+    found = trace_transformer(observe(Front(), image, torch.tensor([1])))
+    assert found.status == "partial"
+    assert "constant factor" in found.in_front
+    assert error(found.inputs, function(image)) < 1e-3
+
+
 def test_batches_and_local_steps_are_refused_with_the_reason() -> None:
     leak, _ = seen(MODELS["own"], count=2)
     with pytest.warns(GradleakWarning, match="sums the tokens of 2 images"):
