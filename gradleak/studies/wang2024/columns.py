@@ -271,4 +271,6 @@ COLUMNS = Columns(
     reached=Column("PSNR reached"),
     rate=Column("steps of all attacks per second", ".3g"),
     gain=Column("speed-up by attacks at once", ".1f"),
+    # units: single images behind a defence.
+    over_matching=Column("PSNR gain over gradient matching (dB)", "{:+.1f}"),
 )

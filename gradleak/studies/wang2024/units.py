@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 import torch
@@ -17,10 +18,10 @@ from pydantic import Field, PositiveInt
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from gradleak import claims, data, studies
-from gradleak.images import invert_units
+from gradleak import claims, data, defenses, metrics, studies
+from gradleak.images import Prior, bias_attack, invert_units, match
 from gradleak.leak import Leak, observe
-from gradleak.show.aggregate import aggregate, among, mean, select
+from gradleak.show.aggregate import aggregate, among, decibels, joined, mean, select
 from gradleak.show.drawn import drawn, lines, powers_of_two
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, setting
@@ -74,17 +75,25 @@ class Parameters(studies.Parameters):
     )
     long_sizes: list[PositiveInt] = setting(paper=[4, 8], smallest=[4])
     batches: int = setting(paper=5, smallest=1, ge=1, le=10_000)
+    defenses: list[str] = setting(
+        paper=["gaussian/0.001", "gaussian/0.01", "gaussian/0.03", "prune/0.9", "prune/0.99", "quantize/4"],
+        smallest=["gaussian/0.01"],
+    )
+    images: int = setting(paper=16, smallest=2, ge=1, le=100)
+    steps: int = setting(paper=400, smallest=5, ge=1)
 
     def experiments(self) -> Iterator[Experiment]:
-        """Yield an experiment for each network and its clients, and one for clients that train for long."""
+        """Yield an experiment for each network and its clients, one for clients that train for long, and defences."""
         for source, stage, dtype in product(self.sources, self.stages, self.precisions):
             for sizes, clients in ((self.sizes, self.clients), (self.long_sizes, self.long)):
                 own = {"sizes": sizes, "clients": [dict(one) for one in clients]}
                 yield Shown.of(self, source=source, stage=stage, dtype=dtype, **own)
+        for stage, defense in product(self.stages, self.defenses):
+            yield Defended.of(self, stage=stage, defense=defense)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        return f"{self.batches} batches of each size; {', '.join(self.sources)}"
+        return f"{self.batches} batches of each size; {', '.join(self.sources)}; {self.images} photos behind defences"
 
 
 class Shown(Experiment):
@@ -104,7 +113,7 @@ class Shown(Experiment):
     def run(self) -> Iterator[Columns]:
         """Read the units for batches of every size, which all clients have."""
         (known, known_labels), (inputs, labels) = self._data()
-        model = self._network(known, known_labels).to(self.device, DTYPES[self.dtype])
+        model = network(known, known_labels, self.stage, self.seed).to(self.device, DTYPES[self.dtype])
         inputs, labels = inputs.to(self.device, DTYPES[self.dtype]), labels.to(self.device)
         generator = Generator().manual_seed(self.seed)
         for size, number in product(self.sizes, range(self.batches)):
@@ -130,20 +139,72 @@ class Shown(Experiment):
         splits = (data.load(self.source, "train"), data.load(self.source, "test"))
         return [(data.normalise(split.images).flatten(1).double(), split.labels) for split in splits]
 
-    def _network(self, inputs: Tensor, labels: Tensor) -> nn.Module:
-        """Return a network with two hidden layers."""
-        sizes = (inputs.shape[1], *HIDDEN, int(labels.max()) + 1)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            model = nn.Sequential(
-                nn.Linear(*sizes[:2]), nn.ReLU(), nn.Linear(*sizes[1:3]), nn.ReLU(), nn.Linear(*sizes[2:])
-            )
-        optimiser = torch.optim.Adam(model.parameters(), TRAINING_RATE)
-        for _ in range(TRAINING if self.stage == "trained" else 0):
-            optimiser.zero_grad()
-            F.cross_entropy(model(inputs.float()), labels).backward()
-            optimiser.step()
-        return model
+
+class Defended(Experiment, part="one image behind a defence"):
+    """Single photos behind a defence: what one unit, all units and a search show of them."""
+
+    dataset: ClassVar[str] = "photos"
+    stage: Stage
+    defense: str
+    images: int
+    steps: int
+
+    def run(self) -> Iterator[Columns]:
+        """Attack every image, with all ways, and compare."""
+        known, split = data.load(self.dataset, "train"), data.load(self.dataset, "test")
+        chosen = torch.randperm(len(split.images), generator=Generator().manual_seed(self.seed))[: self.images]
+        images, labels = split.images[chosen].to(self.device), split.labels[chosen].to(self.device)
+        model = nn.Sequential(nn.Flatten(), *network(known.images.flatten(1), known.labels, self.stage, self.seed))
+        model = model.to(self.device)
+        leaks = []
+        for number in range(len(images)):
+            leak = observe(model, images[number : number + 1], labels[number : number + 1])
+            defense = defenses.named(self.defense, generator=Generator().manual_seed(self.seed + number))
+            leaks.append(replace(leak, gradients=defense(leak.gradients)))
+        # The level of the noise is public.
+        name, _, level = self.defense.partition("/")
+        noise, box = float(level) if name == "gaussian" else None, Prior(box=tuple(images.new_tensor((0, 1))))
+        read = [(invert_units(leak, noise=noise), invert_units(leak, noise=noise, box=(0.0, 1.0))) for leak in leaks]
+        found = {
+            "median of all units": torch.cat([_median(leak) for leak in leaks]).view_as(images),
+            "closest to all units": torch.cat([one.inputs for one, _ in read]),
+            "the same, as an image": torch.cat([one.inputs for _, one in read]),
+            "gradient matching": match(leaks, labels, budget=self.steps, prior=box).images,
+        }
+        psnr = {way: metrics.psnr(inputs, images) for way, inputs in found.items()}
+        certified = torch.tensor([bool(one.guaranteed.any()) for _, one in read])
+        for way, inputs in found.items():
+            wrong = certified.to(self.device) & (psnr[way] < metrics.EXACT) if way == "the same, as an image" else None
+            rows = zip(
+                psnr[way], metrics.ssim(inputs, images), psnr[way] - psnr["gradient matching"],
+                [None] * len(images) if wrong is None else wrong.long(), strict=True,
+            )  # fmt: skip
+            for number, (quality, similar, over, own) in enumerate(rows):
+                about: Columns = {"image": number, "method": way, "psnr": float(quality), "ssim": float(similar)}
+                yield about | {"over_matching": float(over), "wrong": None if own is None else int(own)}
+
+
+def _median(leak: Leak) -> Tensor:
+    """Return the median of the quotients of all units that have one, or 0 where none has."""
+    quotients = bias_attack(leak)
+    own = quotients[quotients.isfinite().all(dim=1)]
+    return own.median(dim=0).values if len(own) else torch.zeros_like(quotients[0])
+
+
+def network(inputs: Tensor, labels: Tensor, stage: Stage, seed: int) -> nn.Sequential:
+    """Return a network with two hidden layers, untrained or trained on these samples."""
+    sizes = (inputs.shape[1], *HIDDEN, int(labels.max()) + 1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = nn.Sequential(
+            nn.Linear(*sizes[:2]), nn.ReLU(), nn.Linear(*sizes[1:3]), nn.ReLU(), nn.Linear(*sizes[2:])
+        )
+    optimiser = torch.optim.Adam(model.parameters(), TRAINING_RATE)
+    for _ in range(TRAINING if stage == "trained" else 0):
+        optimiser.zero_grad()
+        F.cross_entropy(model(inputs.float()), labels).backward()
+        optimiser.step()
+    return model
 
 
 def _sent(model: nn.Module, inputs: Tensor, labels: Tensor, client: Client) -> Leak:
@@ -239,3 +300,15 @@ def figure_clients(record: Record) -> Figure:
         ylabel=COLUMNS["shown"].head,
         ylim=(-4, 104),
     )
+
+
+def table_defended(record: Record) -> pd.DataFrame:
+    """Return the quality of single images behind each defence, a column for each way to restore them."""
+    rows = record.rows(Defended)
+    rows = rows.assign(shown=rows["defense"].map(defenses.shown))
+    return aggregate(
+        rows,
+        {"defence": "shown", "network": "stage"},
+        {way: joined(", ", among(mean("psnr", decibels), method=way), among(mean("ssim", ".2f"), method=way))
+         for way in rows["method"].unique()},
+    )  # fmt: skip

@@ -11,6 +11,7 @@ from gradleak.studies.wang2024 import units
 
 STUDY = "units"
 CHOSEN = units.Parameters.at("smallest") | {
+    "defenses": ["gaussian/0.01", "prune/0.9"],
     "sources": ["wine", "digits"],
     "sizes": [2, 4],
     "clients": [{}, {"parts": 2}],
@@ -26,6 +27,15 @@ def test_samples_of_small_batches_are_shown_and_no_guarantee_is_wrong(record: Re
     table = units.table_long(record)
     assert list(table.columns[3:]) == ["5 steps, rate 0.3"]
     assert len(table) == 4
+
+
+def test_all_units_together_restore_an_image_behind_a_defence(record: Record) -> None:
+    rows = record.rows(units.Defended)
+    by_way = rows.groupby(["defense", "method"])["psnr"].mean()
+    for defense in ("gaussian/0.01", "prune/0.9"):
+        whole, median = (by_way[defense, way] for way in ("the same, as an image", "median of all units"))
+        assert whole > median + 5
+    assert len(units.table_defended(record)) == 4
 
 
 def test_quotients_are_compared_with_the_nearest_sample() -> None:
