@@ -40,7 +40,8 @@ def of_finding(found: Answer, measures: Mapping[str, float], chance: Mapping[str
         certain += " within its rounding"
     if found.status == "counted" and found.counts is not None:
         certain += _simulated(found)
-    remarks = [found.reason if found.status not in ("counted", "unique") else "", found.in_front]
+    remarks = [found.reason if found.status not in ("counted", "unique") else ""]
+    remarks += [found.in_front] if found.in_front not in found.reason else []
     remark = f" ({'; '.join(filter(None, remarks))})" if any(remarks) else ""
     if not measures:
         return _begun(f"{_claimed(found)}: {certain}{remark}.", case)

@@ -62,6 +62,8 @@ SPREAD = 1e-2
 COLUMNS, SPARE, RESOLVED = 256, 4, 4.0
 # Each sample of an exact batch contributes at least this many times the gradient's allowed error.
 CONTRIBUTES = 100.0
+# Layers that may come before the first one.
+NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm)
 # More local steps are not simulated.
 STEPS = 16
 # The entries of slopes that are computed at a time.
@@ -218,8 +220,11 @@ def _quotients(leak: Leak, name: str) -> Tensor:
 
 def first_layer(leak: Leak) -> tuple[str, str]:
     """Return the name of a network's first layer, and why its units cannot be read, "" if they can."""
-    owners = (own for own in leak.model.named_modules() if next(own[1].parameters(recurse=False), None) is not None)
-    name, layer = next(owners)
+    # In eval mode a batch norm in front changes every number by a constant factor and shift, as `_front` finds out.
+    name, layer = next(
+        own for own in leak.model.named_modules()
+        if next(own[1].parameters(recurse=False), None) is not None and not isinstance(own[1], NORMS)
+    )  # fmt: skip
     if not isinstance(layer, nn.Linear | nn.Conv2d):
         return name, f"the first layer is {type(layer).__name__} '{name}'"
     inputs = layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels * math.prod(layer.kernel_size)
