@@ -6,6 +6,7 @@ Beyond wang2024, section 2: the bias attack of aono2017 on batches and on update
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -79,6 +80,7 @@ class Parameters(studies.Parameters):
         paper=["gaussian/0.001", "gaussian/0.01", "gaussian/0.03", "prune/0.9", "prune/0.99", "quantize/4"],
         smallest=["gaussian/0.01"],
     )
+    defended: list[Stage] = setting(paper=["untrained", "trained"], smallest=["untrained"])
     images: int = setting(paper=16, smallest=2, ge=1, le=100)
     steps: int = setting(paper=400, smallest=5, ge=1)
 
@@ -88,7 +90,7 @@ class Parameters(studies.Parameters):
             for sizes, clients in ((self.sizes, self.clients), (self.long_sizes, self.long)):
                 own = {"sizes": sizes, "clients": [dict(one) for one in clients]}
                 yield Shown.of(self, source=source, stage=stage, dtype=dtype, **own)
-        for stage, defense in product(self.stages, self.defenses):
+        for stage, defense in product(self.defended, self.defenses):
             yield Defended.of(self, stage=stage, defense=defense)
 
     def about(self) -> str:
@@ -151,11 +153,10 @@ class Defended(Experiment, part="one image behind a defence"):
 
     def run(self) -> Iterator[Columns]:
         """Attack every image, with all ways, and compare."""
-        known, split = data.load(self.dataset, "train"), data.load(self.dataset, "test")
+        split = data.load(self.dataset, "test")
         chosen = torch.randperm(len(split.images), generator=Generator().manual_seed(self.seed))[: self.images]
         images, labels = split.images[chosen].to(self.device), split.labels[chosen].to(self.device)
-        model = nn.Sequential(nn.Flatten(), *network(known.images.flatten(1), known.labels, self.stage, self.seed))
-        model = model.to(self.device)
+        model = copy.deepcopy(_of_photos(self.stage, self.seed)).to(self.device)
         leaks = []
         for number in range(len(images)):
             leak = observe(model, images[number : number + 1], labels[number : number + 1])
@@ -182,6 +183,13 @@ class Defended(Experiment, part="one image behind a defence"):
             for number, (quality, similar, over, own) in enumerate(rows):
                 about: Columns = {"image": number, "method": way, "psnr": float(quality), "ssim": float(similar)}
                 yield about | {"over_matching": float(over), "wrong": None if own is None else int(own)}
+
+
+@functools.cache
+def _of_photos(stage: Stage, seed: int) -> nn.Module:
+    """Return a network for photos with pixels from 0 to 1."""
+    known = data.load(Defended.dataset, "train")
+    return nn.Sequential(nn.Flatten(), *network(known.images.flatten(1), known.labels, stage, seed))
 
 
 def _median(leak: Leak) -> Tensor:
