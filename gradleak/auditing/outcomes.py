@@ -51,7 +51,7 @@ def outcome_of(
         state: State = "recovered" if certain else "not compared" if tried else "not recovered"
         return Outcome(**about, outcome=state, attack=best.attack, certified=best.certified)
     if target == "inputs":
-        return _graded(about, answers)
+        return _graded(about, answers, silent)
     best = max(answers, key=lambda result: result.measures.get(target, -1.0))
     share = best.measures.get(target, 0.0)
     guess = max((result.chance[target] for result in answers if target in result.chance), default=None)
@@ -61,8 +61,11 @@ def outcome_of(
     return Outcome(**about, outcome=state, attack=best.attack, share=share, guess=guess)
 
 
-def _graded(about: dict[str, Any], answers: Sequence[Finding]) -> Outcome:
-    """Return the outcome for inputs by the attack that recovered most exactly, then most recognisably."""
+def _graded(about: dict[str, Any], answers: Sequence[Finding], silent: Sequence[NotTried]) -> Outcome:
+    """Return the outcome for inputs by the attack that recovered most exactly, then most recognisably.
+
+    If nothing was recovered, state also why attacks do not apply: a small change of the network may make them apply.
+    """
 
     def shares(result: Finding) -> tuple[float, ...]:
         # Of attacks that find the same, the one that guarantees most; then the one that comes nearest.
@@ -73,6 +76,8 @@ def _graded(about: dict[str, Any], answers: Sequence[Finding]) -> Outcome:
     exact, recognisable, *_ = shares(best)
     grade: Grade = "exact" if exact else "recognisable" if recognisable else "not recognisable"
     state: State = "recovered" if recognisable else "not recovered"
+    if not recognisable:
+        about = about | {"why": _reasons(silent)}
     return Outcome(
         **about, outcome=state, attack=best.attack, share=exact or recognisable, grade=grade, certified=best.certified
     )

@@ -86,7 +86,9 @@ def private(
     kind = kind_of(inputs)
     sequence = kind == "tokens" and targets.ndim == 2 and not targets.is_floating_point()
     shown, box = (pixels_of(inputs, pixels), _range(inputs)) if kind == "images" else (None, None)
-    columns = (columns or columns_of(inputs)) if kind == "vectors" and len(inputs) > 1 else None
+    # The columns of equal samples have no range.
+    ranged = kind == "vectors" and bool((inputs != inputs[:1]).any())
+    columns = (columns or columns_of(inputs)) if ranged else None
     return Private(inputs, targets, kind, sequence, shown, box, columns)
 
 

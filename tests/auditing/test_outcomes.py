@@ -364,6 +364,13 @@ def test_colour_images_are_recognisable_by_their_structure_and_guesses_are_not()
         assert recognised(guess[low], photos[low], int(low.sum())) == 0, "a guess"
 
 
+def test_equal_samples_are_found_although_their_mean_is_the_sample() -> None:
+    samples, classes = vectors()
+    report = gradleak.audit(mlp(), samples[:1].repeat(4, 1), classes[:1].repeat(4), batch_sizes=(1, 4), steps=2)
+    graded = [one.grade for one in report.outcomes if one.target == "inputs"]
+    assert graded == ["exact", "exact"]
+
+
 def test_the_verdict_is_one_sentence_on_the_worst_case() -> None:
     samples, classes = vectors()
     report = gradleak.audit(mlp(), samples, classes, batch_sizes=(1,), defenses=("none", "gaussian/1"), steps=2)
