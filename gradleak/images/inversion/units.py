@@ -351,8 +351,9 @@ def _changed(layer: _Layer, reason: str, box: tuple[float, float] | None) -> Uni
     found = _found(layer, [_Group(layer.alive.nonzero()[:, 0], values, math.inf)], reason)
     deviation = one.deviation / float(layer.factor.abs().mean())
     claimed = BOUND * deviation * math.sqrt(len(values)) / max(float(found.inputs.norm()), TINY)
-    image = box is not None and found.inputs.ndim == 4
-    return replace(found, inputs=smoothed(found.inputs, deviation, *box) if image else found.inputs, claimed=claimed)
+    if box is not None and found.inputs.ndim == 4:
+        found = replace(found, inputs=smoothed(found.inputs, deviation, *box))
+    return replace(found, claimed=claimed)
 
 
 def _found(

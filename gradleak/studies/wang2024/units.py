@@ -27,7 +27,7 @@ from gradleak.show.drawn import drawn, lines, powers_of_two
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, setting
 from gradleak.studies.shared.attempts import timed
-from gradleak.studies.shared.outcomes import average_of, collected
+from gradleak.studies.shared.outcomes import average_of, collected, median_of
 from gradleak.studies.shared.samples import DTYPES
 from gradleak.studies.wang2024.columns import COLUMNS
 
@@ -250,6 +250,7 @@ def summary(record: Record) -> Summary:
     known = claims.judgements(record)
     rows = record.rows(Shown).assign(one=1)
     steps = rows[rows["client_trains"].isin([ONE_STEP, Client(epochs=2).title])]
+    defended = select(record.rows(Defended), method="the same, as an image")
     shown, large, wrong = (known[name] for name in ("units-shown", "units-large", "units-wrong"))
     sizes = [one.claim.measure.where["size"] for one in (shown, large)]
     return Summary(
@@ -263,8 +264,12 @@ def summary(record: Record) -> Summary:
         figure=figure_shown,
         outcomes=collected(
             record, steps, "features", average_of("guaranteed", "inputs that are guaranteed", "batches", count="one"),
-            attack="unit by unit", network="mlp", training=steps["stage"], data=steps["source"], batch=steps["size"],
-            client=steps["dtype"], detail=steps["client_trains"],
+            attack="unit by unit", network="mlp", training=steps["stage"], data=steps["source"],
+            batch=steps["size"].astype(int), client=steps["dtype"], detail=steps["client_trains"],
+        ) + collected(
+            record, defended, "images", median_of("psnr", "PSNR of the image", "images"),
+            attack="unit by unit", network="mlp", training=defended["stage"], data=Defended.dataset, batch=1,
+            defense=defended["defense"],
         ),
     )  # fmt: skip
 
