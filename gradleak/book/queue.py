@@ -85,7 +85,9 @@ def _undecided(record: Record) -> list[Judgement]:
 
 def _raised_for(study: Study, record: Record, undecided: Sequence[Judgement]) -> Parameters:
     """Return a record's parameters, raised to the needs of the claims that more samples or starts would decide."""
-    asked_for = study.Parameters.fitting(record.parameters)
+    # A record may lack parameters that its study was given later.
+    later = studies.parameters(study, "paper").model_dump() if record.profile == "paper" else {}
+    asked_for = study.Parameters.fitting(later | record.parameters)
     slots = {recording.slot(study, trial.inputs) for trial in record.trials}
     for claim in (judged.claim for judged in undecided if not judged.claim.stand_in and not judged.differs):
         values = asked_for.model_dump()

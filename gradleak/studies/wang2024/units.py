@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from gradleak import claims, data, defenses, metrics, studies
 from gradleak.images import Prior, bias_attack, invert_units, match
 from gradleak.leak import Leak, observe
-from gradleak.show.aggregate import aggregate, among, decibels, joined, mean, select
+from gradleak.show.aggregate import aggregate, among, joined, mean, select
 from gradleak.show.drawn import drawn, lines, powers_of_two
 from gradleak.show.summary import Summary
 from gradleak.studies import Columns, Experiment, Group, Record, setting
@@ -246,18 +246,21 @@ def compared(found: Tensor, guaranteed: Tensor, truth: Tensor) -> Columns:
 
 
 def summary(record: Record) -> Summary:
-    """Return the finding: a division per unit shows samples of small batches, and no guarantee is wrong."""
+    """Return the finding: units show samples of small batches and images behind noise, and no guarantee is wrong."""
     known = claims.judgements(record)
     rows = record.rows(Shown).assign(one=1)
     steps = rows[rows["client_trains"].isin([ONE_STEP, Client(epochs=2).title])]
     defended = select(record.rows(Defended), method="the same, as an image")
-    shown, large, wrong = (known[name] for name in ("units-shown", "units-large", "units-wrong"))
+    shown, large, wrong, noisy, gained = (
+        known[f"units-{name}"] for name in ("shown", "large", "wrong", "defended-noise", "defended-gain")
+    )
     sizes = [one.claim.measure.where["size"] for one in (shown, large)]
+    behind = defenses.shown(str(noisy.claim.measure.where["defense"]))
     return Summary(
-        f"Dividing the first layer's gradient unit by unit shows {shown.text} of the samples in batches of {sizes[0]} "
-        f"and {large.text} in batches of {sizes[1]}; of {len(rows):,} batches, {wrong.text} quotients are guaranteed "
-        "although they are no sample.",
-        true=wrong.value == 0 and bool(shown.agrees and large.agrees),
+        f"Single units show {shown.text} of the samples in batches of {sizes[0]} and {large.text} in batches of "
+        f"{sizes[1]}; {wrong.text} guarantees in {len(rows):,} batches are wrong. Behind {behind}, all units give one "
+        f"photo at {noisy.text}, {gained.text} more than a search.",
+        true=wrong.value == 0 and all(one.agrees for one in (shown, large, noisy, gained)),
         claim="units-shown",
         what=f"samples of a batch of {sizes[0]} that single units show (ReLU network, one step, float32)",
         of="batches",
@@ -318,10 +321,12 @@ def figure_clients(record: Record) -> Figure:
 def table_defended(record: Record) -> pd.DataFrame:
     """Return the quality of single images behind each defence, a column for each way to restore them."""
     rows = record.rows(Defended)
-    rows = rows.assign(shown=rows["defense"].map(defenses.shown))
+    quality = {
+        f"{way} (dB; SSIM)": joined(
+            "; ", *(among(one, method=way) for one in (mean("psnr", ".1f"), mean("ssim", ".2f")))
+        )
+        for way in rows["method"].unique()
+    }
     return aggregate(
-        rows,
-        {"defence": "shown", "network": "stage"},
-        {way: joined(", ", among(mean("psnr", decibels), method=way), among(mean("ssim", ".2f"), method=way))
-         for way in rows["method"].unique()},
-    )  # fmt: skip
+        rows.assign(shown=rows["defense"].map(defenses.shown)), {"defence": "shown", "network": "stage"}, quality
+    )
