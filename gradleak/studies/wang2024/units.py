@@ -248,7 +248,7 @@ def compared(found: Tensor, guaranteed: Tensor, truth: Tensor) -> Columns:
 def summary(record: Record) -> Summary:
     """Return the finding: units show samples of small batches and images behind noise, and no guarantee is wrong."""
     known = claims.judgements(record)
-    rows = record.rows(Shown).assign(one=1)
+    rows = _shown(record).assign(one=1)
     steps = rows[rows["client_trains"].isin([ONE_STEP, Client(epochs=2).title])]
     defended = select(record.rows(Defended), method="the same, as an image")
     shown, large, wrong, noisy, gained = (
@@ -268,7 +268,7 @@ def summary(record: Record) -> Summary:
         outcomes=collected(
             record, steps, "features", average_of("guaranteed", "inputs that are guaranteed", "batches", count="one"),
             attack="unit by unit", network="mlp", training=steps["stage"], data=steps["source"],
-            batch=steps["size"].astype(int), client=steps["dtype"], detail=steps["client_trains"],
+            batch=steps["size"], client=steps["dtype"], detail=steps["client_trains"],
         ) + collected(
             record, defended, "images", median_of("psnr", "PSNR of the image", "images"),
             attack="unit by unit", network="mlp", training=defended["stage"], data=Defended.dataset, batch=1,
@@ -277,9 +277,15 @@ def summary(record: Record) -> Summary:
     )  # fmt: skip
 
 
+def _shown(record: Record) -> pd.DataFrame:
+    """Return the rows of batches, without those of single images, which have no size."""
+    rows = record.rows(Shown)
+    return rows[rows["size"].notna()].astype({"size": int})
+
+
 def figure_shown(record: Record) -> Figure:
     """Plot the share of samples that units show, and the share that is guaranteed, against the batch size; one step."""
-    rows = select(record.rows(Shown), client_trains=ONE_STEP)
+    rows = select(_shown(record), client_trains=ONE_STEP)
     rows = rows.melt(["source", "stage", "size"], ["shown", "guaranteed"], var_name="samples", value_name="share")
     return drawn(
         rows.assign(title=rows["source"] + ",\n" + rows["stage"]),
@@ -295,7 +301,7 @@ def figure_shown(record: Record) -> Figure:
 
 def table_long(record: Record) -> pd.DataFrame:
     """Return the share of samples that units show after long training, a column for each rate."""
-    rows, titles = record.rows(Shown), [one.title for one in record.stated(Parameters).long]
+    rows, titles = _shown(record), [one.title for one in record.stated(Parameters).long]
     return aggregate(
         rows[rows["client_trains"].isin(titles)],
         {"data": "source", "network": "stage", "samples in a batch": "size"},
@@ -305,7 +311,7 @@ def table_long(record: Record) -> pd.DataFrame:
 
 def figure_clients(record: Record) -> Figure:
     """Plot the share of samples that units show against the batch size, a line for each way to train."""
-    rows, titles = record.rows(Shown), [one.title for one in record.stated(Parameters).clients]
+    rows, titles = _shown(record), [one.title for one in record.stated(Parameters).clients]
     return drawn(
         rows[rows["client_trains"].isin(titles)],
         lines("size", "shown", by="client_trains"),
