@@ -15,10 +15,11 @@ from torch.func import functional_call
 def called(
     model: nn.Module, values: Mapping[str, Tensor], inputs: tuple[Tensor, ...], named: Mapping[str, Any] | None = None
 ) -> Any:
-    """Return a model's outputs with other `values` of its parameters and buffers, on copies of the inputs.
+    """Return a model's outputs with other `values` of its parameters and buffers.
 
     torch's own search for tied weights spoils a model in which one module has two names: it replaces the module's
-    values twice, and keeps the second replacement. Here every module is given its values once.
+    values twice, and keeps the second replacement. Here every module is given its values once. The inputs are not
+    copied, because a copy inside `vmap` would change the rounding of recorded searches.
     """
     own = {
         f"{prefix}.{name}".lstrip("."): tensor
@@ -27,7 +28,7 @@ def called(
     }
     given = {id(tensor): values[name] for name, tensor in own.items() if name in values}
     replaced = {name: given[id(tensor)] for name, tensor in own.items() if id(tensor) in given}
-    return functional_call(model, replaced, tuple(own.clone() for own in inputs), dict(named or {}), tie_weights=False)
+    return functional_call(model, replaced, inputs, dict(named or {}), tie_weights=False)
 
 
 def copy_of(model: nn.Module, copies: Mapping[int, Tensor] = MappingProxyType({})) -> nn.Module:

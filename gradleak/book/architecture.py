@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("labels and losses", ("augment", "losses")),
     (
         "used by all parts",
-        ("precision", "devices", "spans", "reporting", "interrupts",
+        ("precision", "calling", "devices", "spans", "reporting", "interrupts",
          "paths", "storage", "wording", "arguments", "early", "errors"),
     ),
 )  # fmt: skip

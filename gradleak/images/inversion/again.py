@@ -79,7 +79,7 @@ def observed_again(leak: Leak, inputs: Tensor, labels: Tensor | None, *, dtype: 
     # The logits are read from the last layers, because models may wrap them into other objects.
     hooks = (head.register_forward_hook(keep) for head in heads)
     with hooked(hooks), torch.enable_grad(), evaluating(leak.model):
-        output = called(leak.model, values, (inputs.to(dtype),))
+        output = called(leak.model, values, (inputs.to(dtype, copy=True),))
         pairs = [at_places(*passed[head], output) for head in heads]
         logits = torch.stack([own for _, own in pairs]).mean(dim=0)
         errors = _errors(leak, logits.detach(), [features for features, _ in pairs], labels)

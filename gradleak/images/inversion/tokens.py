@@ -275,7 +275,7 @@ def _run(model: nn.Module, values: Gradients, image: Tensor) -> _Run:
         watch(name, module)
     # torch's fast path for transformers, which calls no modules, is not taken where gradients are computed.
     with hooked(hooks), torch.enable_grad(), running(model, image.shape), contextlib.suppress(_Stop):
-        called(model, values, (image,))
+        called(model, values, (image.clone(),))
     if not run.entries.numel():
         first = f"its first layer, '{run.embedding}', " if run.embedding else "it "
         raise InputError(f"{type(model).__name__} is no vision transformer: {first}does not embed patches")

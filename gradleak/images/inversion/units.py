@@ -618,7 +618,7 @@ def _own_errors(layer: _Layer, inputs: Tensor, moment: float) -> tuple[Tensor, T
         return outputs[-1].clone()
 
     with layer.module.register_forward_hook(keep), torch.enable_grad(), evaluating(leak.model):
-        logits = called(leak.model, values, (inputs,))
+        logits = called(leak.model, values, (inputs.clone(),))
         rows = [
             torch.autograd.grad(logits[:, place].sum(), outputs[0], retain_graph=True)[0].flatten(1)
             for place in range(logits.shape[1])
