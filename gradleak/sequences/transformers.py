@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -402,24 +402,22 @@ def read_bag(leak: Leak, *, words: Sequence[int] | None = None) -> Bag:
     span = span_of(own.sites[0].gradient(leak))
     tried = torch.arange(pieces) if words is None else torch.tensor(words).unique()
     fitting = _Fitting(own, span, tried.to(leak.weight.device))
-    places: dict[int, list[int]] = {}
     fits: list[list[int]] = []
     for place in range(own.longest or 1):
-        if span.power == 0 or len(fitting_words := fitting.at(place)) > span.rank:
+        if span.power == 0 or len(words_fitting := fitting.at(place)) > span.rank:
             return Bag([], [], "failed", full(span), span.rank)
-        fits.append(fitting_words.tolist())
-        for word in fits[-1]:
-            places.setdefault(word, []).append(place)
-    if not places:
+        fits.append(words_fitting.tolist())
+    tokens = sorted({word for words_there in fits for word in words_there})
+    if not tokens:
         return Bag([], [], "failed", "no word lies in the span of the first layer's gradient", span.rank)
-    found = Bag(sorted(places), [places[word] for word in sorted(places)], "ambiguous", "", span.rank)
-    used = [place for place, own_words in enumerate(fits) if own_words]
+    places = [[place for place, words_there in enumerate(fits) if word in words_there] for word in tokens]
+    used = [place for place, words_there in enumerate(fits) if words_there]
     # Padding has no words, before or behind the text.
     whole = used == list(range(used[0], used[-1] + 1)) and all(len(fits[place]) == 1 for place in used)
-    if leak.batch_size == 1 and own.longest and whole:
-        reason = "the words that lie in the span of the first layer's gradient, one at each position"
-        return replace(found, reason=reason, text=[fits[place][0] for place in used])
-    return replace(found, reason="the words that lie in the span of the first layer's gradient, not their order")
+    text = [fits[place][0] for place in used] if leak.batch_size == 1 and own.longest and whole else None
+    order = "one at each position" if text else "not their order"
+    reason = f"the words that lie in the span of the first layer's gradient, {order}"
+    return Bag(tokens, places, "ambiguous", reason, span.rank, text)
 
 
 def classifies(model: nn.Module, longest: int | None = None) -> bool:

@@ -32,17 +32,9 @@ PUBLISHED = {
 GUESSES = ("guess", "guess, drawn")
 # The gain of one attack over another, or of a setting over another.
 GAINS = {
-    "low",
-    "lower",
-    "over_guess",
-    "over_llg",
-    "lost",
-    "gain",
-    "identified_gain",
-    "bag_gains",
-    "starts_gain",
+    "low", "lower", "over_guess", "over_llg", "lost", "gain", "identified_gain", "bag_gains", "starts_gain",
     "over_matching",
-}
+}  # fmt: skip
 PSNR = {"psnr", "image-psnr", "eight_bit"}
 # Columns that may be negative, and columns with values of at most 1.
 SIGNED = GAINS | PSNR | {"ssim", "least_weight", "over_guess_least", "difference"}

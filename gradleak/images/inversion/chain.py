@@ -126,11 +126,15 @@ def in_front(model: nn.Module) -> str:
     return ""
 
 
+def probes(shape: tuple[int, ...]) -> Tensor:
+    """Return inputs of both signs and several sizes: a ReLU or a clamp in front is the identity on some of them."""
+    drawn = torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return torch.stack([drawn, -drawn, 1 - 3 * drawn.flip(0), 100 * drawn - 50])
+
+
 def _check_order(model: nn.Module, found: list[Layer], shape: tuple[int, ...]) -> None:
     weight = found[0].module.weight
-    drawn = torch.rand(shape, generator=torch.Generator().manual_seed(0))
-    # A ReLU or a clamp before the first layer is the identity on some of them.
-    example = torch.stack([drawn, -drawn, 1 - 3 * drawn.flip(0), 100 * drawn - 50]).to(weight)
+    example = probes(shape).to(weight)
     value = example.clone()
     with torch.no_grad(), running(model, example.shape):
         expected = model(example)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradleak.images.inversion.again import TINY
+
 # Alternating least squares: the number of rounds, and the relative change of δ after which it ends.
 ROUNDS, SETTLED = 60, 1e-9
 # Zeros are entries that a defence removed if one product fits all other entries up to this share of their size.
@@ -22,7 +24,6 @@ FITS = 1e-3
 SMOOTHING = 0.5
 # The number of levels of a pixel. Less noise than one level is not smoothed.
 LEVELS = 255
-TINY = torch.finfo(torch.float64).tiny
 
 
 @dataclass(frozen=True)

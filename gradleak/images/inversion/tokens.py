@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -112,8 +113,8 @@ class _Run:
     Attributes:
         embedding: The name of the first convolution or Linear layer.
         entries: Its inputs (N, P).
-        order: The index of each of them among a convolution's inputs (N, P).
-        shape: The shape of these inputs.
+        shape: The shape (C, H, W) of a convolution's inputs.
+        cut: Cuts such inputs (1, C, H, W) into patches (1, P, N); None without a convolution.
         embedded: Its outputs (N, D).
         inputs: The inputs of the modules after it that have its width, (T, D) each.
         attended: The inputs of the first attention (T, D), None if there is none.
@@ -121,8 +122,8 @@ class _Run:
     """
 
     embedding: str = ""
-    order: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     shape: tuple[int, ...] = ()
+    cut: Callable[[Tensor], Tensor] | None = None
     entries: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     embedded: Tensor = field(default_factory=lambda: torch.empty(0, 0))
     inputs: list[Tensor] = field(default_factory=list)
@@ -140,8 +141,7 @@ class _Run:
                 F.unfold, kernel_size=module.kernel_size, dilation=module.dilation, padding=padding,
                 stride=module.stride,
             )  # fmt: skip
-            numbered = torch.arange(inputs.numel(), dtype=torch.float64, device=inputs.device).view(inputs.shape)
-            self.order, self.shape = cut(numbered)[0].T.long(), tuple(inputs.shape[1:])
+            self.cut, self.shape = cut, tuple(inputs.shape[1:])
             self.entries, self.embedded = cut(inputs)[0].T, outputs[0].flatten(1).T
         elif inputs.ndim > 2:
             self.entries, self.embedded = inputs.flatten(0, -2), outputs.flatten(0, -2)
@@ -183,10 +183,11 @@ def embedding_of(leak: Leak) -> Embedding:
     scaled, unlike = factor * first.flatten()[pixels.clamp(0, size - 1)] + shift, ""
     if bool(((pixels < 0) | (pixels >= size)).any()) or not _equal(scaled, run.entries):
         unlike = f"the inputs of '{name}' are not the image's pixels, each with a constant factor and shift"
-        if run.shape != shape:
+        if run.cut is None or run.shape != shape:
             raise InputError(unlike)
         # They are still worth having: the network may round or limit pixels.
-        pixels, factor, shift = run.order, torch.ones_like(factor), torch.zeros_like(shift)
+        numbered = torch.arange(size, dtype=torch.float64, device=first.device).view(first.shape)
+        pixels, factor, shift = run.cut(numbered)[0].T.long(), torch.ones_like(factor), torch.zeros_like(shift)
     if pixels.numel() != size or len(pixels.unique()) != size:
         raise InputError(f"the inputs of '{name}' are not patches that contain each pixel once")
     number, places = _tokens(run, other)

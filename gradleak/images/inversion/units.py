@@ -25,7 +25,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,9 +36,9 @@ from gradleak.calling import called
 from gradleak.cases import DOUBLE, Attack, Case
 from gradleak.errors import InputError
 from gradleak.images.inversion import chain
-from gradleak.images.inversion.again import observed_again, size_of
+from gradleak.images.inversion.again import TINY, observed_again, size_of
 from gradleak.images.inversion.fully_connected import BOUND, FINEST, FITS, SURE
-from gradleak.images.inversion.one_sample import TINY, closest, smoothed
+from gradleak.images.inversion.one_sample import closest, smoothed
 from gradleak.leak import Leak, evaluating, running
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit, shown_rounding
@@ -270,19 +269,18 @@ class _Layer:
 def _front(leak: Leak, name: str, layer: nn.Module) -> tuple[Tensor, Tensor, str]:
     """Return the factor and the shift (D,) of every entry before the first layer, and why these are unknown, or ""."""
     width, calls = math.prod(layer.get_parameter("weight").shape[1:]), list[Tensor]()
-    drawn = torch.rand(leak.input_shape or (width,), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    # Probes of both signs and sizes: a ReLU or a clamp before the layer is the identity on some of them.
-    probes = [0 * drawn, 0 * drawn + 1, drawn, -drawn, 1 - 3 * drawn.flip(0), 100 * drawn - 50]
-    made_up = torch.stack(probes).to(layer.get_parameter("weight"))
+    probes = chain.probes(leak.input_shape or (width,))
+    constant = torch.stack([torch.zeros_like(probes[0]), torch.ones_like(probes[0])])
+    made_up = torch.cat([constant, probes]).to(layer.get_parameter("weight"))
     hook = layer.register_forward_pre_hook(lambda _, args: calls.append(args[0].detach().double()))
     with hook, running(leak.model, made_up.shape):
         logits = leak.model(made_up.clone())
     one = made_up[1].flatten().double()
     if len(calls) != 1:
         return one, 0 * one, f"'{name}' runs {len(calls)} times in one pass"
-    if len(calls[0]) != len(probes) or calls[0].numel() != len(probes) * width:
+    if len(calls[0]) != len(made_up) or calls[0].numel() != len(made_up) * width:
         return one, 0 * one, f"'{name}' sees several positions of an input, and its units mix them"
-    if not torch.is_tensor(logits) or logits.shape != (len(probes), len(leak.weight)):
+    if not torch.is_tensor(logits) or logits.shape != (len(made_up), len(leak.weight)):
         return one, 0 * one, "the network does not give one row of logits for an input"
     shift, whole, *_ = seen = calls[0].flatten(1)
     factor = whole - shift
@@ -650,8 +648,7 @@ def _why_not(case: Case) -> str:
 
 
 def _attack(case: Case) -> Answer:
-    options: dict[str, Any] = {"loss": case.loss, "precision": case.precision, "box": case.box}
-    return invert_units(case.leak, noise=case.noise, **options).answers[0]
+    return invert_units(case.leak, noise=case.noise, loss=case.loss, precision=case.precision, box=case.box).answers[0]
 
 
 ATTACK = Attack(

@@ -22,6 +22,7 @@ from gradleak.images.inversion.transformer import EXPECTED, solve
 from gradleak.labels import count_labels, recover_soft_labels
 from gradleak.leak import Leak
 from gradleak.models.transformer import VisionTransformer
+from tests.images.inversion.test_in_front import Front
 
 
 class Packed(nn.Module):
@@ -235,17 +236,9 @@ def test_a_zero_gradient_is_named() -> None:
 def test_what_the_network_computes_from_pixels_is_read_without_a_guarantee(
     function: Callable[[Tensor], Tensor],
 ) -> None:
-    class Front(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = VisionTransformer(16, 4, 48)
-
-        def forward(self, images: Tensor) -> Tensor:
-            return self.network(function(images))
-
     torch.manual_seed(0)
     image = torch.rand(1, 3, 16, 16)
-    found = trace_transformer(observe(Front(), image, torch.tensor([1])))
+    found = trace_transformer(observe(Front(function, VisionTransformer(16, 4, 48)), image, torch.tensor([1])))
     assert found.status == "partial"
     assert "constant factor" in found.in_front
     assert error(found.inputs, function(image)) < 1e-3
