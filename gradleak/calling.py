@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Mapping
+import random
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional as F
+
+# A layer whose outputs differ from its weight times its inputs by more than this share computes something else.
+SHARE = 1e-4
 
 
 def called(
@@ -40,3 +47,58 @@ def copy_of(model: nn.Module, copies: Mapping[int, Tensor] = MappingProxyType({}
     """
     stored = (value for module in model.modules() for value in vars(module).values() if torch.is_tensor(value))
     return copy.deepcopy(model, {id(own): own.detach().clone() for own in stored if not own.is_leaf} | dict(copies))
+
+
+def applied(layer: nn.Linear | nn.Conv2d, inputs: Tensor) -> Tensor:
+    """Return what torch's own layer of this weight and bias gives, without the code of a subclass and without hooks."""
+    if isinstance(layer, nn.Linear):
+        return F.linear(inputs, layer.weight, layer.bias)
+    outputs: Tensor = nn.Conv2d._conv_forward(layer, inputs, layer.weight, layer.bias)
+    return outputs
+
+
+def computes(layer: nn.Linear | nn.Conv2d, inputs: Tensor, outputs: Any, share: float = SHARE) -> bool:
+    """Return whether a layer's outputs are its weight times its inputs plus its bias, up to a share of their size."""
+    expected = applied(layer, inputs.to(layer.weight))
+    if not torch.is_tensor(outputs) or outputs.shape != expected.shape:
+        return False
+    missed = (outputs.detach() - expected).double().norm()
+    return bool(missed <= share * expected.double().norm()) or bool(expected.isnan().any())
+
+
+@contextlib.contextmanager
+def watched(model: nn.Module) -> Iterator[list[str]]:
+    """Collect why the passes of a model in this block say nothing about others.
+
+    Either it draws random numbers, or a Linear layer or convolution, which may be a subclass or have hooks, computes
+    something else than torch's.
+    """
+    odd, given = list[str](), dict[nn.Module, Tensor]()
+
+    def hooks_of(name: str, layer: nn.Module) -> tuple[Any, Any]:
+        def before(_: nn.Module, args: tuple[Any, ...]) -> None:
+            # A copy, because the layer may change its inputs in place.
+            given.update({layer: args[0].detach().clone()} if args else {})
+
+        def after(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+            if layer in given and not computes(layer, given[layer], output):  # type: ignore[arg-type]
+                odd.append(f"{type(layer).__name__} '{name}' changes its inputs or outputs")
+
+        return layer.register_forward_pre_hook(before, prepend=True), layer.register_forward_hook(after)
+
+    drawn = random_states()
+    with torch.no_grad(), contextlib.ExitStack() as stack:
+        for name, layer in model.named_modules():
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                for handle in hooks_of(name, layer):
+                    stack.enter_context(handle)
+        yield odd
+    if random_states() != drawn:
+        odd.append(f"{type(model).__name__} draws random numbers in each pass")
+
+
+def random_states() -> tuple[Any, ...]:
+    """Return the states of the generators of random numbers, which change when a number is drawn."""
+    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [])]
+    numpy = repr(np.random.get_state())  # noqa: NPY002
+    return (*(state.cpu().numpy().tobytes() for state in states), random.getstate(), numpy)

@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gradleak.arguments import check_fields, checked_arguments, described
 from gradleak.augment import as_probabilities
-from gradleak.calling import called, copy_of
+from gradleak.calling import called, computes, copy_of
 from gradleak.devices import differentiable, in_chunks
 from gradleak.errors import ForeignError, GradleakError, InputError, check_count, first_line, foreign
 from gradleak.losses import PADDING, BinaryCrossEntropy, CrossEntropy, Loss, up_to_last
@@ -34,6 +34,8 @@ Mode = Literal["eval", "train"]
 CAUSAL = 1e-5
 # Largest difference of logits and the mean of several layers' outputs that is rounding, relative to the largest logit.
 MEAN = 1e-5
+# The outputs of the last layer are its weight times its inputs up to this share, which leaves room for bfloat16.
+HEAD = 1e-2
 # The most Linear layers that an error lists.
 LISTED = 3
 # A token t that an attention mask hides is written as HIDDEN − t.
@@ -799,6 +801,11 @@ def _forward(
                     "one feature vector for each sample, (B, I), is expected"
                 )
             _check_head(name, linears[name])
+            if not computes(linears[name], *runs[-1], share=HEAD):
+                raise InputError(
+                    f"the last layer '{name}' is {type(linears[name]).__name__}, whose outputs are not its weight "
+                    "times its inputs plus its bias: the attacks here read the gradient of a plain Linear layer"
+                )
             if len(runs) > 1:
                 raise InputError(
                     f"the last Linear layer '{name}' runs {len(runs)} times in one pass, and its gradient is their sum"

@@ -77,7 +77,7 @@ def _chain(
         kinds, kind = (nn.Linear,), "linear"
     try:
         with evaluating(model):
-            layers = chain.layers(model, kinds, shape if kind == "convolutional" else (math.prod(shape),))
+            layers = chain.layers(model, kinds, shape)
     except (Exception, SystemExit) as error:  # from the code of the user's network
         return "", first_line(error), {}
     return kind, "", {layer.name: len(layer.module.weight) for layer in layers}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from gradleak.calling import applied, copy_of, random_states, watched
 from gradleak.errors import InputError
-from gradleak.leak import COMPUTED, Leak, TwoOutputs, running
+from gradleak.leak import COMPUTED, Leak, Mode, TwoOutputs, evaluating, hooked, running
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,11 @@ class Layer:
 PASSED = (nn.Flatten, nn.Dropout, nn.Identity)
 
 
-def layers(model: nn.Module, kinds: tuple[type[nn.Module], ...], shape: tuple[int, ...]) -> list[Layer]:
+def layers(model: nn.Module, kinds: tuple[type[nn.Module], ...], shape: tuple[int, ...], size: int = 1) -> list[Layer]:
     """Return the layers of a network that is a chain of layers of these kinds and supported activations.
 
-    Random inputs of the given shape check that the network applies the layers in this order. Raise `InputError` if the
-    network is not such a chain.
+    Made-up batches of the given shape and size check that the network applies the layers in this order. Raise
+    `InputError` if the network is not such a chain.
     """
     chain: list[Layer] = []
     for name, module in model.named_modules(remove_duplicate=False):
@@ -101,7 +103,7 @@ def layers(model: nn.Module, kinds: tuple[type[nn.Module], ...], shape: tuple[in
         chain[-1] = Layer(chain[-1].name, chain[-1].module, activation, module)
     if not chain or not isinstance(chain[-1].module, nn.Linear) or chain[-1].activation is not LINEAR_ACTIVATION:
         raise InputError("closed-form inversion needs a network that ends in a Linear layer, its outputs the logits")
-    _check_order(model, chain, shape)
+    _check_order(model, chain, shape, size)
     return chain
 
 
@@ -113,37 +115,70 @@ def check_sent(leak: Leak, found: list[Layer]) -> None:
         leak.gradient(f"{layer.name}.weight".lstrip("."))
 
 
-def in_front(model: nn.Module) -> str:
-    """Return what changes a network's inputs before its first layer in train mode, "" if no module does."""
-    for name, module in model.named_modules():
+class _Seen(Exception):
+    """Ends a pass of a model before its first layer: what this sees, and whether random numbers were drawn."""
+
+    def __init__(self, inputs: Tensor, drawn: bool) -> None:
+        super().__init__()
+        self.inputs, self.drawn = inputs, drawn
+
+
+def in_front(leak: Leak) -> str:
+    """Return what changes a network's inputs before its first layer in train mode, "" if nothing is known to do so."""
+    what = "these are the inputs of the first layer; in train mode"
+    for name, module in leak.model.named_modules():
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
-            return (
-                f"these are the inputs of the first layer; in train mode {type(module).__name__} '{name}' changes the "
-                "network's inputs before it"
-            )
+            return f"{what} {type(module).__name__} '{name}' changes the network's inputs before it"
         if next(module.parameters(recurse=False), None) is not None:
-            return ""
+            break
+    copied = copy_of(leak.model)
+    for batch in probes(leak.input_shape, leak.batch_size) if leak.input_shape else []:
+        plain, trained = (_seen(copied, batch.to(leak.weight, copy=True), mode) for mode in get_args(Mode))
+        if trained and (trained.drawn or not plain or not torch.equal(plain.inputs, trained.inputs)):
+            return f"{what} the network changes its own before it"
     return ""
 
 
-def probes(shape: tuple[int, ...]) -> Tensor:
-    """Return inputs of both signs and several sizes: a ReLU or a clamp in front is the identity on some of them."""
-    drawn = torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return torch.stack([drawn, -drawn, 1 - 3 * drawn.flip(0), 100 * drawn - 50])
+def _seen(model: nn.Module, batch: Tensor, mode: Mode) -> _Seen | None:
+    """Return what the first module with parameters sees of a batch, None if none is called with it."""
+    states = random_states()
+
+    def stop(_: nn.Module, args: tuple[Any, ...]) -> None:
+        if args and torch.is_tensor(args[0]):
+            raise _Seen(args[0].detach().clone(), random_states() != states)
+
+    layers = [own for own in model.modules() if next(own.parameters(recurse=False), None) is not None]
+    try:
+        with torch.no_grad(), hooked(own.register_forward_pre_hook(stop) for own in layers), evaluating(model, mode):
+            model(batch)
+    except _Seen as seen:
+        return seen
+    return None
 
 
-def _check_order(model: nn.Module, found: list[Layer], shape: tuple[int, ...]) -> None:
-    weight = found[0].module.weight
-    example = probes(shape).to(weight)
-    value = example.clone()
-    with torch.no_grad(), running(model, example.shape):
-        expected = model(example)
-        for layer in found:
-            if isinstance(layer.module, nn.Linear):
-                value = value.flatten(1)
-            value = layer.activation_module(layer.module(value))
-    same = torch.is_tensor(expected) and value.shape == expected.shape
-    if not same or not torch.allclose(value, expected.to(value), rtol=1e-3, atol=1e-5, equal_nan=True):
-        raise InputError(
-            f"{type(model).__name__} is not a plain chain: applying its layers one after the other gives other logits"
-        )
+def probes(shape: tuple[int, ...], size: int) -> list[Tensor]:
+    """Return batches of made-up inputs, all 0, all 1, and in several ranges, of the client's size or, at most, four.
+
+    A network may treat inputs by their range, or by the other inputs of a batch. Each batch takes a pass of its own, as
+    a client's does.
+    """
+    count, generator = min(size, 4), torch.Generator().manual_seed(0)
+    drawn = torch.rand(7, count, *shape, generator=generator, dtype=torch.float64)
+    ranges = ((0, 0), (0, 1), (1, 0), (1, 0), (-1, 0), (-3, 1), (255, 0), (100, -50))
+    return [factor * one + shift for (factor, shift), one in zip(ranges, (drawn[0], *drawn), strict=True)]
+
+
+def _check_order(model: nn.Module, found: list[Layer], shape: tuple[int, ...], size: int) -> None:
+    for example in probes(shape, size):
+        value = example.to(found[0].module.weight)
+        with running(model, example.shape), watched(model) as odd:
+            expected = model(value.clone())
+            for layer in found:
+                if isinstance(layer.module, nn.Linear):
+                    value = value.flatten(1)
+                value = layer.activation_module(applied(layer.module, value))
+        same = torch.is_tensor(expected) and value.shape == expected.shape
+        if not same or not torch.allclose(value, expected.to(value), rtol=1e-3, atol=1e-5, equal_nan=True):
+            odd.append("applying its layers one after the other gives other logits")
+        if odd:
+            raise InputError(f"{type(model).__name__} is not a plain chain: {odd[0]}")

@@ -125,7 +125,7 @@ def trace_convolutional(
     shape = leak.input_shape
     if shape is None or len(shape) != 3:
         raise InputError("the leak has no shape (C, H, W) of the clients' images")
-    layers = chain.layers(leak.model, (nn.Conv2d, nn.Linear), shape)
+    layers = chain.layers(leak.model, (nn.Conv2d, nn.Linear), shape, leak.batch_size)
     chain.check_sent(leak, layers)
     for layer in layers[:-1]:
         _check(layer)
@@ -134,7 +134,7 @@ def trace_convolutional(
         return _refused(leak, layers, shapes)
     with torch.no_grad():
         found = _inverted(leak, layers, shapes, labels, prior, noise, precision)
-    return replace(found, in_front=chain.in_front(leak.model))
+    return replace(found, in_front=chain.in_front(leak))
 
 
 def _check(layer: Layer) -> None:

@@ -190,7 +190,8 @@ def trace_fully_connected(
     check_noise(noise)
     leak.check_one_step("an inversion")
     first = next((module for module in leak.model.modules() if isinstance(module, nn.Linear)), None)
-    layers = chain.layers(leak.model, (nn.Linear,), (first.in_features if first is not None else 1,))
+    shape = leak.input_shape or (first.in_features if first is not None else 1,)
+    layers = chain.layers(leak.model, (nn.Linear,), shape, leak.batch_size)
     chain.check_sent(leak, layers)
     if rule != "least-squares" and precision is not None:
         raise InputError(f"the rule '{rule}' takes no precision; \"least-squares\" does")
@@ -199,7 +200,7 @@ def trace_fully_connected(
             found = _least_squares(leak, layers, labels, prior, noise, precision)
         else:
             found = _mean(leak, layers, prior, "exact" if rule == "mean" else "lbfgs")
-    return replace(found, in_front=chain.in_front(leak.model))
+    return replace(found, in_front=chain.in_front(leak))
 
 
 @dataclass(frozen=True)

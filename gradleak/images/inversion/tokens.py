@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.hooks import RemovableHandle
 
-from gradleak.calling import called
+from gradleak.calling import called, watched
 from gradleak.errors import InputError
 from gradleak.images.inversion.again import TINY
 from gradleak.leak import Gradients, Leak, hooked, running
@@ -112,6 +112,7 @@ class _Run:
 
     Attributes:
         embedding: The name of the first convolution or Linear layer.
+        odd: Why this layer's gradient is not that of its inputs, "" if it is.
         entries: Its inputs (N, P).
         shape: The shape (C, H, W) of a convolution's inputs.
         cut: Cuts such inputs (1, C, H, W) into patches (1, P, N); None without a convolution.
@@ -122,6 +123,7 @@ class _Run:
     """
 
     embedding: str = ""
+    odd: str = ""
     shape: tuple[int, ...] = ()
     cut: Callable[[Tensor], Tensor] | None = None
     entries: Tensor = field(default_factory=lambda: torch.empty(0, 0))
@@ -183,6 +185,8 @@ def embedding_of(leak: Leak) -> Embedding:
     scaled, unlike = factor * first.flatten()[pixels.clamp(0, size - 1)] + shift, ""
     if bool(((pixels < 0) | (pixels >= size)).any()) or not _equal(scaled, run.entries):
         unlike = f"the inputs of '{name}' are not the image's pixels, each with a constant factor and shift"
+    unlike = unlike or run.odd
+    if unlike:
         if run.cut is None or run.shape != shape:
             raise InputError(unlike)
         # They are still worth having: the network may round or limit pixels.
@@ -275,8 +279,15 @@ def _run(model: nn.Module, values: Gradients, image: Tensor) -> _Run:
     for name, module in model.named_modules():
         watch(name, module)
     # torch's fast path for transformers, which calls no modules, is not taken where gradients are computed.
-    with hooked(hooks), torch.enable_grad(), running(model, image.shape), contextlib.suppress(_Stop):
+    with (
+        watched(model) as odd,
+        hooked(hooks),
+        torch.enable_grad(),
+        running(model, image.shape),
+        contextlib.suppress(_Stop),
+    ):
         called(model, values, (image.clone(),))
+    run.odd = next(iter(odd), "")
     if not run.entries.numel():
         first = f"its first layer, '{run.embedding}', " if run.embedding else "it "
         raise InputError(f"{type(model).__name__} is no vision transformer: {first}does not embed patches")

@@ -139,7 +139,7 @@ def trace_transformer(leak: Leak, *, form: Form | None = None, noise: float = 0.
     image = embedding.image(patches, shape)
     claimed = report.claimed if report.claimed is not None else math.inf
     found = Inversion(image, labels, (report,), "partial", report.reason, claimed=claimed)
-    found = replace(found, in_front=embedding.unlike or chain.in_front(leak.model))
+    found = replace(found, in_front=embedding.unlike or chain.in_front(leak))
     if report.reason or embedding.unlike:
         return found
     # In the client's own type: the check finds wrong images, and a gradient in float64 takes twice as long.

@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from gradleak.answers import Answer, InversionStatus
 from gradleak.arguments import checked_arguments
-from gradleak.calling import called
+from gradleak.calling import called, watched
 from gradleak.cases import DOUBLE, Attack, Case
 from gradleak.errors import InputError
 from gradleak.images.inversion import chain
@@ -178,7 +178,8 @@ def invert_units(
     name, reason = first_layer(leak)
     if reason:
         raise InputError(f"samples are read from the gradient of a first layer with a bias: {reason}")
-    layer = _Layer(leak, name, max(rounding_unit(precision, leak.gradients[f"{name}.bias".lstrip(".")].dtype), FINEST))
+    unit = rounding_unit(precision, leak.gradients[f"{name}.bias".lstrip(".")].dtype)
+    layer = FirstLayer(leak, name, max(unit, FINEST))
     with torch.no_grad():
         if not layer.alive.any():
             return _found(layer, [], "no unit of the first layer passed anything on", status="failed")
@@ -234,7 +235,7 @@ def first_layer(leak: Leak) -> tuple[str, str]:
     return name, leak.withheld(f"{name}.weight".lstrip(".")) or leak.withheld(f"{name}.bias".lstrip("."))
 
 
-class _Layer:
+class FirstLayer:
     """The first layer and its gradient, as rows of its units."""
 
     def __init__(self, leak: Leak, name: str, unit: float) -> None:
@@ -268,28 +269,32 @@ class _Layer:
 
 def _front(leak: Leak, name: str, layer: nn.Module) -> tuple[Tensor, Tensor, str]:
     """Return the factor and the shift (D,) of every entry before the first layer, and why these are unknown, or ""."""
-    width, calls = math.prod(layer.get_parameter("weight").shape[1:]), list[Tensor]()
-    probes = chain.probes(leak.input_shape or (width,))
-    constant = torch.stack([torch.zeros_like(probes[0]), torch.ones_like(probes[0])])
-    made_up = torch.cat([constant, probes]).to(layer.get_parameter("weight"))
-    hook = layer.register_forward_pre_hook(lambda _, args: calls.append(args[0].detach().double()))
-    with hook, running(leak.model, made_up.shape):
-        logits = leak.model(made_up.clone())
-    one = made_up[1].flatten().double()
-    if len(calls) != 1:
-        return one, 0 * one, f"'{name}' runs {len(calls)} times in one pass"
-    if len(calls[0]) != len(made_up) or calls[0].numel() != len(made_up) * width:
-        return one, 0 * one, f"'{name}' sees several positions of an input, and its units mix them"
-    if not torch.is_tensor(logits) or logits.shape != (len(made_up), len(leak.weight)):
-        return one, 0 * one, "the network does not give one row of logits for an input"
-    shift, whole, *_ = seen = calls[0].flatten(1)
-    factor = whole - shift
-    if bool((factor == 0).any()) or not torch.allclose(seen, shift + factor * made_up.double().flatten(1), 1e-4, 1e-5):
-        return one, 0 * one, f"these are the inputs of '{name}', which the network computes from its own"
+    assert isinstance(layer, nn.Linear | nn.Conv2d)
+    width, seen = math.prod(layer.weight.shape[1:]), list[Tensor]()
+    one = torch.ones(width).to(layer.weight).double()
+    batches = chain.probes(leak.input_shape or (width,), leak.batch_size)
+    with watched(leak.model) as odd:
+        for batch in batches:
+            calls = list[Tensor]()
+            hook = layer.register_forward_pre_hook(lambda _, args, calls=calls: calls.append(args[0].detach().double()))
+            with hook, running(leak.model, batch.shape):
+                logits = leak.model(batch.to(layer.weight, copy=True))
+            if len(calls) != 1:
+                return one, 0 * one, f"'{name}' runs {len(calls)} times in one pass"
+            if len(calls[0]) != len(batch) or calls[0].numel() != len(batch) * width:
+                return one, 0 * one, f"'{name}' sees several positions of an input, and its units mix them"
+            if not torch.is_tensor(logits) or logits.shape != (len(batch), len(leak.weight)):
+                return one, 0 * one, "the network does not give one row of logits for an input"
+            seen.append(calls[0].flatten(1))
+    shift, factor = seen[0][0], seen[1][0] - seen[0][0]
+    given = torch.cat(batches).to(factor).flatten(1)
+    if odd or bool((factor == 0).any()) or not torch.allclose(torch.cat(seen), shift + factor * given, 1e-4, 1e-5):
+        why = f"{odd[0]}, and " if odd else ""
+        return one, 0 * one, f"{why}these are the inputs of '{name}', which the network computes from its own"
     return factor, shift, ""
 
 
-def _untested(layer: _Layer, loss: Loss | None) -> str:
+def _untested(layer: FirstLayer, loss: Loss | None) -> str:
     """Return why quotients cannot be tested, "" if they can."""
     leak = layer.leak
     if layer.unlike:
@@ -306,7 +311,7 @@ def _untested(layer: _Layer, loss: Loss | None) -> str:
 
 
 def _alone(
-    layer: _Layer,
+    layer: FirstLayer,
     noise: float | None,
     loss: Loss | None,
     precision: str | Precision | None,
@@ -339,7 +344,7 @@ def _alone(
     return replace(found, guaranteed=torch.ones_like(found.guaranteed), claimed=claimed)
 
 
-def _changed(layer: _Layer, reason: str, box: tuple[float, float] | None) -> Units:
+def _changed(layer: FirstLayer, reason: str, box: tuple[float, float] | None) -> Units:
     """Return the single sample that comes closest to a gradient that something has changed."""
     one = closest(layer.weight, layer.bias)
     values = one.values
@@ -355,7 +360,7 @@ def _changed(layer: _Layer, reason: str, box: tuple[float, float] | None) -> Uni
 
 
 def _found(
-    layer: _Layer,
+    layer: FirstLayer,
     groups: list[_Group],
     reason: str,
     *,
@@ -379,11 +384,11 @@ def _found(
         status,
         reason,
         max((errors[row] / float(lengths[row]) for row in range(len(guaranteed))), default=math.inf),
-        layer.unlike or chain.in_front(layer.leak.model),
+        layer.unlike or chain.in_front(layer.leak),
     )
 
 
-def _groups(layer: _Layer) -> list[_Group]:
+def _groups(layer: FirstLayer) -> list[_Group]:
     """Group the units whose quotients agree within their errors.
 
     Quotients are sorted by their product with a random vector, so only neighbours are compared.
@@ -409,7 +414,7 @@ def _groups(layer: _Layer) -> list[_Group]:
     return groups
 
 
-def _tested(layer: _Layer, groups: list[_Group]) -> Units:
+def _tested(layer: FirstLayer, groups: list[_Group]) -> Units:
     """Return the groups, those first that are guaranteed to be samples."""
     leak = layer.leak
     sizes = torch.stack([group.quotient.norm() for group in groups])
@@ -457,7 +462,7 @@ def _tested(layer: _Layer, groups: list[_Group]) -> Units:
     return _found(layer, bounded, reason, labels=labels, guaranteed=guaranteed)
 
 
-def _sure(layer: _Layer, group: _Group, fit: _Fit, silent: Tensor, varied: float) -> bool:
+def _sure(layer: FirstLayer, group: _Group, fit: _Fit, silent: Tensor, varied: float) -> bool:
     """Return whether a group is too unlikely to be a mixture; `varied` is by how much the errors of samples differ."""
     # Units with dependent slopes agree together.
     count, alive = min(len(group.units), fit.equations), int(layer.alive.sum())
@@ -483,7 +488,7 @@ def _schedules(steps: int) -> list[slice]:
     return [slice(first, None, gap) for gap in range(1, steps + 1) if steps % gap == 0 for first in range(gap)]
 
 
-def _fits(layer: _Layer, groups: list[_Group]) -> Iterator[tuple[_Fit, Tensor]]:
+def _fits(layer: FirstLayer, groups: list[_Group]) -> Iterator[tuple[_Fit, Tensor]]:
     """Yield how each quotient's own gradient fits, and which units have no effect on the logits for it (O,)."""
     leak, count = layer.leak, len(layer.bias)
     span = _Span(layer)
@@ -505,7 +510,7 @@ class _Span:
     (x, 1) y = 1. A mixture has other errors, for which the first has no solution, or not of this size.
     """
 
-    def __init__(self, layer: _Layer) -> None:
+    def __init__(self, layer: FirstLayer) -> None:
         self.unit, self.size = layer.unit, layer.leak.batch_size
         rows = torch.cat([layer.weight, layer.bias[:, None]], dim=1)
         errors = layer.row_error / rows.norm(dim=1)
@@ -555,7 +560,7 @@ class _Span:
 
 
 def _fit(
-    layer: _Layer,
+    layer: FirstLayer,
     group: _Group,
     changes: Tensor,
     slopes: Tensor,
@@ -598,7 +603,7 @@ def _turned(errors: Tensor) -> float:
     return float((errors - errors[:1]).norm(dim=1).max() / errors.norm(dim=1).max().clamp(min=FINEST**2))
 
 
-def _own_errors(layer: _Layer, inputs: Tensor, moment: float) -> tuple[Tensor, Tensor, Tensor]:
+def _own_errors(layer: FirstLayer, inputs: Tensor, moment: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return δ at the first layer for each class (M, C, O), the slopes of the logits (M, C, O), and p (M, C).
 
     The weights are those at a moment from 0, before local training, to 1.
@@ -625,7 +630,7 @@ def _own_errors(layer: _Layer, inputs: Tensor, moment: float) -> tuple[Tensor, T
     return (probabilities[:, :, None] * slopes).sum(dim=1, keepdim=True) - slopes, slopes, probabilities
 
 
-def _whole(layer: _Layer, groups: list[_Group], fits: list[_Fit]) -> list[int]:
+def _whole(layer: FirstLayer, groups: list[_Group], fits: list[_Fit]) -> list[int]:
     """Return the places of B groups that together have the whole gradient, none if there are none."""
     leak = layer.leak
     places = [place for place, fit in enumerate(fits) if fit.passed and groups[place].apart <= SURE]

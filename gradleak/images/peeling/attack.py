@@ -202,6 +202,7 @@ def peel(
     leak.check_one_step("peeling")
     with torch.no_grad():
         network = Network(leak.model, leak.input_shape)
+        network.check(leak.model, leak.batch_size)
         rectifies = any(isinstance(module, nn.ReLU) for module in leak.model.modules())
         # The gradients of all layers were checked, and are not checked again.
         top = recover_batch(
@@ -242,12 +243,12 @@ def peel(
         reason = f"the final search for the image did not reproduce the maps at '{name}'{which}"
     peeled = Peeled(
         images, fronts.images, top.labels, layers, name, fronts.misfit, image_errors, residual, status, reason,
-        in_front(leak.model),
+        in_front(leak),
     )  # fmt: skip
     worst = float(peeled.relative.max())
-    if status == "unique" and not worst <= SURE:
-        return replace(peeled, status="found", reason=f"an image is known to {worst:.0e} only")
-    return peeled
+    doubt = "" if worst <= SURE else f"an image is known to {worst:.0e} only"
+    doubt = doubt or network.hides()
+    return replace(peeled, status="found", reason=doubt) if status == "unique" and doubt else peeled
 
 
 def errors_of(leak: Leak, top: BatchLabels, unit: float) -> tuple[Tensor, Tensor]:

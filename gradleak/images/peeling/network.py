@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from gradleak.calling import copy_of
+from gradleak.calling import copy_of, watched
 from gradleak.errors import ForeignError, InputError
+from gradleak.images.inversion import chain
 from gradleak.images.inversion.chain import Activation, activation_of
+from gradleak.leak import running
 
 Kind = Literal["input", "affine", "reshaped", "activation", "other"]
 RESHAPED: tuple[Any, ...] = (nn.Flatten, nn.Dropout, nn.Identity, torch.flatten, "flatten")
@@ -137,6 +139,18 @@ class Network:
                 raise InputError(f"{step.says} does not return a tensor; peeling supports only fixed shapes")
             self.steps[node.name] = replace(step, shape=tuple(values[node.name].shape[1:]))
 
+    def check(self, model: nn.Module, size: int) -> None:
+        """Raise an `InputError` if these steps give other logits than the model, for batches of so many samples."""
+        for batch in chain.probes(self.inputs.shape, size):
+            with running(model, batch.shape), watched(model) as odd:
+                expected = model(batch.to(next(model.parameters()), copy=True))
+                given = self.values_at([self.output], batch.to(self.device))[self.output]
+            size_of = float(given.abs().nan_to_num(0, 0).max())
+            if not torch.allclose(given, expected.to(given), rtol=1e-3, atol=1e-3 * size_of, equal_nan=True):
+                odd.append("its operations, one after the other, give other logits")
+            if odd:
+                raise InputError(f"{type(model).__name__} cannot be walked back: {odd[0]}")
+
     @property
     def inputs(self) -> Step:
         """The step that takes the network's inputs."""
@@ -194,6 +208,16 @@ class Network:
         if not torch.is_tensor(value):
             raise InputError(f"'{node.target}' is not a tensor; peeling supports only tensors as constants")
         return value
+
+    def hides(self) -> str:
+        """Return which operation before the first layers may give the same for different inputs, "" if none does."""
+        queue = [self.inputs]
+        while queue:
+            step = queue.pop(0)
+            if step.kind == "other":
+                return f"{step.says} before the first layer may give the same for other inputs"
+            queue += [self.steps[user] for user in step.users] if step.layer is None else []
+        return ""
 
     def source(self, name: str) -> Step:
         """Return the nearest step below, or this step, that does more than reshape its input."""

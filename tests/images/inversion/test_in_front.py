@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import gradleak
+from gradleak.errors import InputError
 from gradleak.images import peel, trace_convolutional, trace_fully_connected
 from gradleak.leak import Leak, observe
 
@@ -87,6 +88,10 @@ class Front(nn.Module):
 CHANGING: dict[str, Callable[[Tensor], Tensor]] = {
     "clamp": lambda x: x.clamp(-1, 1), "ReLU": F.relu, "absolute value": torch.abs, "rounding": torch.round,
     "length": lambda x: F.normalize(x.flatten(1), dim=1).view_as(x), "in place": lambda x: x.clamp_(min=-1),
+    "by the smallest value": lambda x: 2 * x - 1 if x.min() >= 0 else x,
+    "by the largest value": lambda x: x / 255 if x.max() > 1 else x,
+    "random": lambda x: x.flip(-1) if torch.rand(()) < 0.5 else x, "less the mean": lambda x: x - x.mean(),
+    "over the largest": lambda x: x / x.max(), "less the batch's mean": lambda x: x - x.mean(dim=0),
 }  # fmt: skip
 UNCHANGING: dict[str, Callable[[Tensor], Tensor]] = {
     "nothing": lambda x: x, "standardised": lambda x: (x - 3) / 2, "standardised in place": lambda x: x.sub_(3).div_(2),
@@ -101,6 +106,7 @@ def test_what_a_function_before_the_first_layer_changes_is_not_guaranteed(name: 
     cnn = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(64, 5)).double()
     for network, shape in ((mlp, (12,)), (cnn, (1, 4, 4))):
         inputs = 2 * torch.randn(count, *shape, dtype=torch.float64)
+        inputs = inputs.abs() if name.startswith("by the") else inputs
         before = inputs.clone()
         model = Front((CHANGING | UNCHANGING)[name], network)
         report = gradleak.audit(model, inputs, torch.arange(count), batch_sizes=(count,), mode="eval", steps=2)
@@ -113,9 +119,70 @@ def test_what_a_function_before_the_first_layer_changes_is_not_guaranteed(name: 
             assert any("not needed" in one.why for one in report.not_tried)
 
 
-def test_inputs_behind_dropout_are_not_guaranteed() -> None:
+class Clamping(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.clamp(-1, 1))
+
+
+class ClampingMaps(nn.Conv2d):
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs.clamp(-1, 1))
+
+
+def hooked_layer(layer: nn.Module) -> nn.Module:
+    layer.register_forward_pre_hook(lambda _, args: (args[0].clamp(-1, 1),))
+    return layer
+
+
+ODD: dict[str, Callable[[], list[nn.Module]]] = {
+    "subclass": lambda: [Clamping(12, 64), nn.ReLU(), nn.Linear(64, 5)],
+    "hook": lambda: [hooked_layer(nn.Linear(12, 64)), nn.ReLU(), nn.Linear(64, 5)],
+    "subclass of a convolution": lambda: [
+        ClampingMaps(1, 16, 3, padding=1), nn.LeakyReLU(), nn.Flatten(), nn.Linear(256, 5),
+    ],
+    "hook of a convolution": lambda: [
+        hooked_layer(nn.Conv2d(1, 16, 3, padding=1)), nn.LeakyReLU(), nn.Flatten(), nn.Linear(256, 5),
+    ],
+    "hook of the network": lambda: [nn.Conv2d(1, 16, 3, padding=1), nn.LeakyReLU(), nn.Flatten(), nn.Linear(256, 5)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_a_layer_or_a_hook_changes_is_not_guaranteed(name: str, count: int) -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 5))
+    model = nn.Sequential(*ODD[name]()).double()
+    if "network" in name:
+        hooked_layer(model)
+    inputs = 2 * torch.randn(count, *((1, 4, 4) if "conv" in name or "network" in name else (12,)), dtype=torch.float64)
+    report = gradleak.audit(model, inputs, torch.arange(count), batch_sizes=(count,), mode="eval", steps=2)
+    assert not report.broken
+    assert not any(one.certified for one in report.findings if "inputs" in one.measures)
+
+
+def test_a_last_layer_that_changes_its_inputs_is_refused() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), Clamping(8, 5))
+    with pytest.raises(InputError, match="'2' is Clamping, whose outputs are not its weight times its inputs"):
+        observe(model, 99 * torch.rand(4, 6), torch.tensor([1, 2, 3, 4]))
+
+
+class Train(nn.Module):
+    """A layer without parameters that changes its inputs in train mode only."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.function(inputs) if self.training else inputs
+
+
+@pytest.mark.parametrize("front", ["dropout", "clamp", "random"])
+def test_what_train_mode_changes_before_the_first_layer_is_not_guaranteed(front: str) -> None:
+    torch.manual_seed(0)
+    first = nn.Dropout(0.5) if front == "dropout" else Train(CHANGING[front])
+    model = nn.Sequential(first, nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 5))
     data = torch.randn(8, 12), torch.arange(8) % 5
     guaranteed = {}
     for mode in ("eval", "train"):
