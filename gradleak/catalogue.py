@@ -6,6 +6,7 @@ from gradleak.cases import Attack
 from gradleak.images.gradinversion import attack as gradinversion
 from gradleak.images.inversion import convolutional, fully_connected, transformer, units
 from gradleak.images.matching import engine as matching
+from gradleak.images.matching import span
 from gradleak.images.peeling import attack as peeling
 from gradleak.labels.hard import counting
 from gradleak.labels.soft import single
@@ -27,6 +28,7 @@ ATTACKS: tuple[Attack, ...] = (
     transformer.ATTACK,
     peeling.ATTACK,
     read.ATTACK,
+    span.ATTACK,
     matching.ATTACK,
     gradinversion.ATTACK,
 )

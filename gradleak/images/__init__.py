@@ -20,6 +20,7 @@ from gradleak.images.matching.levenberg import LevenbergMarquardt, Polished, pol
 from gradleak.images.matching.objective import Distance, total_variation
 from gradleak.images.matching.objective import ImagePrior as Prior
 from gradleak.images.matching.optimizers import LBFGS, Adam
+from gradleak.images.matching.span import Spanned, match_span
 from gradleak.images.peeling.attack import Count, Peeled, peel
 from gradleak.images.peeling.attack import counts as peeling_counts
 
@@ -36,6 +37,7 @@ __all__ = [
     "Polished",
     "Prior",
     "Reconstruction",
+    "Spanned",
     "Spear",
     "Units",
     "bias_attack",
@@ -45,6 +47,7 @@ __all__ = [
     "invert_transformer",
     "invert_units",
     "match",
+    "match_span",
     "observe_statistics",
     "peel",
     "peeling_counts",

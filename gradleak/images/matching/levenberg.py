@@ -95,7 +95,49 @@ def polished(leak: Leak, inputs: Tensor, labels: Tensor, *, steps: int = POLISH.
     return Polished(track.best.reshape(inputs.shape), tuple(float(losses) for _, losses in track.history))
 
 
-class Misfit:
+class Residuals:
+    """The differences between the gradients of attacks, which depend on their places, and the observed ones.
+
+    Attributes:
+        model: A copy of the network in float64.
+        parameters: Its parameters whose gradients were observed.
+        rounding: The norm of the residual of the true inputs, which is not zero because gradients are rounded.
+    """
+
+    rounding: float
+
+    def __init__(self, leak: Leak) -> None:
+        self.model: nn.Module = copy_of(leak.model).double().eval().requires_grad_(False)
+        self.parameters: Gradients = {name: self.model.get_parameter(name) for name in leak.gradients}
+
+    def one(self, place: Tensor, *known: Any) -> Tensor:
+        """Return the residual (R,) of one attack at its place (P,), with what is known of its leak."""
+        raise NotImplementedError
+
+    def known(self, owners: Tensor) -> tuple[Any, ...]:
+        """Return what is known of the leaks (A,) that are attacked."""
+        return ()
+
+    def of(self, owners: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the residuals (A, R) of attacks on these leaks (A,), as a function of their places (A, P)."""
+        known = self.known(owners)
+        return lambda places: vmap(self.one)(places, *known)
+
+    def jacobian(self, places: Tensor, owners: Tensor) -> Tensor:
+        """Return the exact Jᵀ of every attack (A, P, R) by forward-mode derivatives, a row for each input entry."""
+        units = torch.eye(places.shape[1], dtype=places.dtype, device=places.device)
+        columns = max(1, (GPU_CHUNK if places.is_cuda else CHUNK) // len(places))
+
+        def rows(place: Tensor, *known: Any) -> Any:
+            return vmap(lambda unit: jvp(lambda at: self.one(at, *known), (place,), (unit,))[1], chunk_size=columns)(
+                units
+            )
+
+        jacobians: Tensor = vmap(rows)(places, *self.known(owners))
+        return jacobians
+
+
+class Misfit(Residuals):
     """The residuals of gradients with respect to the observed gradients of N leaks, in units of their rounding.
 
     A single sample's last-layer gradient is d xᵀ, so its products with one vector from each side determine it.
@@ -103,8 +145,7 @@ class Misfit:
 
     def __init__(self, leaks: list[Leak], labels: Tensor, shape: torch.Size | tuple[int, ...]) -> None:
         first = leaks[0]
-        self.model: nn.Module = copy_of(first.model).double().eval().requires_grad_(False)
-        self.parameters: Gradients = {name: self.model.get_parameter(name) for name in first.gradients}
+        super().__init__(first)
         self.shape, self.labels = shape, labels.double()
         self.weight = first.parameter("weight")
         self.single = first.batch_size == 1
@@ -118,7 +159,6 @@ class Misfit:
         right = torch.einsum("nci,nc->ni", head_gradients, left)
         self.sides = (left, right / right.norm(dim=1, keepdim=True))
         self.targets = vmap(self._read)(observed, self.scales, self.sides)
-        # The residual of the true inputs, which is not zero because the observed gradient is rounded.
         self.rounding = torch.finfo(first.weight_gradient.dtype).eps * self.targets.shape[1] ** 0.5
 
     @staticmethod
@@ -142,49 +182,33 @@ class Misfit:
                 parts.append((rows / scales[name]).flatten())
         return torch.cat(parts)
 
-    def one(
-        self, place: Tensor, labels: Tensor, scales: Gradients, sides: tuple[Tensor, Tensor], target: Tensor
-    ) -> Tensor:
+    def one(self, place: Tensor, *known: Any) -> Tensor:
         """Return the residual (R,) of one attack at its place (P,)."""
+        labels, scales, sides, target = known
 
         def loss(parameters: Gradients) -> Tensor:
             logits: Tensor = only_logits(called(self.model, parameters, (place.reshape(self.shape),)))
-            return -(labels * logits.log_softmax(dim=1)).sum(dim=1).mean()
+            mean: Tensor = -(labels * logits.log_softmax(dim=1)).sum(dim=1).mean()
+            return mean
 
-        return self._read(grad(loss)(self.parameters), scales, sides) - target
+        residual: Tensor = self._read(grad(loss)(self.parameters), scales, sides) - target
+        return residual
 
-    def of(self, owners: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the residuals (A, R) of attacks on these leaks (A,), as a function of their places (A, P)."""
-        known = self._known(owners)
-        return lambda places: vmap(self.one)(places, *known)
-
-    def jacobian(self, places: Tensor, owners: Tensor) -> Tensor:
-        """Return the exact Jᵀ of every attack (A, P, R) by forward-mode derivatives, a row for each input entry."""
-        units = torch.eye(places.shape[1], dtype=places.dtype, device=places.device)
-        columns = max(1, (GPU_CHUNK if places.is_cuda else CHUNK) // len(places))
-
-        def rows(place: Tensor, *known: Any) -> Any:
-            return vmap(lambda unit: jvp(lambda at: self.one(at, *known), (place,), (unit,))[1], chunk_size=columns)(
-                units
-            )
-
-        jacobians: Tensor = vmap(rows)(places, *self._known(owners))
-        return jacobians
-
-    def _known(self, owners: Tensor) -> tuple[Any, ...]:
+    def known(self, owners: Tensor) -> tuple[Any, ...]:
+        """Return the labels, scales, sides and targets of these leaks."""
         scales = {name: value[owners] for name, value in self.scales.items()}
         left, right = self.sides
         return self.labels[owners], scales, (left[owners], right[owners]), self.targets[owners]
 
 
-def levenberg(settings: LevenbergMarquardt, misfit: Misfit, places: Tensor, owners: Tensor, track: Track) -> None:
+def levenberg(settings: LevenbergMarquardt, misfit: Residuals, places: Tensor, owners: Tensor, track: Track) -> None:
     """Run Levenberg-Marquardt on A attacks from places (A, P); each has its own damping and ends on convergence."""
     with differentiable(misfit.model, twice=True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch.*")
         _search(settings, misfit, places, owners, track)
 
 
-def _search(settings: LevenbergMarquardt, misfit: Misfit, places: Tensor, owners: Tensor, track: Track) -> None:
+def _search(settings: LevenbergMarquardt, misfit: Residuals, places: Tensor, owners: Tensor, track: Track) -> None:
     active = torch.arange(len(places), device=places.device)
     places = places.double().clone()
     residuals = misfit.of(owners)(places)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 from typing import Any, ClassVar, Literal
@@ -20,7 +20,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import claims, data, defenses, metrics, studies
-from gradleak.images import Prior, bias_attack, invert_units, match
+from gradleak.images import Prior, bias_attack, invert_units, match, match_span
 from gradleak.leak import Leak, observe
 from gradleak.show.aggregate import aggregate, among, joined, mean, select
 from gradleak.show.drawn import drawn, lines, powers_of_two
@@ -82,6 +82,11 @@ class Parameters(studies.Parameters):
     )
     defended: list[Stage] = setting(paper=["untrained", "trained"], smallest=["untrained"])
     images: int = setting(paper=16, smallest=2, ge=1, le=100)
+    together: list[PositiveInt] = setting(paper=[2, 4, 8], smallest=[2])
+    together_behind: list[str] = setting(
+        paper=["gaussian/0.001", "gaussian/0.01", "quantize/8"], smallest=["gaussian/0.001"]
+    )
+    groups: int = setting(paper=8, smallest=1, ge=1, le=100)
     steps: int = setting(paper=400, smallest=5, ge=1)
 
     def experiments(self) -> Iterator[Experiment]:
@@ -92,10 +97,13 @@ class Parameters(studies.Parameters):
                 yield Shown.of(self, source=source, stage=stage, dtype=dtype, **own)
         for stage, defense in product(self.defended, self.defenses):
             yield Defended.of(self, stage=stage, defense=defense)
+        for stage, defense, size in product(self.defended, self.together_behind, self.together):
+            yield DefendedBatches.of(self, stage=stage, defense=defense, size=size)
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        return f"{self.batches} batches of each size; {', '.join(self.sources)}; {self.images} photos behind defences"
+        photos = f"{self.images} photos and {self.groups} batches behind each defence"
+        return f"{self.batches} batches of each size; {', '.join(self.sources)}; {photos}"
 
 
 class Shown(Experiment):
@@ -153,15 +161,8 @@ class Defended(Experiment, part="one image behind a defence"):
 
     def run(self) -> Iterator[Columns]:
         """Attack every image, with all ways, and compare."""
-        split = data.load(self.dataset, "test")
-        chosen = torch.randperm(len(split.images), generator=Generator().manual_seed(self.seed))[: self.images]
-        images, labels = split.images[chosen].to(self.device), split.labels[chosen].to(self.device)
-        model = copy.deepcopy(_of_photos(self.stage, self.seed)).to(self.device)
-        leaks = []
-        for number in range(len(images)):
-            leak = observe(model, images[number : number + 1], labels[number : number + 1])
-            defense = defenses.named(self.defense, generator=Generator().manual_seed(self.seed + number))
-            leaks.append(replace(leak, gradients=defense(leak.gradients)))
+        images, labels = photos(self.images, self.seed, self.device)
+        leaks = list(_defended(self.stage, self.defense, images.split(1), labels.split(1), self.seed))
         # The level of the noise is public.
         name, _, level = self.defense.partition("/")
         noise, box = float(level) if name == "gaussian" else None, Prior(box=tuple(images.new_tensor((0, 1))))
@@ -183,6 +184,62 @@ class Defended(Experiment, part="one image behind a defence"):
             for number, (quality, similar, over, own) in enumerate(rows):
                 about: Columns = {"image": number, "method": way, "psnr": float(quality), "ssim": float(similar)}
                 yield about | {"over_matching": float(over), "wrong": None if own is None else int(own)}
+
+
+class DefendedBatches(Experiment, part="a batch behind a defence"):
+    """Batches of photos behind a defence: what units, the span of all units and a search show of them."""
+
+    dataset: ClassVar[str] = Defended.dataset
+    stage: Stage
+    defense: str
+    size: int
+    groups: int
+    steps: int
+
+    def run(self) -> Iterator[Columns]:
+        """Attack every batch in three ways, and compare each photo with the nearest that was found."""
+        drawn, classes = photos(self.size * self.groups, self.seed, self.device)
+        images, labels = drawn.split(self.size), classes.split(self.size)
+        leaks = _defended(self.stage, self.defense, images, labels, self.seed)
+        box = Prior(box=tuple(drawn.new_tensor((0, 1))))
+        for number, (leak, own, truth) in enumerate(zip(leaks, labels, images, strict=True)):
+            found = {
+                "units of a batch": invert_units(leak, noise=None).inputs,
+                "span of a batch": match_span(leak, own, seed=self.seed, box=(0.0, 1.0)).inputs,
+                "matching of a batch": match(leak, own, budget=self.steps, prior=box, seed=self.seed).images,
+            }
+            psnr = {way: _nearest(inputs.to(truth), truth) for way, inputs in found.items()}
+            for way, qualities in psnr.items():
+                for place, quality in enumerate(qualities.tolist()):
+                    about: Columns = {
+                        "size": self.size,
+                        "batch": number,
+                        "image": place,
+                        "method": way,
+                        "psnr": quality,
+                    }
+                    yield about | {"over_matching": quality - float(psnr["matching of a batch"][place])}
+
+
+def _nearest(found: Tensor, truth: Tensor) -> Tensor:
+    """Return for each image (B, …) the PSNR (dB) of the nearest of those that were found (M, …)."""
+    return torch.stack([metrics.psnr(found, image.expand_as(found)).max() for image in truth])
+
+
+def photos(count: int, seed: int, device: str) -> tuple[Tensor, Tensor]:
+    """Return photos of clients and their classes."""
+    split = data.load(Defended.dataset, "test")
+    chosen = torch.randperm(len(split.images), generator=Generator().manual_seed(seed))[:count]
+    return split.images[chosen].to(device), split.labels[chosen].to(device)
+
+
+def _defended(stage: Stage, name: str, images: Iterable[Tensor], labels: Iterable[Tensor], seed: int) -> Iterator[Leak]:
+    """Yield what clients of one network send behind a defence, a leak for each batch."""
+    model = copy.deepcopy(_of_photos(stage, seed))
+    for number, (inputs, own) in enumerate(zip(images, labels, strict=True)):
+        leak = observe(model.to(inputs.device), inputs, own)
+        defense = defenses.named(name, generator=Generator().manual_seed(seed + number))
+        yield replace(leak, gradients=defense(leak.gradients))
 
 
 @functools.cache
@@ -335,4 +392,14 @@ def table_defended(record: Record) -> pd.DataFrame:
     }
     return aggregate(
         rows.assign(shown=rows["defense"].map(defenses.shown)), {"defence": "shown", "network": "stage"}, quality
+    )
+
+
+def table_batches(record: Record) -> pd.DataFrame:
+    """Return the PSNR of batches of images behind each defence, a column for each way to restore them."""
+    rows = record.rows(DefendedBatches)
+    return aggregate(
+        rows.assign(shown=rows["defense"].map(defenses.shown), own=rows["size"].astype(int)),
+        {"defence": "shown", "network": "stage", "photos in a batch": "own"},
+        {f"{way} (dB)": among(mean("psnr", ".1f"), method=way) for way in rows["method"].unique()},
     )
