@@ -253,7 +253,21 @@ def test_both_modes_of_a_client_are_audited_where_they_differ() -> None:
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     own = gradleak.audit(model, inputs.double(), targets, batch_sizes=(4,), steps=2, mode="train")
     assert [place.mode for place in own.cases] == ["train"]
+    assert own.facts["batch norms"] == "1, with the statistics of each batch"
     assert gradleak.audit(mlp(), inputs, targets, batch_sizes=(1,), steps=2).settings["mode"] == "eval, as in train"
+
+
+def test_trained_statistics_are_matched_in_eval_mode_only() -> None:
+    torch.manual_seed(0)
+    body = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten()]
+    images = torch.rand(4, 3, 12, 12)
+    nn.Sequential(*body)(images)
+    report = gradleak.audit(nn.Sequential(*body, nn.Linear(800, 4)), images, torch.arange(4), batch_sizes=(2,), steps=2)
+    attack = "matching with batch norm's statistics"
+    assert report.broken == []
+    assert report.facts["batch norms"] == "1, trained"
+    assert [one.mode for one in report.findings if one.attack == attack] == ["eval"]
+    assert "statistics of each batch" in why(report, attack, mode="train")
 
 
 def test_what_is_zero_or_frozen_is_said_first() -> None:
