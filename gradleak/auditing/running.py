@@ -27,7 +27,7 @@ from gradleak.arguments import checked_arguments
 from gradleak.auditing import drawing, sentences
 from gradleak.auditing.costs import costs_of
 from gradleak.auditing.findings import Cost, Finding, NotTried, Picture, Place
-from gradleak.auditing.measuring import Columns, Truth
+from gradleak.auditing.measuring import Columns, Scale, Truth
 from gradleak.auditing.outcomes import outcome_of, targets_of
 from gradleak.auditing.private import Private, kind_of, private
 from gradleak.auditing.reach import reach_of
@@ -120,7 +120,7 @@ def audit(
     loss: Loss | None = None,
     head: str | None = None,
     auxiliary: tuple[Tensor, Tensor] | None = None,
-    pixels: tuple[Tensor, Tensor] | None = None,
+    pixels: Scale | None = None,
     columns: Columns | None = None,
     marks: tuple[int, int] | None = None,
     minutes: float = 5.0,
@@ -152,7 +152,7 @@ def audit(
         loss: The client's loss; cross-entropy by default.
         head: The name of the last Linear layer, if it is not found automatically.
         auxiliary: Samples of the same kind and their classes, if the attacker has some.
-        pixels: (low, span), where images in [0, 1] are (inputs − low) / span.
+        pixels: (low, span), where images in [0, 1] are (inputs − low) / span: numbers, or tensors of each channel's.
         columns: The columns of a table.
         marks: The start and end mark of sentences; found automatically if all sentences have the same.
         minutes: The time limit. Attacks for which time is short are reported as not tried.
@@ -264,7 +264,7 @@ def audit_update(
     mode: Mode | None = None,
     loss: Loss | None = None,
     auxiliary: tuple[Tensor, Tensor] | None = None,
-    pixels: tuple[Tensor, Tensor] | None = None,
+    pixels: Scale | None = None,
     columns: Columns | None = None,
     marks: tuple[int, int] | None = None,
     minutes: float = 5.0,
@@ -288,7 +288,7 @@ def audit_update(
             the model has batch norms, and eval mode otherwise.
         loss: The client's loss; cross-entropy by default.
         auxiliary: Samples of the same kind and their classes, if the attacker has some.
-        pixels: (low, span), where images in [0, 1] are (inputs − low) / span.
+        pixels: (low, span), where images in [0, 1] are (inputs − low) / span: numbers, or tensors of each channel's.
         columns: The columns of a table.
         marks: The start and end mark of sentences.
         minutes: The time limit.

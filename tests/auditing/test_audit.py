@@ -127,6 +127,19 @@ def test_a_chain_of_convolutions_shows_its_image() -> None:
     assert "GB are to be had" in why(hidden, "convolutions backwards")
 
 
+def test_the_scale_of_pixels_is_two_numbers_or_tensors() -> None:
+    torch.manual_seed(0)
+    model, images = nn.Sequential(nn.Flatten(), nn.Linear(48, 4)), 2 * torch.rand(2, 3, 4, 4) - 1
+    low, span = torch.full((3,), -1.0), torch.full((3,), 2.0)
+    first, second, third = (
+        gradleak.audit(model, images, torch.arange(2), batch_sizes=(1,), steps=2, pixels=pixels)
+        for pixels in ((low, span), (-1, 2.0), (-1, 4.0))
+    )
+    assert first.worst("image-psnr") == second.worst("image-psnr") < third.worst("image-psnr")
+    with pytest.raises(InputError, match="every span above 0"):
+        gradleak.audit(model, images, torch.arange(2), batch_sizes=(1,), pixels=(0.0, 0.0))
+
+
 def test_sentences_are_read_and_noise_on_every_row_of_the_embedding_hides_the_words() -> None:
     torch.manual_seed(0)
     model = build_language_model("gru", pieces=300, width=32)
