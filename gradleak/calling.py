@@ -31,6 +31,12 @@ def called(
     return functional_call(model, replaced, inputs, dict(named or {}), tie_weights=False)
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the network that `DataParallel` or `DistributedDataParallel` runs, and any other network as it is."""
+    parallel = isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel)
+    return model.get_submodule("module") if parallel else model
+
+
 def copy_of(model: nn.Module, copies: Mapping[int, Tensor] = MappingProxyType({})) -> nn.Module:
     """Return a copy of a model. Tensors that it stored in a pass are copied without their history.
 

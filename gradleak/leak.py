@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gradleak.arguments import check_fields, checked_arguments, described
 from gradleak.augment import as_probabilities
-from gradleak.calling import called, copy_of
+from gradleak.calling import called, copy_of, unwrapped
 from gradleak.devices import differentiable, in_chunks
 from gradleak.errors import ForeignError, GradleakError, InputError, check_count, first_line, foreign
 from gradleak.losses import PADDING, BinaryCrossEntropy, CrossEntropy, Loss, up_to_last
@@ -134,7 +134,9 @@ class Leak:
                 "rate must be above 0, momentum in 0 … 1 (1 excluded) and weight_decay at least 0; "
                 f"got {rate:g}, {momentum:g} and {weight_decay:g}"
             )
-        copied = copy_of(model).eval()
+        copied = copy_of(unwrapped(model)).eval()
+        if unwrapped(model) is not model:
+            before, after = ({key.removeprefix("module."): own[key] for key in own} for own in (before, after))
         for moment, state in (("before", before), ("after", after)):
             _check_state(copied, moment, state)
         averaged: tuple[str, ...] = ()
@@ -494,7 +496,7 @@ def observe(
         >>> leak.batch_size, tuple(leak.weight_gradient.shape)
         (4, (2, 3))
     """
-    loss = loss or CrossEntropy()
+    model, loss = unwrapped(model), loss or CrossEntropy()
     inputs, targets = pair_of(model, inputs, targets)
     model, targets, loss = two_classes(model, inputs, targets, head, loss)
     model = in_train_mode(model) if mode == "train" else model

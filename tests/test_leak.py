@@ -137,6 +137,20 @@ def test_a_defence_of_each_tensor_by_itself_needs_the_head_alone() -> None:
             torch.testing.assert_close(sent.bias_gradients[n], whole.bias_gradient)
 
 
+def test_parallel_networks_leak_as_the_network_that_they_run() -> None:
+    model, (inputs, targets) = network(), batch()
+    expected, wrapped = observe(model, inputs, targets), nn.DataParallel(model)
+    found = observe(wrapped, inputs, targets)
+    assert found.model is model
+    before = {name: value.clone() for name, value in wrapped.state_dict().items()}
+    moves = {f"module.{name}": value for name, value in expected.gradients.items()}
+    after = before | {name: before[name] - 0.5 * value for name, value in moves.items()}
+    updated = Leak.from_update(wrapped, before, after, rate=0.5, batch_size=3)
+    assert found.head == updated.head == expected.head
+    for leak in (found, updated):
+        torch.testing.assert_close(leak.gradients, expected.gradients)
+
+
 def test_unused_and_frozen_parameters() -> None:
     model, (inputs, targets) = network(), batch()
     model.register_parameter("spare", nn.Parameter(torch.ones(2)))

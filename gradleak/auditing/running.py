@@ -34,6 +34,7 @@ from gradleak.auditing.reach import reach_of
 from gradleak.auditing.report import Report
 from gradleak.auditing.steady import distance, silent, state_of, unsteady
 from gradleak.auditing.subject import NORMS, proofs, subject_of
+from gradleak.calling import unwrapped
 from gradleak.cases import Attack, Case, Kind, Subject
 from gradleak.catalogue import ATTACKS
 from gradleak.errors import ForeignError, GradleakError, GradleakWarning, InputError, first_line, foreign
@@ -171,7 +172,7 @@ def audit(
         >>> report.worst("labels")
         1.0
     """
-    started, loss = time.monotonic(), loss or CrossEntropy()
+    started, model, loss = time.monotonic(), unwrapped(model), loss or CrossEntropy()
     with _running(model):
         inputs, targets = pair_of(model, inputs, targets)
         _check_batch(inputs, targets)

@@ -127,6 +127,12 @@ def test_a_chain_of_convolutions_shows_its_image() -> None:
     assert "GB are to be had" in why(hidden, "convolutions backwards")
 
 
+def test_a_parallel_network_is_audited_as_the_network_that_it_runs() -> None:
+    inputs, targets = vectors()
+    first, second = (gradleak.audit(own, inputs, targets, batch_sizes=(1,)) for own in (mlp(), nn.DataParallel(mlp())))
+    assert first.model_copy(update={"seconds": 0}) == second.model_copy(update={"seconds": 0})
+
+
 def test_the_scale_of_pixels_is_two_numbers_or_tensors() -> None:
     torch.manual_seed(0)
     model, images = nn.Sequential(nn.Flatten(), nn.Linear(48, 4)), 2 * torch.rand(2, 3, 4, 4) - 1
