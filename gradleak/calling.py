@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+
+T = TypeVar("T")
 
 
 def called(
@@ -17,9 +19,18 @@ def called(
 ) -> Any:
     """Return a model's outputs with other `values` of its parameters and buffers.
 
+    The inputs are not copied, because a copy inside `vmap` would change the rounding of recorded searches.
+    """
+    return with_values(model, values, lambda: model(*inputs, **(named or {})))
+
+
+def with_values(model: nn.Module, values: Mapping[str, Tensor], work: Callable[[], T]) -> T:
+    """Return the result of `work`, during which a model has other `values` of its parameters and buffers.
+
+    A network with activation checkpoints runs parts again in its backward pass, which then has to be in `work` as well.
+
     torch's own search for tied weights spoils a model in which one module has two names: it replaces the module's
-    values twice, and keeps the second replacement. Here every module is given its values once. The inputs are not
-    copied, because a copy inside `vmap` would change the rounding of recorded searches.
+    values twice, and keeps the second replacement. Here every module is given its values once.
     """
     own = {
         f"{prefix}.{name}".lstrip("."): tensor
@@ -27,8 +38,20 @@ def called(
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
     }
     given = {id(tensor): values[name] for name, tensor in own.items() if name in values}
-    replaced = {name: given[id(tensor)] for name, tensor in own.items() if id(tensor) in given}
-    return functional_call(model, replaced, inputs, dict(named or {}), tie_weights=False)
+    replaced = {f"model.{name}": given[id(tensor)] for name, tensor in own.items() if id(tensor) in given}
+    result: T = functional_call(_Work(model, work), replaced, (), tie_weights=False)
+    return result
+
+
+class _Work(nn.Module):
+    """Any work with a model, as a forward pass without inputs."""
+
+    def __init__(self, model: nn.Module, work: Callable[[], Any]) -> None:
+        super().__init__()
+        self.model, self.work = model, work
+
+    def forward(self) -> Any:
+        return self.work()
 
 
 def unwrapped(model: nn.Module) -> nn.Module:

@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gradleak.arguments import check_fields, checked_arguments, described
 from gradleak.augment import as_probabilities
-from gradleak.calling import called, copy_of, unwrapped
+from gradleak.calling import copy_of, unwrapped, with_values
 from gradleak.devices import differentiable, in_chunks
 from gradleak.errors import ForeignError, GradleakError, InputError, check_count, first_line, foreign
 from gradleak.losses import PADDING, BinaryCrossEntropy, CrossEntropy, Loss, up_to_last
@@ -520,8 +520,13 @@ def observe(
 
             def gradients_at(samples: Tensor, own: Tensor, weights: Gradients) -> Gradients:
                 weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-                logits = called(model, weights, *arguments_of(samples)).to(own.dtype)
-                return _gradients(loss(logits, own).mean(), weights, precision)
+                positional, keywords = arguments_of(samples)
+
+                def differentiated() -> Gradients:
+                    logits = model(*positional, **keywords).to(own.dtype)
+                    return _gradients(loss(logits, own).mean(), weights, precision)
+
+                return with_values(model, weights, differentiated)
 
             parts = zip(inputs.split(size), labels.split(size), strict=True)
             before = {name: value.detach() for name, value in named.items()}

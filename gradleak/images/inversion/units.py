@@ -32,7 +32,7 @@ from torch.nn import functional as F
 
 from gradleak.answers import Answer, InversionStatus
 from gradleak.arguments import checked_arguments
-from gradleak.calling import called
+from gradleak.calling import with_values
 from gradleak.cases import DOUBLE, Attack, Case
 from gradleak.errors import InputError
 from gradleak.images.inversion import chain
@@ -615,12 +615,13 @@ def _own_errors(layer: _Layer, inputs: Tensor, moment: float) -> tuple[Tensor, T
         # A copy, because activations may change it in place.
         return outputs[-1].clone()
 
+    def differentiated() -> tuple[Tensor, list[Tensor]]:
+        logits = leak.model(inputs.clone())
+        sums = (logits[:, place].sum() for place in range(logits.shape[1]))
+        return logits, [torch.autograd.grad(one, outputs[0], retain_graph=True)[0].flatten(1) for one in sums]
+
     with layer.module.register_forward_hook(keep), torch.enable_grad(), evaluating(leak.model):
-        logits = called(leak.model, values, (inputs.clone(),))
-        rows = [
-            torch.autograd.grad(logits[:, place].sum(), outputs[0], retain_graph=True)[0].flatten(1)
-            for place in range(logits.shape[1])
-        ]
+        logits, rows = with_values(leak.model, values, differentiated)
     slopes, probabilities = torch.stack(rows, dim=1), logits.detach().softmax(dim=1)
     return (probabilities[:, :, None] * slopes).sum(dim=1, keepdim=True) - slopes, slopes, probabilities
 
