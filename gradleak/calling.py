@@ -69,3 +69,12 @@ def copy_of(model: nn.Module, copies: Mapping[int, Tensor] = MappingProxyType({}
     """
     stored = (value for module in model.modules() for value in vars(module).values() if torch.is_tensor(value))
     return copy.deepcopy(model, {id(own): own.detach().clone() for own in stored if not own.is_leaf} | dict(copies))
+
+
+def client_copy_of(model: nn.Module) -> nn.Module:
+    """Return a copy of a client's model with the hooks by which the client changes gradients of parameters."""
+    copied = copy_of(model)
+    for own, other in zip(model.parameters(), copied.parameters(), strict=True):
+        for hook in (own._backward_hooks or {}).values() if own.requires_grad else ():
+            other.register_hook(hook)
+    return copied

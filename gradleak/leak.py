@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gradleak.arguments import check_fields, checked_arguments, described
 from gradleak.augment import as_probabilities
-from gradleak.calling import copy_of, unwrapped, with_values
+from gradleak.calling import client_copy_of, copy_of, unwrapped, with_values
 from gradleak.devices import differentiable, in_chunks
 from gradleak.errors import ForeignError, GradleakError, InputError, check_count, first_line, foreign
 from gradleak.losses import PADDING, BinaryCrossEntropy, CrossEntropy, Loss, up_to_last
@@ -378,7 +378,7 @@ def _with_two_outputs(model: nn.Module, head: str) -> nn.Module:
     The copy returns these outputs, whatever the model computes from them, such as their sigmoid. Only if the layer has
     outputs at every position of a text, the copy returns what the model chooses.
     """
-    copied = copy_of(model)
+    copied = client_copy_of(model)
     end = _linears(copied, head)[head]
     for name, value in list(end.named_parameters()):
         both = torch.cat([torch.zeros_like(value), value]).detach()
@@ -688,7 +688,7 @@ def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 
 def in_train_mode(model: nn.Module) -> nn.Module:
     """Return a copy of a model whose batch norms use the statistics of each batch in both modes, and keep none."""
-    copied = copy_of(model)
+    copied = client_copy_of(model)
     replace_all_batch_norm_modules_(copied)
     return copied
 
