@@ -319,11 +319,15 @@ def _alone(
     spread = BOUND * 1.5 * float((quotients - median).norm(dim=1).median())
     claimed = (spread if len(quotients) > 2 else math.inf) / max(float(median.norm()), TINY) + 2 * layer.unit
     group = _Group(layer.alive.nonzero()[:, 0], median, claimed)
+    ends = (f"{name}.weight".lstrip(".") for name in leak.averaged or (leak.head,))
+    withheld = next(filter(None, map(leak.withheld, ends)), "")
     if layer.unlike:
         reason = layer.unlike
     elif len(leak.gradients) == 2:
         reason = "there is no other layer that could confirm it"
-    elif precision is not None and coarser(precision, leak.weight_gradient.dtype):
+    elif withheld:
+        reason = f"the last layer cannot confirm it: {withheld}"
+    elif precision is not None and coarser(precision, leak.weight.dtype):
         reason = f"as if nothing were rounded to {precision_of(precision).name}"
     else:
         # All units may give the same wrong input, if signs are sent or weights and biases are clipped separately.

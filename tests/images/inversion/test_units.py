@@ -90,6 +90,15 @@ def test_a_single_sample_needs_no_relu() -> None:
         assert not invert_units(changed).guaranteed.any()
 
 
+def test_a_frozen_last_layer_leaves_a_single_sample_without_a_guarantee() -> None:
+    model, inputs, labels = batch(lambda: mlp((12, 80, 40, 5)), 1, 12)
+    model[-1].weight.requires_grad_(False)
+    found = invert_units(observe(model, inputs, labels), precision="bf16")
+    assert (found.status, found.guaranteed.tolist()) == ("partial", [False])
+    assert found.reason == "the last layer cannot confirm it: '4.weight' is frozen"
+    assert nearest(found, inputs) < 1e-9
+
+
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh, nn.GELU, lambda: nn.LeakyReLU(0.1)])
 def test_units_that_are_never_silent_mix_all_samples(activation: Build) -> None:
     model, inputs, labels = batch(lambda: mlp(activation=activation), 3, 12)
