@@ -39,6 +39,7 @@ from gradleak.images.inversion import chain
 from gradleak.images.inversion.again import TINY, observed_again, size_of
 from gradleak.images.inversion.fully_connected import BOUND, FINEST, FITS, SURE
 from gradleak.images.inversion.one_sample import closest, smoothed
+from gradleak.images.inversion.weight_norm import without_weight_norm
 from gradleak.leak import Leak, evaluating, running
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit, shown_rounding
@@ -175,6 +176,8 @@ def invert_units(
         >>> found.status, torch.cdist(inputs, found.inputs).amin(dim=1) < 1e-9
         ('exact', tensor([True, True]))
     """
+    # Noise on lengths and directions is another one on the weights.
+    leak = without_weight_norm(leak) if noise == 0 else leak
     name, reason = first_layer(leak)
     if reason:
         raise InputError(f"samples are read from the gradient of a first layer with a bias: {reason}")
@@ -205,6 +208,7 @@ def bias_attack(leak: Leak) -> Tensor:
         >>> bias_attack(leak).nanmean(dim=0)
         tensor([0.1000, 0.2000, 0.3000, 0.4000], dtype=torch.float64)
     """
+    leak = without_weight_norm(leak)
     name, reason = first_layer(leak)
     if reason:
         raise InputError(f"the bias attack needs the gradient of a first layer with a bias: {reason}")
@@ -649,7 +653,7 @@ def _whole(layer: _Layer, groups: list[_Group], fits: list[_Fit]) -> list[int]:
 
 
 def _why_not(case: Case) -> str:
-    return first_layer(case.leak)[1]
+    return first_layer(without_weight_norm(case.leak) if case.noise == 0 else case.leak)[1]
 
 
 def _attack(case: Case) -> Answer:
