@@ -75,6 +75,11 @@ def client_copy_of(model: nn.Module) -> nn.Module:
     """Return a copy of a client's model with the hooks by which the client changes gradients of parameters."""
     copied = copy_of(model)
     for own, other in zip(model.parameters(), copied.parameters(), strict=True):
-        for hook in (own._backward_hooks or {}).values() if own.requires_grad else ():
-            other.register_hook(hook)
+        keep_hooks(own, other)
     return copied
+
+
+def keep_hooks(own: Tensor, other: Tensor) -> None:
+    """Change the gradient of another tensor as that of a parameter."""
+    for hook in (own._backward_hooks or {}).values() if own.requires_grad else ():
+        other.register_hook(hook)

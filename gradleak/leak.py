@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gradleak.arguments import check_fields, checked_arguments, described
 from gradleak.augment import as_probabilities
-from gradleak.calling import client_copy_of, copy_of, unwrapped, with_values
+from gradleak.calling import client_copy_of, copy_of, keep_hooks, unwrapped, with_values
 from gradleak.devices import differentiable, in_chunks
 from gradleak.errors import ForeignError, GradleakError, InputError, check_count, first_line, foreign
 from gradleak.losses import PADDING, BinaryCrossEntropy, CrossEntropy, Loss, up_to_last
@@ -520,6 +520,8 @@ def observe(
 
             def gradients_at(samples: Tensor, own: Tensor, weights: Gradients) -> Gradients:
                 weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+                for name, weight in weights.items():
+                    keep_hooks(named[name], weight)
                 positional, keywords = arguments_of(samples)
 
                 def differentiated() -> Gradients:

@@ -60,7 +60,7 @@ def test_eval_mode_is_used_and_the_mode_given_back() -> None:
 
 
 @pytest.mark.parametrize("end", [nn.Linear(8, 3), nn.Linear(8, 1)])
-def test_hooks_change_the_gradients_that_a_client_sends_in_both_modes(end: nn.Linear) -> None:
+def test_hooks_change_the_gradients_that_a_client_sends_in_both_modes_and_all_steps(end: nn.Linear) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), end)
     model[0].weight.register_hook(lambda gradient: gradient.sign())
     model[0].bias.register_hook(lambda gradient: 2 * gradient)
@@ -68,6 +68,8 @@ def test_hooks_change_the_gradients_that_a_client_sends_in_both_modes(end: nn.Li
     for mode in ("eval", "train"):
         sent = observe(model, torch.rand(2, 6), torch.tensor([0, 1]), mode=mode).gradients["0.weight"]
         assert set(sent.unique().tolist()) <= {-1, 0, 1}
+    stepped = observe(model, torch.rand(2, 6), torch.tensor([0, 1]), local_steps=2).gradients["0.weight"]
+    assert set(stepped.unique().tolist()) <= {-2, -1, 0, 1, 2}
 
 
 def test_final_layer_is_found_by_what_it_does() -> None:
