@@ -48,7 +48,7 @@ class Subject:
         chain_reason: Why it is not such a chain.
         layers: The number of outputs of each layer of the chain, by name.
         norms: The number of its batch norms.
-        trained: Whether these were trained.
+        statistics: What the statistics of these are.
         embedding: The name of its embedding's weight.
         activations: How many numbers the network computes for one sample.
         bytes: The memory that its parameters take.
@@ -70,7 +70,7 @@ class Subject:
     chain_reason: str
     layers: dict[str, int]
     norms: int
-    trained: bool
+    statistics: Literal["trained", "never trained", "of each batch"]
     embedding: str
     activations: int
     bytes: int
@@ -80,7 +80,7 @@ class Subject:
         """The facts about the network, in words."""
         chains = {"linear": "a chain of Linear layers", "convolutional": "a chain of convolutions"}
         bias = "yes: its gradient is the sum of all errors" if self.bias_sent else "yes, without a gradient of its own"
-        norms = f"{self.norms}, {'trained' if self.trained else 'never trained'}" if self.norms else "none"
+        own = "with the statistics of each batch" if self.statistics == "of each batch" else self.statistics
         return [
             ("network", f"{self.network}, {self.parameters:,} parameters"),
             ("inputs", f"{self.kind}, {' × '.join(map(str, self.input_shape))}"),
@@ -88,7 +88,7 @@ class Subject:
             ("its bias", bias if self.bias else "none"),
             ("its features", "never negative" if self.rectified else "of both signs"),
             ("runs backwards", chains[self.chain] if self.chain else f"no: {self.chain_reason}"),
-            ("batch norms", norms),
+            ("batch norms", f"{self.norms}, {own}" if self.norms else "none"),
             ("embedding", f"'{self.embedding}'" if self.embedding else "none"),
         ]
 

@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from gradleak.arguments import check_fields, checked_arguments, described
 from gradleak.augment import as_probabilities
-from gradleak.calling import called, computes, copy_of
+from gradleak.calling import client_copy_of, computes, copy_of, keep_hooks, unwrapped, with_values
 from gradleak.devices import differentiable, in_chunks
 from gradleak.errors import ForeignError, GradleakError, InputError, check_count, first_line, foreign
 from gradleak.losses import PADDING, BinaryCrossEntropy, CrossEntropy, Loss, up_to_last
@@ -136,7 +136,9 @@ class Leak:
                 "rate must be above 0, momentum in 0 … 1 (1 excluded) and weight_decay at least 0; "
                 f"got {rate:g}, {momentum:g} and {weight_decay:g}"
             )
-        copied = copy_of(model).eval()
+        copied = copy_of(unwrapped(model)).eval()
+        if unwrapped(model) is not model:
+            before, after = ({key.removeprefix("module."): own[key] for key in own} for own in (before, after))
         for moment, state in (("before", before), ("after", after)):
             _check_state(copied, moment, state)
         averaged: tuple[str, ...] = ()
@@ -378,7 +380,7 @@ def _with_two_outputs(model: nn.Module, head: str) -> nn.Module:
     The copy returns these outputs, whatever the model computes from them, such as their sigmoid. Only if the layer has
     outputs at every position of a text, the copy returns what the model chooses.
     """
-    copied = copy_of(model)
+    copied = client_copy_of(model)
     end = _linears(copied, head)[head]
     for name, value in list(end.named_parameters()):
         both = torch.cat([torch.zeros_like(value), value]).detach()
@@ -496,7 +498,7 @@ def observe(
         >>> leak.batch_size, tuple(leak.weight_gradient.shape)
         (4, (2, 3))
     """
-    loss = loss or CrossEntropy()
+    model, loss = unwrapped(model), loss or CrossEntropy()
     inputs, targets = pair_of(model, inputs, targets)
     model, targets, loss = two_classes(model, inputs, targets, head, loss)
     model = in_train_mode(model) if mode == "train" else model
@@ -520,8 +522,15 @@ def observe(
 
             def gradients_at(samples: Tensor, own: Tensor, weights: Gradients) -> Gradients:
                 weights = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-                logits = called(model, weights, *arguments_of(samples)).to(own.dtype)
-                return _gradients(loss(logits, own).mean(), weights, precision)
+                for name, weight in weights.items():
+                    keep_hooks(named[name], weight)
+                positional, keywords = arguments_of(samples)
+
+                def differentiated() -> Gradients:
+                    logits = model(*positional, **keywords).to(own.dtype)
+                    return _gradients(loss(logits, own).mean(), weights, precision)
+
+                return with_values(model, weights, differentiated)
 
             parts = zip(inputs.split(size), labels.split(size), strict=True)
             before = {name: value.detach() for name, value in named.items()}
@@ -683,7 +692,7 @@ def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
 
 def in_train_mode(model: nn.Module) -> nn.Module:
     """Return a copy of a model whose batch norms use the statistics of each batch in both modes, and keep none."""
-    copied = copy_of(model)
+    copied = client_copy_of(model)
     replace_all_batch_norm_modules_(copied)
     return copied
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import gradleak
 from gradleak.calling import called, copy_of
+from gradleak.images import invert_units
 from gradleak.leak import observe
 
 
@@ -67,3 +69,26 @@ def test_a_model_that_stored_a_pass_is_copied() -> None:
     assert copied.tied.weight is copied.first.weight
     torch.testing.assert_close(copied(inputs), model(inputs))
     assert leak.gradients.keys() == dict(model.named_parameters()).keys()
+
+
+class Checkpointed(nn.Sequential):
+    """A network that runs its first layers again in the backward pass."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        first, activation, last = self
+        return last(checkpoint(lambda own: activation(first(own)), inputs, use_reentrant=False))
+
+
+def test_activation_checkpoints_change_nothing() -> None:
+    torch.manual_seed(0)
+    layers = nn.Linear(12, 80), nn.ReLU(), nn.Linear(80, 5)
+    inputs, targets = torch.randn(4, 12), torch.arange(4)
+    for steps in (1, 2):
+        plain, stored = (
+            observe(build(*layers), inputs, targets, local_steps=steps, rate=1.0)
+            for build in (nn.Sequential, Checkpointed)
+        )
+        torch.testing.assert_close(stored.gradients, plain.gradients)
+        expected, found = (invert_units(leak) for leak in (plain, stored))
+        assert found.status == expected.status
+        torch.testing.assert_close(found.inputs, expected.inputs)

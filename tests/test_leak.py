@@ -59,6 +59,19 @@ def test_eval_mode_is_used_and_the_mode_given_back() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("end", [nn.Linear(8, 3), nn.Linear(8, 1)])
+def test_hooks_change_the_gradients_that_a_client_sends_in_both_modes_and_all_steps(end: nn.Linear) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), end)
+    model[0].weight.register_hook(lambda gradient: gradient.sign())
+    model[0].bias.register_hook(lambda gradient: 2 * gradient)
+    model[0].bias.requires_grad_(False)
+    for mode in ("eval", "train"):
+        sent = observe(model, torch.rand(2, 6), torch.tensor([0, 1]), mode=mode).gradients["0.weight"]
+        assert set(sent.unique().tolist()) <= {-1, 0, 1}
+    stepped = observe(model, torch.rand(2, 6), torch.tensor([0, 1]), local_steps=2).gradients["0.weight"]
+    assert set(stepped.unique().tolist()) <= {-2, -1, 0, 1, 2}
+
+
 def test_final_layer_is_found_by_what_it_does() -> None:
     class Shuffled(nn.Module):
         def __init__(self) -> None:
@@ -135,6 +148,20 @@ def test_a_defence_of_each_tensor_by_itself_needs_the_head_alone() -> None:
             torch.testing.assert_close(sent.weight_gradients[n], whole.weight_gradient)
             assert sent.bias_gradients is not None
             torch.testing.assert_close(sent.bias_gradients[n], whole.bias_gradient)
+
+
+def test_parallel_networks_leak_as_the_network_that_they_run() -> None:
+    model, (inputs, targets) = network(), batch()
+    expected, wrapped = observe(model, inputs, targets), nn.DataParallel(model)
+    found = observe(wrapped, inputs, targets)
+    assert found.model is model
+    before = {name: value.clone() for name, value in wrapped.state_dict().items()}
+    moves = {f"module.{name}": value for name, value in expected.gradients.items()}
+    after = before | {name: before[name] - 0.5 * value for name, value in moves.items()}
+    updated = Leak.from_update(wrapped, before, after, rate=0.5, batch_size=3)
+    assert found.head == updated.head == expected.head
+    for leak in (found, updated):
+        torch.testing.assert_close(leak.gradients, expected.gradients)
 
 
 def test_unused_and_frozen_parameters() -> None:

@@ -26,6 +26,8 @@ RECOGNISABLE_SSIM, BETTER_SSIM, LEAST_SIDE = 0.7, 0.1, 32
 TINY = 1e-300
 # The value that replaces an infinite error.
 ENDLESS = 1e30
+# (low, span) of a network's images.
+Scale = tuple[Tensor, Tensor] | tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Pixels:
         return (inputs.double() - self.low.to(inputs.device)) / self.span.to(inputs.device)
 
 
-def pixels_of(inputs: Tensor, given: tuple[Tensor, Tensor] | None) -> Pixels:
+def pixels_of(inputs: Tensor, given: Scale | None) -> Pixels:
     """Return the map to images: `given` (low, span), the identity for inputs in [0, 1], else by the inputs' range."""
     ones = torch.ones(inputs.shape[1], 1, 1, dtype=torch.float64)
     if given is not None:

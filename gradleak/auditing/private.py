@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gradleak import leak
-from gradleak.auditing.measuring import Columns, Pixels, Truth, columns_of, pixels_of
+from gradleak.auditing.measuring import Columns, Pixels, Scale, Truth, columns_of, pixels_of
 from gradleak.augment import as_probabilities
 from gradleak.cases import Kind, Subject
 from gradleak.errors import InputError
@@ -79,9 +79,7 @@ class Private:
         return (starts.pop(), ends.pop()) if len(starts) == 1 and len(ends) == 1 else None
 
 
-def private(
-    inputs: Tensor, targets: Tensor, pixels: tuple[Tensor, Tensor] | None, columns: Columns | None = None
-) -> Private:
+def private(inputs: Tensor, targets: Tensor, pixels: Scale | None, columns: Columns | None = None) -> Private:
     """Return samples with their kind; `pixels` is (low, span) of images, if known, and `columns` those of a table."""
     kind = kind_of(inputs)
     sequence = kind == "tokens" and targets.ndim == 2 and not targets.is_floating_point()

@@ -27,13 +27,14 @@ from gradleak.arguments import checked_arguments
 from gradleak.auditing import drawing, sentences
 from gradleak.auditing.costs import costs_of
 from gradleak.auditing.findings import Cost, Finding, NotTried, Picture, Place
-from gradleak.auditing.measuring import Columns, Truth
+from gradleak.auditing.measuring import Columns, Scale, Truth
 from gradleak.auditing.outcomes import outcome_of, targets_of
 from gradleak.auditing.private import Private, kind_of, private
 from gradleak.auditing.reach import reach_of
 from gradleak.auditing.report import Report
 from gradleak.auditing.steady import distance, silent, state_of, unsteady
 from gradleak.auditing.subject import NORMS, proofs, subject_of
+from gradleak.calling import unwrapped
 from gradleak.cases import Attack, Case, Kind, Subject
 from gradleak.catalogue import ATTACKS
 from gradleak.errors import ForeignError, GradleakError, GradleakWarning, InputError, first_line, foreign
@@ -120,7 +121,7 @@ def audit(
     loss: Loss | None = None,
     head: str | None = None,
     auxiliary: tuple[Tensor, Tensor] | None = None,
-    pixels: tuple[Tensor, Tensor] | None = None,
+    pixels: Scale | None = None,
     columns: Columns | None = None,
     marks: tuple[int, int] | None = None,
     minutes: float = 5.0,
@@ -152,7 +153,7 @@ def audit(
         loss: The client's loss; cross-entropy by default.
         head: The name of the last Linear layer, if it is not found automatically.
         auxiliary: Samples of the same kind and their classes, if the attacker has some.
-        pixels: (low, span), where images in [0, 1] are (inputs − low) / span.
+        pixels: (low, span), where images in [0, 1] are (inputs − low) / span: numbers, or tensors of each channel's.
         columns: The columns of a table.
         marks: The start and end mark of sentences; found automatically if all sentences have the same.
         minutes: The time limit. Attacks for which time is short are reported as not tried.
@@ -171,7 +172,7 @@ def audit(
         >>> report.worst("labels")
         1.0
     """
-    started, loss = time.monotonic(), loss or CrossEntropy()
+    started, model, loss = time.monotonic(), unwrapped(model), loss or CrossEntropy()
     with _running(model):
         inputs, targets = pair_of(model, inputs, targets)
         _check_batch(inputs, targets)
@@ -264,7 +265,7 @@ def audit_update(
     mode: Mode | None = None,
     loss: Loss | None = None,
     auxiliary: tuple[Tensor, Tensor] | None = None,
-    pixels: tuple[Tensor, Tensor] | None = None,
+    pixels: Scale | None = None,
     columns: Columns | None = None,
     marks: tuple[int, int] | None = None,
     minutes: float = 5.0,
@@ -288,7 +289,7 @@ def audit_update(
             the model has batch norms, and eval mode otherwise.
         loss: The client's loss; cross-entropy by default.
         auxiliary: Samples of the same kind and their classes, if the attacker has some.
-        pixels: (low, span), where images in [0, 1] are (inputs − low) / span.
+        pixels: (low, span), where images in [0, 1] are (inputs − low) / span: numbers, or tensors of each channel's.
         columns: The columns of a table.
         marks: The start and end mark of sentences.
         minutes: The time limit.

@@ -175,11 +175,12 @@ def of_verdict(outcomes: Sequence[Outcome], budget: str) -> str:
     told = [cases[place][target] for target in MAIN if target in cases[place]]
     found = [_recovered(outcome) for outcome in told if outcome.outcome == "recovered"]
     nothing = [outcome.target for outcome in told if outcome.outcome == "not recovered"]
-    unknown = [outcome.target for outcome in told if outcome.outcome == "not compared"]
+    unknown = [f"{outcome.target} ({outcome.attack})" for outcome in told if outcome.outcome == "not compared"]
     missed = [outcome.target for outcome in told if outcome.outcome == "not attacked"]
-    parts = ["recovered: " + ", ".join(found) if found else "nothing was recovered"]
+    parts = ["recovered: " + ", ".join(found)] if found else [] if unknown else ["nothing was recovered"]
     parts += [f"{', '.join(nothing)} not recovered by these attacks within {budget}"] if nothing else []
-    parts += [f"{', '.join(unknown)} found, but with nothing to compare them with"] if unknown else []
+    compared = "which cannot be compared without the private batch"
+    parts += [f"found without a guarantee: {', '.join(unknown)}, {compared}"] if unknown else []
     parts += [f"not attacked: {', '.join(missed)}"] if missed else []
     known = {"none": "without a defence", "update": "from the update"}
     where = f"{known.get(place.defense, f'behind {place.defense}')}, in a batch of {place.batch_size}: "
@@ -206,7 +207,9 @@ def _recovered(outcome: Outcome) -> str:
         share = "" if outcome.share is None else f"{measure_text(outcome.target, outcome.share)} of the "
         number = f"{share}{outcome.target}"
     how = {"exact": " exactly", "recognisable": " recognisably"}.get(outcome.grade or "", "")
-    sure = f"{outcome.certified} of them guaranteed, " if outcome.certified else ""
+    # Without the private batch, only what is guaranteed counts as recovered.
+    sure = "" if outcome.samples else "guaranteed, "
+    sure = f"{outcome.certified} of them guaranteed, " if outcome.certified else sure
     return f"{number}{how} ({sure}{outcome.attack})"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -57,11 +58,18 @@ def subject_of(leak: Leak, inputs_of: Kind, sequence: bool) -> Subject:
         chain_reason=reason,
         layers=layers,
         norms=len(norms),
-        trained=any(int(module.num_batches_tracked or 0) > 0 for module in norms),
+        statistics=_statistics(norms),
         embedding=f"{embeddings[0]}.weight".lstrip(".") if embeddings else "",
         activations=activations,
         bytes=sum(sizes),
     )
+
+
+def _statistics(norms: Sequence[nn.Module]) -> Literal["trained", "never trained", "of each batch"]:
+    """Return which statistics batch norms use."""
+    if any(module.running_mean is None for module in norms):
+        return "of each batch"
+    return "trained" if any(int(module.get_buffer("num_batches_tracked")) > 0 for module in norms) else "never trained"
 
 
 def _chain(

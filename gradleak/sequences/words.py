@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradleak.answers import Answer
 from gradleak.answers import ReadingStatus as Status
 from gradleak.arguments import checked_arguments
 from gradleak.cases import LABELS, Attack, Case
 from gradleak.data.text import Vocabulary
-from gradleak.errors import InputError
+from gradleak.errors import GradleakError, InputError
 from gradleak.labels.hard.rlg import rlg
-from gradleak.leak import Leak
+from gradleak.leak import Leak, hooked, running
 from gradleak.spans import classes_span
 
 # A singular value counts if it exceeds the largest singular value of noise alone by this factor.
@@ -146,7 +147,35 @@ def _attack_rows(case: Case) -> Answer:
             f"{count} rows of the embedding move, and the batch has {places} places: noise or another layer moves them"
         )
         return Answer("failed", reason)
-    return Answer("counted", "which rows of the embedding move", tokens=set(moved.nonzero()[:, 0].tolist()))
+    named = set(moved.nonzero()[:, 0].tolist())
+    pairs = [(row, token) for token, row in enumerate(_rows_of_tokens(case, len(moved))) if row in named]
+    # Of several tokens with one row, take the one with the row's number, or else the first.
+    tokens = dict(reversed(pairs)) | {row: token for row, token in pairs if row == token}
+    return Answer("counted", "which rows of the embedding move", tokens=set(tokens.values()))
+
+
+def _rows_of_tokens(case: Case, size: int) -> list[int]:
+    """Return the row of an embedding of this `size` that the network looks up for each token.
+
+    Where the row depends on more than the token, this is the row with the token's number.
+    """
+    module = case.leak.model.get_submodule(case.subject.embedding.rpartition(".")[0])
+    shape, looked_up = case.subject.input_shape, list[Tensor]()
+
+    def stop(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+        looked_up.append(args[0].flatten())
+        raise InputError("the rest of the pass is not needed")
+
+    # A network may map many tokens to few rows, or subtract a number from tokens.
+    count = 2 * size
+    tokens = torch.arange(-(-count // math.prod(shape)) * math.prod(shape), device=case.leak.weight.device)
+    for texts in (tokens, tokens.roll(1)):
+        stopping = hooked([module.register_forward_pre_hook(stop)])
+        with contextlib.suppress(GradleakError), torch.no_grad(), stopping, running(case.leak.model, shape):
+            case.leak.model(texts.reshape(-1, *shape))
+    alike = len(looked_up) == 2 and looked_up[0].shape == tokens.shape
+    known = alike and torch.equal(looked_up[0].roll(1), looked_up[1])
+    return (looked_up[0] if known else tokens).tolist()
 
 
 EMBEDDING_ROWS = Attack(

@@ -127,6 +127,25 @@ def test_a_chain_of_convolutions_shows_its_image() -> None:
     assert "GB are to be had" in why(hidden, "convolutions backwards")
 
 
+def test_a_parallel_network_is_audited_as_the_network_that_it_runs() -> None:
+    inputs, targets = vectors()
+    first, second = (gradleak.audit(own, inputs, targets, batch_sizes=(1,)) for own in (mlp(), nn.DataParallel(mlp())))
+    assert first.model_copy(update={"seconds": 0}) == second.model_copy(update={"seconds": 0})
+
+
+def test_the_scale_of_pixels_is_two_numbers_or_tensors() -> None:
+    torch.manual_seed(0)
+    model, images = nn.Sequential(nn.Flatten(), nn.Linear(48, 4)), 2 * torch.rand(2, 3, 4, 4) - 1
+    low, span = torch.full((3,), -1.0), torch.full((3,), 2.0)
+    first, second, third = (
+        gradleak.audit(model, images, torch.arange(2), batch_sizes=(1,), steps=2, pixels=pixels)
+        for pixels in ((low, span), (-1, 2.0), (-1, 4.0))
+    )
+    assert first.worst("image-psnr") == second.worst("image-psnr") < third.worst("image-psnr")
+    with pytest.raises(InputError, match="every span above 0"):
+        gradleak.audit(model, images, torch.arange(2), batch_sizes=(1,), pixels=(0.0, 0.0))
+
+
 def test_sentences_are_read_and_noise_on_every_row_of_the_embedding_hides_the_words() -> None:
     torch.manual_seed(0)
     model = build_language_model("gru", pieces=300, width=32)
@@ -253,7 +272,21 @@ def test_both_modes_of_a_client_are_audited_where_they_differ() -> None:
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
     own = gradleak.audit(model, inputs.double(), targets, batch_sizes=(4,), steps=2, mode="train")
     assert [place.mode for place in own.cases] == ["train"]
+    assert own.facts["batch norms"] == "1, with the statistics of each batch"
     assert gradleak.audit(mlp(), inputs, targets, batch_sizes=(1,), steps=2).settings["mode"] == "eval, as in train"
+
+
+def test_trained_statistics_are_matched_in_eval_mode_only() -> None:
+    torch.manual_seed(0)
+    body = [nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten()]
+    images = torch.rand(4, 3, 12, 12)
+    nn.Sequential(*body)(images)
+    report = gradleak.audit(nn.Sequential(*body, nn.Linear(800, 4)), images, torch.arange(4), batch_sizes=(2,), steps=2)
+    attack = "matching with batch norm's statistics"
+    assert report.broken == []
+    assert report.facts["batch norms"] == "1, trained"
+    assert [one.mode for one in report.findings if one.attack == attack] == ["eval"]
+    assert "statistics of each batch" in why(report, attack, mode="train")
 
 
 def test_what_is_zero_or_frozen_is_said_first() -> None:

@@ -269,8 +269,11 @@ def test_where_nothing_can_be_compared_an_answer_without_a_certificate_is_no_rec
     assert outcome(report, "features")[0] == "not attacked"
     with pytest.raises(InputError, match="no private batch to compare with"):
         report.above({"labels": 0.5})
+    assert "nothing was recovered" not in report.verdict
+    assert "labels (row signs), which cannot be compared without the private batch" in report.verdict
     sure = gradleak.audit_update(gradleak.observe(mlp(), inputs[:1], targets[:1]), steps=1)
     assert outcome(sure, "labels")[0] == "recovered"
+    assert "inputs (1 of them guaranteed, unit by unit), labels (guaranteed, label of one sample)" in sure.verdict
 
 
 # ------------------------------------------------------------------------------ networks that change when they run

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor, nn
 
 from gradleak import defenses
+from gradleak.auditing.subject import subject_of
+from gradleak.cases import Case, Reach
 from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.errors import InputError
 from gradleak.labels.hard.rlg_as_coded import rlg_as_coded, rlg_screened
+from gradleak.leak import observe
+from gradleak.losses import CrossEntropy
 from gradleak.models.recogniser import Recogniser, recogniser
 from gradleak.sequences import observe_speech, reveal_words
 from gradleak.sequences.observed import last_gradient
-from gradleak.sequences.words import outlying_words, rounded_rank
+from gradleak.sequences.words import EMBEDDING_ROWS, outlying_words, rounded_rank
 from gradleak.studies.shared.recognisers import last_inputs
 
 WORDS = text.vocabulary("sentences")
@@ -88,3 +95,34 @@ def test_rows_that_point_away_are_words(model: Recogniser, defense: str) -> None
         tokens = tokens_of(said)
         leak = observe_speech(model, [pseudo_speech(said)], [tokens], defense=defenses.named(defense))
         assert outlying_words(leak.weight_gradient) == set(tokens)
+
+
+class Mapped(nn.Module):
+    """A classifier of bags of words that changes its tokens before it looks them up."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.change, self.embedding, self.head = change, nn.Embedding(50, 32), nn.Linear(32, 5)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.embedding(self.change(tokens)).mean(dim=1))
+
+
+@pytest.mark.parametrize(
+    ("change", "tokens"),
+    {
+        "plain": (lambda own: own, {7, 8, 30}),
+        "next": (lambda own: own + 1, {7, 8, 30}),
+        "two for one": (lambda own: own // 2, {6, 8, 30}),
+        "rare words": (lambda own: own.where(own < 20, 1), {1, 7, 8}),
+        "reversed": (lambda own: own.flip(1), {7, 8, 30}),
+    }.values(),
+)
+def test_rows_of_an_embedding_are_read_as_the_tokens_that_move_them(
+    change: Callable[[Tensor], Tensor], tokens: set[int]
+) -> None:
+    torch.manual_seed(0)
+    leak = observe(Mapped(change), torch.tensor([[7, 8, 30, 7]]), torch.tensor([2]))
+    subject = subject_of(leak, "tokens", sequence=False)
+    case = Case(leak, subject, "none", "onehot", CrossEntropy(), 0, 1, Reach((), ""))
+    assert EMBEDDING_ROWS.run(case).tokens == tokens

@@ -20,6 +20,7 @@ from gradleak.errors import InputError, unknown
 from gradleak.images.gradinversion.consensus import pixel_mean, registered_mean
 from gradleak.images.gradinversion.settings import OURS, GradInversion
 from gradleak.images.gradinversion.statistics import (
+    UNKNOWN,
     Statistics,
     into_norms,
     running_statistics,
@@ -303,7 +304,9 @@ def _why_not(case: Case) -> str:
         return "it restores images"
     if not case.subject.norms:
         return "the network has no batch norm whose statistics would help"
-    if not case.subject.trained:
+    if case.mode == "train" or case.subject.statistics == "of each batch":
+        return UNKNOWN
+    if case.subject.statistics == "never trained":
         return "the batch norms were never trained: their statistics say nothing"
     return case.no_label
 

@@ -14,6 +14,8 @@ from gradleak.errors import InputError
 from gradleak.leak import hooked, running
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+# Why a network's batch norms do not say which statistics images should have.
+UNKNOWN = "the batch norms use the statistics of each batch, as in train mode, and keep none"
 
 
 class Statistics(NamedTuple):
@@ -45,6 +47,8 @@ def running_statistics(model: nn.Module, inputs: Tensor) -> Statistics:
     order = [layer for layer, _ in _order(model, inputs)]
     if not order:
         raise InputError(f"{type(model).__name__} has no batch norm, so it has no running statistics")
+    if any(layer.running_mean is None for layer in order):
+        raise InputError(f"{UNKNOWN}: give the statistics that the client sends, or set their weight to 0")
     return Statistics(
         *(tuple(layer.get_buffer(name).clone() for layer in order) for name in ("running_mean", "running_var"))
     )

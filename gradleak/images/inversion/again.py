@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from gradleak.calling import called
+from gradleak.calling import with_values
 from gradleak.leak import Leak, at_places, evaluating, hooked
 
 TINY = torch.finfo(torch.float64).tiny
@@ -76,14 +76,17 @@ def observed_again(leak: Leak, inputs: Tensor, labels: Tensor | None, *, dtype: 
     def keep(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
         passed[module] = args[0].detach(), output
 
-    # The logits are read from the last layers, because models may wrap them into other objects.
-    hooks = (head.register_forward_hook(keep) for head in heads)
-    with hooked(hooks), torch.enable_grad(), evaluating(leak.model):
-        output = called(leak.model, values, (inputs.to(dtype, copy=True),))
+    def differentiated() -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        output = leak.model(inputs.to(dtype, copy=True))
         pairs = [at_places(*passed[head], output) for head in heads]
         logits = torch.stack([own for _, own in pairs]).mean(dim=0)
         errors = _errors(leak, logits.detach(), [features for features, _ in pairs], labels)
-        gradients = torch.autograd.grad(logits, list(own.values()), errors / len(inputs), allow_unused=True)
+        return errors, torch.autograd.grad(logits, list(own.values()), errors / len(inputs), allow_unused=True)
+
+    # The logits are read from the last layers, because models may wrap them into other objects.
+    hooks = (head.register_forward_hook(keep) for head in heads)
+    with hooked(hooks), torch.enable_grad(), evaluating(leak.model):
+        errors, gradients = with_values(leak.model, values, differentiated)
     misses = {name: _missed(leak.gradients[name], gradient) for name, gradient in zip(own, gradients, strict=True)}
     unbalanced = 0.0
     if labels is None:

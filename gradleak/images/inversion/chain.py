@@ -71,8 +71,9 @@ class Layer:
         return None if self.module.bias is None else self.module.bias.detach().double()
 
 
+DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 # Modules without effect on the values. Dropout is inactive because the model runs in eval mode.
-PASSED = (nn.Flatten, nn.Dropout, nn.Identity)
+PASSED = (nn.Flatten, nn.Identity, *DROPOUTS)
 
 
 def layers(model: nn.Module, kinds: tuple[type[nn.Module], ...], shape: tuple[int, ...], size: int = 1) -> list[Layer]:
@@ -127,7 +128,7 @@ def in_front(leak: Leak) -> str:
     """Return what changes a network's inputs before its first layer in train mode, "" if nothing is known to do so."""
     what = "these are the inputs of the first layer; in train mode"
     for name, module in leak.model.named_modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0:
+        if isinstance(module, DROPOUTS) and module.p > 0:
             return f"{what} {type(module).__name__} '{name}' changes the network's inputs before it"
         if next(module.parameters(recurse=False), None) is not None:
             break

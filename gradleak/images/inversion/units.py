@@ -32,13 +32,14 @@ from torch.nn import functional as F
 
 from gradleak.answers import Answer, InversionStatus
 from gradleak.arguments import checked_arguments
-from gradleak.calling import called, watched
+from gradleak.calling import watched, with_values
 from gradleak.cases import DOUBLE, Attack, Case
 from gradleak.errors import InputError
 from gradleak.images.inversion import chain
 from gradleak.images.inversion.again import TINY, observed_again, size_of
 from gradleak.images.inversion.fully_connected import BOUND, FINEST, FITS, SURE
 from gradleak.images.inversion.one_sample import closest, smoothed
+from gradleak.images.inversion.weight_norm import without_weight_norm
 from gradleak.leak import Leak, evaluating, running
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit, shown_rounding
@@ -175,6 +176,8 @@ def invert_units(
         >>> found.status, torch.cdist(inputs, found.inputs).amin(dim=1) < 1e-9
         ('exact', tensor([True, True]))
     """
+    # Noise on lengths and directions is another one on the weights.
+    leak = without_weight_norm(leak) if noise == 0 else leak
     name, reason = first_layer(leak)
     if reason:
         raise InputError(f"samples are read from the gradient of a first layer with a bias: {reason}")
@@ -206,6 +209,7 @@ def bias_attack(leak: Leak) -> Tensor:
         >>> bias_attack(leak).nanmean(dim=0)
         tensor([0.1000, 0.2000, 0.3000, 0.4000], dtype=torch.float64)
     """
+    leak = without_weight_norm(leak)
     name, reason = first_layer(leak)
     if reason:
         raise InputError(f"the bias attack needs the gradient of a first layer with a bias: {reason}")
@@ -324,11 +328,15 @@ def _alone(
     spread = BOUND * 1.5 * float((quotients - median).norm(dim=1).median())
     claimed = (spread if len(quotients) > 2 else math.inf) / max(float(median.norm()), TINY) + 2 * layer.unit
     group = _Group(layer.alive.nonzero()[:, 0], median, claimed)
+    ends = (f"{name}.weight".lstrip(".") for name in leak.averaged or (leak.head,))
+    withheld = next(filter(None, map(leak.withheld, ends)), "")
     if layer.unlike:
         reason = layer.unlike
     elif len(leak.gradients) == 2:
         reason = "there is no other layer that could confirm it"
-    elif precision is not None and coarser(precision, leak.weight_gradient.dtype):
+    elif withheld:
+        reason = f"the last layer cannot confirm it: {withheld}"
+    elif precision is not None and coarser(precision, leak.weight.dtype):
         reason = f"as if nothing were rounded to {precision_of(precision).name}"
     else:
         # All units may give the same wrong input, if signs are sent or weights and biases are clipped separately.
@@ -620,12 +628,13 @@ def _own_errors(layer: FirstLayer, inputs: Tensor, moment: float) -> tuple[Tenso
         # A copy, because activations may change it in place.
         return outputs[-1].clone()
 
+    def differentiated() -> tuple[Tensor, list[Tensor]]:
+        logits = leak.model(inputs.clone())
+        sums = (logits[:, place].sum() for place in range(logits.shape[1]))
+        return logits, [torch.autograd.grad(one, outputs[0], retain_graph=True)[0].flatten(1) for one in sums]
+
     with layer.module.register_forward_hook(keep), torch.enable_grad(), evaluating(leak.model):
-        logits = called(leak.model, values, (inputs.clone(),))
-        rows = [
-            torch.autograd.grad(logits[:, place].sum(), outputs[0], retain_graph=True)[0].flatten(1)
-            for place in range(logits.shape[1])
-        ]
+        logits, rows = with_values(leak.model, values, differentiated)
     slopes, probabilities = torch.stack(rows, dim=1), logits.detach().softmax(dim=1)
     return (probabilities[:, :, None] * slopes).sum(dim=1, keepdim=True) - slopes, slopes, probabilities
 
@@ -649,7 +658,7 @@ def _whole(layer: FirstLayer, groups: list[_Group], fits: list[_Fit]) -> list[in
 
 
 def _why_not(case: Case) -> str:
-    return first_layer(case.leak)[1]
+    return first_layer(without_weight_norm(case.leak) if case.noise == 0 else case.leak)[1]
 
 
 def _attack(case: Case) -> Answer:

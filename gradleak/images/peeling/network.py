@@ -14,11 +14,11 @@ from torch.nn import functional as F
 from gradleak.calling import copy_of, watched
 from gradleak.errors import ForeignError, InputError
 from gradleak.images.inversion import chain
-from gradleak.images.inversion.chain import Activation, activation_of
+from gradleak.images.inversion.chain import DROPOUTS, Activation, activation_of
 from gradleak.leak import running
 
 Kind = Literal["input", "affine", "reshaped", "activation", "other"]
-RESHAPED: tuple[Any, ...] = (nn.Flatten, nn.Dropout, nn.Identity, torch.flatten, "flatten")
+RESHAPED: tuple[Any, ...] = (nn.Flatten, nn.Identity, *DROPOUTS, torch.flatten, "flatten")
 AFFINE: tuple[Any, ...] = (
     nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Linear, operator.add, operator.iadd, torch.add, F.pad, F.avg_pool2d,
     F.adaptive_avg_pool2d, operator.getitem,
@@ -29,7 +29,7 @@ PRODUCTS: tuple[Any, ...] = (operator.mul, operator.imul, torch.mul)
 CORNER = 1e-3
 RELU6 = Activation(lambda x: ((x > 0) & (x < 6 - CORNER)).to(x), None)
 # Operations that do not move values between positions or channels.
-IN_PLACE: tuple[Any, ...] = (nn.BatchNorm2d, nn.Dropout, nn.Identity, operator.add, operator.iadd, torch.add)
+IN_PLACE: tuple[Any, ...] = (nn.BatchNorm2d, nn.Identity, *DROPOUTS, operator.add, operator.iadd, torch.add)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import data
+from gradleak.errors import InputError
 from gradleak.images import GradInversion, project_batches, restore_batches
 from gradleak.images.gradinversion.attack import Target, known_of
 from gradleak.images.gradinversion.consensus import registered
@@ -90,6 +91,16 @@ def test_a_private_batch_has_no_loss_with_given_and_with_recovered_labels(given:
     settings = replace(NOTHING, statistics=1.0, feature=0.0 if given else 1.0, distance="l2")
     exact = stacked([observe_statistics(leaks[0].model, part) for part in inputs.split(2)])
     assert Target(leaks, known, settings, exact).losses(inputs.reshape(2, -1), torch.arange(2)).max() < 1e-12
+
+
+def test_a_client_in_train_mode_needs_the_statistics_that_it_sends() -> None:
+    model = small(0, 6, nn.Softplus(), bias=True, norm=True).double()
+    inputs, labels = torch.randn(2, 2, 8, 8, generator=torch.Generator().manual_seed(1)).double(), torch.tensor([1, 4])
+    leak, settings = observe(model, inputs, labels, mode="train"), replace(NOTHING, statistics=1.0, steps=2)
+    with pytest.raises(InputError, match="use the statistics of each batch"):
+        restore_batches(leak, labels, settings=settings)
+    sent = observe_statistics(leak.model, inputs)
+    assert restore_batches(leak, labels, settings=settings, statistics=sent).images.isfinite().all()
 
 
 def test_seeds_of_a_group_are_held_together() -> None:

@@ -73,6 +73,16 @@ def test_without_dropout_nothing_is_said(attack: str) -> None:
     assert (answer.certain, answer.in_front) == (True, "")
 
 
+@pytest.mark.parametrize("dropout", [nn.Dropout(0.5), nn.Dropout2d(0.5), nn.AlphaDropout(0.5)])
+@pytest.mark.parametrize("attack", ["convolutions backwards", "layers peeled off"])
+def test_dropout_between_layers_changes_nothing_in_eval_mode(attack: str, dropout: nn.Module) -> None:
+    model, inputs = network(attack, nn.Identity()), batch(attack)
+    model.insert(2, dropout)
+    found = TRACES[attack][0](observe(model, inputs, torch.tensor([2])), prior="onehot").answers[0]
+    assert found.certain
+    torch.testing.assert_close(found.inputs, inputs, atol=1e-3, rtol=0)
+
+
 class Front(nn.Module):
     """A network behind a function of its inputs."""
 

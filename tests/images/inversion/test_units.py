@@ -5,16 +5,18 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import warnings
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 
 from gradleak import defenses, observe
 from gradleak.errors import InputError
 from gradleak.hunting import BROKEN
-from gradleak.images import Units, invert_units
+from gradleak.images import Units, bias_attack, invert_units
 from gradleak.images.inversion import units
 from gradleak.leak import Leak
 from gradleak.losses import Focal
@@ -88,6 +90,15 @@ def test_a_single_sample_needs_no_relu() -> None:
             lambda own, x=inputs, y=labels: observe(own, x, y), model, torch.Generator().manual_seed(0)  # type: ignore[misc]
         )  # fmt: skip
         assert not invert_units(changed).guaranteed.any()
+
+
+def test_a_frozen_last_layer_leaves_a_single_sample_without_a_guarantee() -> None:
+    model, inputs, labels = batch(lambda: mlp((12, 80, 40, 5)), 1, 12)
+    model[-1].weight.requires_grad_(False)
+    found = invert_units(observe(model, inputs, labels), precision="bf16")
+    assert (found.status, found.guaranteed.tolist()) == ("partial", [False])
+    assert found.reason == "the last layer cannot confirm it: '4.weight' is frozen"
+    assert nearest(found, inputs) < 1e-9
 
 
 @pytest.mark.parametrize("activation", [nn.Sigmoid, nn.Tanh, nn.GELU, lambda: nn.LeakyReLU(0.1)])
@@ -251,6 +262,37 @@ def test_the_steps_of_a_single_output_are_simulated() -> None:
         assert not shown.guaranteed.any()
     assert found
     assert all(found)
+
+
+def rows_apart(layer: nn.Module) -> nn.Module:
+    return parametrizations.weight_norm(layer)
+
+
+def as_a_whole(layer: nn.Module) -> nn.Module:
+    return parametrizations.weight_norm(layer, dim=None)
+
+
+def by_hooks(layer: nn.Module) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch replaces this form by parametrisations
+        return nn.utils.weight_norm(layer)
+
+
+@pytest.mark.parametrize("norm", [rows_apart, as_a_whole, by_hooks])
+def test_weight_norm_of_the_first_layer_changes_nothing(norm: Callable[[nn.Module], nn.Module]) -> None:
+    model, inputs, labels = batch(mlp, 3, 12)
+    norm(model[0])
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            value *= 1.3 if name.endswith(("0", "g")) else 0.7
+    leak = observe(model, inputs, labels)
+    found = invert_units(leak)
+    assert found.status == "exact"
+    assert (nearest(found, inputs) < 1e-9).all()
+    assert nearest(invert_units(observe(model, inputs[:1], labels[:1])), inputs[:1]) < 1e-9
+    assert bias_attack(leak).shape == (80, 12)
+    with pytest.raises(InputError, match="computed from other parameters"):
+        invert_units(leak, noise=0.1)
 
 
 def test_steps_that_cannot_be_simulated_guarantee_nothing() -> None:
