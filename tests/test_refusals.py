@@ -284,6 +284,7 @@ OWN: dict[str, dict[str, Any]] = {
     "peeling_counts": {"model": net("norm")},
     "match": {"prior": ImagePrior(0.1), "start": drawn(1, 6)},
     "polished": CONV | {"inputs": drawn(1, 1, 4, 4)},
+    "match_span": {"leak": leak_of("mlp", 2), "labels": torch.eye(5)[:2]},
     "restore_batches": NORM,
     "observe_statistics": {"model": net("norm"), "inputs": drawn(1, 1, 4, 4)},
     "project_batches": NORM | {"generator": nn.Linear(3, 16)},

@@ -21,7 +21,7 @@ from torch.func import grad
 from gradleak.answers import Answer
 from gradleak.arguments import checked_arguments
 from gradleak.augment import as_probabilities
-from gradleak.calling import called
+from gradleak.calling import called, watched
 from gradleak.cases import DOUBLE, Attack, Case
 from gradleak.devices import entries_at_once, in_chunks
 from gradleak.errors import InputError, check_count
@@ -32,7 +32,7 @@ from gradleak.images.inversion.one_sample import smoothed
 from gradleak.images.inversion.units import FirstLayer, first_layer
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Residuals, levenberg
 from gradleak.images.matching.optimizers import Track
-from gradleak.leak import Gradients, Leak, naming, only_logits
+from gradleak.leak import Gradients, Leak, naming, only_logits, running
 
 # Larger batches have too many unknowns.
 MOST = 8
@@ -178,6 +178,10 @@ class _Span(Residuals):
         self.first, self.others = rows @ (self.turned @ vectors).T, self._read(observed)
         self.rounding = torch.finfo(leak.weight.dtype).eps * float(self.first.norm())
         self.blank = leak.weight.new_zeros(size, *(leak.input_shape or self.layer.factor.shape)).double()
+        with watched(leak.model) as odd, running(leak.model, self.blank.shape):
+            leak.model(self.blank.to(leak.weight))
+        if odd:
+            raise InputError(f"the gradient is not matched: {odd[0]}")
         self._given: list[Tensor] = []
         self.model.get_submodule(name).register_forward_hook(lambda *seen: self._given[-1].reshape(seen[-1].shape))
 
@@ -209,7 +213,7 @@ class _Span(Residuals):
 
         def loss(outputs: Tensor, parameters: Gradients) -> Tensor:
             self._given.append(outputs)
-            logits: Tensor = only_logits(called(self.model, parameters, (self.blank,)))
+            logits: Tensor = only_logits(called(self.model, parameters, (self.blank.clone(),)))
             self._given.clear()
             return -(self.labels * logits.log_softmax(dim=1)).sum(dim=1).mean()
 
