@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -119,9 +120,9 @@ def check_sent(leak: Leak, found: list[Layer]) -> None:
 class _Seen(Exception):
     """Ends a pass of a model before its first layer: what this sees, and whether random numbers were drawn."""
 
-    def __init__(self, inputs: Tensor, drawn: bool) -> None:
+    def __init__(self, layer: nn.Module, inputs: Tensor, drawn: bool) -> None:
         super().__init__()
-        self.inputs, self.drawn = inputs, drawn
+        self.layer, self.inputs, self.drawn = layer, inputs, drawn
 
 
 def in_front(leak: Leak) -> str:
@@ -134,21 +135,30 @@ def in_front(leak: Leak) -> str:
             break
     copied = copy_of(leak.model)
     for batch in probes(leak.input_shape, leak.batch_size) if leak.input_shape else []:
-        plain, trained = (_seen(copied, batch.to(leak.weight, copy=True), mode) for mode in get_args(Mode))
+        own = [module for module in copied.modules() if next(module.parameters(recurse=False), None) is not None]
+        plain, trained = (_seen(copied, own, batch.to(leak.weight, copy=True), mode) for mode in get_args(Mode))
         if trained and (trained.drawn or not plain or not torch.equal(plain.inputs, trained.inputs)):
             return f"{what} the network changes its own before it"
     return ""
 
 
-def _seen(model: nn.Module, batch: Tensor, mode: Mode) -> _Seen | None:
-    """Return what the first module with parameters sees of a batch, None if none is called with it."""
+def first_called(leak: Leak, layers: list[nn.Module]) -> nn.Module | None:
+    """Return which of these layers a pass of the leak's model calls first, None if this is not known."""
+    with contextlib.suppress(Exception):  # from the model's own code, which may take other inputs
+        example = torch.ones(1, *(leak.input_shape or ())).to(leak.weight)
+        seen = _seen(leak.model, layers, example, "eval") if leak.input_shape else None
+        return seen.layer if seen else None
+    return None
+
+
+def _seen(model: nn.Module, layers: list[nn.Module], batch: Tensor, mode: Mode) -> _Seen | None:
+    """Return what the first of these layers sees of a batch, None if none is called."""
     states = random_states()
 
-    def stop(_: nn.Module, args: tuple[Any, ...]) -> None:
+    def stop(layer: nn.Module, args: tuple[Any, ...]) -> None:
         if args and torch.is_tensor(args[0]):
-            raise _Seen(args[0].detach().clone(), random_states() != states)
+            raise _Seen(layer, args[0].detach().clone(), random_states() != states)
 
-    layers = [own for own in model.modules() if next(own.parameters(recurse=False), None) is not None]
     try:
         with torch.no_grad(), hooked(own.register_forward_pre_hook(stop) for own in layers), evaluating(model, mode):
             model(batch)

@@ -225,10 +225,14 @@ def _quotients(leak: Leak, name: str) -> Tensor:
 def first_layer(leak: Leak) -> tuple[str, str]:
     """Return the name of a network's first layer, and why its units cannot be read, "" if they can."""
     # In eval mode a batch norm in front changes every number by a constant factor and shift, as `_front` finds out.
-    name, layer = next(
+    layers = [
         own for own in leak.model.named_modules()
         if next(own[1].parameters(recurse=False), None) is not None and not isinstance(own[1], NORMS)
-    )  # fmt: skip
+    ]  # fmt: skip
+    # Layers may be declared in any order. A layer with a parametrisation has children.
+    linear, modules = nn.Linear | nn.Conv2d, [own for _, own in layers]
+    called = chain.first_called(leak, [own for own in modules if isinstance(own, linear) or not list(own.children())])
+    name, layer = next((own for own in layers if own[1] is called), layers[0])
     if not isinstance(layer, nn.Linear | nn.Conv2d):
         return name, f"the first layer is {type(layer).__name__} '{name}'"
     inputs = layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels * math.prod(layer.kernel_size)

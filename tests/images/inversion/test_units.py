@@ -335,3 +335,25 @@ def test_a_dead_layer_shows_nothing() -> None:
         model.get_parameter("0.bias").fill_(-100)
     found = invert_units(observe(model, inputs, labels))
     assert (found.status, len(found.inputs)) == ("failed", 0)
+
+
+class Gated(nn.Module):
+    """A network whose first layer is declared after another, behind a factor that is a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.later, self.gate, self.head = nn.Linear(12, 40), nn.Linear(12, 12), nn.Linear(40, 5)
+        self.factor = nn.Parameter(torch.linspace(1, 2, 12))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        scaled = inputs * self.factor
+        hidden: Tensor = self.head(self.later(scaled * self.gate(scaled).sigmoid()).relu())
+        return hidden
+
+
+def test_the_first_layer_is_the_one_that_runs_first() -> None:
+    torch.manual_seed(0)
+    inputs = torch.randn(1, 12)
+    found = invert_units(observe(Gated(), inputs, torch.tensor([3])))
+    assert found.status == "exact"
+    torch.testing.assert_close(found.inputs.float(), inputs)
