@@ -28,16 +28,24 @@ def called(
 
     The inputs are not copied, because a copy inside `vmap` would change the rounding of recorded searches.
     """
-    return with_values(model, values, lambda: model(*inputs, **(named or {})))
+    return functional_call(model, _replaced(model, values), inputs, dict(named or {}), tie_weights=False)
 
 
 def with_values(model: nn.Module, values: Mapping[str, Tensor], work: Callable[[], T]) -> T:
     """Return the result of `work`, during which a model has other `values` of its parameters and buffers.
 
     A network with activation checkpoints runs parts again in its backward pass, which then has to be in `work` as well.
+    """
+    given = {f"model.{name}": value for name, value in _replaced(model, values).items()}
+    result: T = functional_call(_Work(model, work), given, (), tie_weights=False)
+    return result
+
+
+def _replaced(model: nn.Module, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the values of parameters and buffers, once for every module.
 
     torch's own search for tied weights spoils a model in which one module has two names: it replaces the module's
-    values twice, and keeps the second replacement. Here every module is given its values once.
+    values twice, and keeps the second replacement.
     """
     own = {
         f"{prefix}.{name}".lstrip("."): tensor
@@ -45,9 +53,7 @@ def with_values(model: nn.Module, values: Mapping[str, Tensor], work: Callable[[
         for name, tensor in (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
     }
     given = {id(tensor): values[name] for name, tensor in own.items() if name in values}
-    replaced = {f"model.{name}": given[id(tensor)] for name, tensor in own.items() if id(tensor) in given}
-    result: T = functional_call(_Work(model, work), replaced, (), tie_weights=False)
-    return result
+    return {name: given[id(tensor)] for name, tensor in own.items() if id(tensor) in given}
 
 
 class _Work(nn.Module):
