@@ -174,7 +174,10 @@ def _table(place: Path, target: str | None) -> Samples:
         raise InputError(f"{wanted}; '{place.name}' has {names}")
     if missing := [str(name) for name in frame.columns if frame[name].isna().any()]:
         raise InputError(f"'{place.name}' has missing values in {', '.join(missing[:5])}: fill them, or drop the rows")
-    classes, targets = np.unique(frame.pop(target).astype(str), return_inverse=True)
+    labels = frame.pop(target)
+    if pd.api.types.is_float_dtype(labels) and bool((labels % 1 != 0).any()):
+        raise InputError(f"'{target}' holds numbers, not classes: networks that predict a number are not audited")
+    classes, targets = np.unique(labels.astype(str), return_inverse=True)
     if len(frame.columns) == 0 or len(classes) > MOST_CLASSES:
         raise InputError(f"'{target}' has {len(classes)} values and {len(frame.columns)} other columns: it is no class")
     numbers = frame.select_dtypes(["number", "bool"]).astype(float)

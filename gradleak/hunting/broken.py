@@ -29,6 +29,7 @@ class Broken:
         loss: The client's loss, if it is not the cross-entropy.
         prior: The wrong prior for the labels that the attacker uses.
         more: The number of samples by which the attacker overestimates the batch size.
+        fronts: Functions, of which the network applies one to its inputs. The attacker has this network.
     """
 
     words: str
@@ -37,9 +38,13 @@ class Broken:
     loss: Loss | None = None
     prior: str | None = None
     more: int = 0
+    fronts: tuple[Callable[[Tensor], Tensor], ...] = ()
 
     def sent(self, look: Callable[[nn.Module], Leak], model: nn.Module, generator: torch.Generator) -> Leak:
         """Return the leak that an attacker with `model` receives; `look` returns the client's leak of a model."""
+        if self.fronts:
+            front = self.fronts[int(torch.randint(len(self.fronts), (1,), generator=generator))]
+            model.register_forward_pre_hook(lambda _, args: (front(args[0]), *args[1:]))
         leak = look(model)
         if self.rate:
             ahead = copy.deepcopy(model)
@@ -102,6 +107,12 @@ def _one_entry(gradients: Gradients, head: str, generator: torch.Generator) -> G
     return gradients | {name: changed.view(gradients[name].shape)}
 
 
+FRONTS: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda x: x.clamp(-0.5, 0.5), torch.relu, torch.abs, lambda x: (8 * x).round() / 8, lambda x: x / x.norm(),
+    lambda x: x - x.mean(), lambda x: x - x.mean(dim=0), lambda x: x / x.max(), lambda x: x.sort(dim=-1).values,
+    lambda x: 2 * x - 1 if x.min() >= 0 else x, lambda x: x / 2 if x.max() > 1 else x,
+    lambda x: x.flip(-1) if torch.rand(()) < 0.5 else x,
+)  # fmt: skip
 BROKEN: dict[str, Broken] = {
     "none": Broken("every assumption holds"),
     "clipped": Broken("the gradient is halved", _each(lambda value, _: value / 2)),
@@ -127,6 +138,7 @@ BROKEN: dict[str, Broken] = {
     "another loss": Broken("the client trains with the focal loss", loss=Focal()),
     "another prior": Broken("labels are soft, but the attacker takes them for one-hot labels", prior="onehot"),
     "another batch size": Broken("the batch has fewer samples than the attacker assumes", more=1),
+    "changed inputs": Broken("the network changes its inputs, by their values or at random", fronts=FRONTS),
 }
 
 

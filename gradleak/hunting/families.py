@@ -753,7 +753,9 @@ class Family(NamedTuple):
             return [Answer("refused", setting=str(error).partition(":")[0])]
 
 
-_HEAD_ALONE = ("lower layers clipped", "signs of lower layers")
+# Features are those that the last layer sees, and tokens are not numbers.
+_AS_THEY_ARE = "changed inputs"
+_HEAD_ALONE = ("lower layers clipped", "signs of lower layers", _AS_THEY_ARE)
 _LABEL, _NOTHING = "the label to 0.001 (L1), and the feature to 10 %", "none: no answer is certified"
 _CLAIMED = "; if every assumption holds, also to the error that is claimed"
 FAMILIES: dict[str, Family] = {
@@ -786,12 +788,13 @@ FAMILIES: dict[str, Family] = {
     ),
     "sentences": Family(
         "sentences of a language model", "every sentence, and how often it occurs in the batch", _sentences,
-        ("another prior",),
+        ("another prior", _AS_THEY_ARE),
     ),
     "texts": Family(
-        "texts without marks", "every text up to its last target", _texts, ("another loss", "another prior")
+        "texts without marks", "every text up to its last target", _texts,
+        ("another loss", "another prior", _AS_THEY_ARE),
     ),
     "transcripts": Family(
-        "transcripts of a recogniser", "every transcript", _transcripts, ("another loss", "another prior")
+        "transcripts of a recogniser", "every transcript", _transcripts, ("another loss", "another prior", _AS_THEY_ARE)
     ),
 }  # fmt: skip

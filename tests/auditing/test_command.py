@@ -125,11 +125,13 @@ def test_a_table_is_audited_column_by_column(
     Path("numbers.csv").write_text("a,b\n1,x\n2,y\n")
     assert loading.samples_of("numbers.csv", target="b").inputs.tolist() == [[-1], [1]]
     Path("gaps.csv").write_text("a,b\n1,x\n,y\n")
+    Path("prices.csv").write_text("a,b\n1,2.5\n2,3.0\n")
     Path("people.parquet").write_bytes(b"nothing")
     for given, message in {
         ("people.csv",): "--target names the column with the class; 'people.csv' has age, job, member, income",
         ("people.csv", "--target", "incme"): "there is no column 'incme'",
         ("gaps.csv", "--target", "b"): "has missing values in a",
+        ("prices.csv", "--target", "b"): "'b' holds numbers, not classes",
         ("people.parquet", "--target", "b"): "cannot be read as a table",
     }.items():
         code, _, err = call(capsys, "audit", "brought:tabular", "--data", *given)

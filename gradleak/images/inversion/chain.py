@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 from gradleak.calling import applied, copy_of, random_states, watched
 from gradleak.errors import InputError
-from gradleak.leak import COMPUTED, Leak, Mode, TwoOutputs, evaluating, hooked, running
+from gradleak.leak import COMPUTED, Leak, Mode, TwoOutputs, hooked, running
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,8 @@ class Layer:
 
 
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+# Values that a network computes in another order differ by at most this number of rounding units of the largest.
+ROUNDED = 1e3
 # Modules without effect on the values. Dropout is inactive because the model runs in eval mode.
 PASSED = (nn.Flatten, nn.Identity, *DROPOUTS)
 
@@ -134,8 +136,8 @@ def in_front(leak: Leak) -> str:
         if next(module.parameters(recurse=False), None) is not None:
             break
     copied = copy_of(leak.model)
+    own = [module for module in copied.modules() if next(module.parameters(recurse=False), None) is not None]
     for batch in probes(leak.input_shape, leak.batch_size) if leak.input_shape else []:
-        own = [module for module in copied.modules() if next(module.parameters(recurse=False), None) is not None]
         plain, trained = (_seen(copied, own, batch.to(leak.weight, copy=True), mode) for mode in get_args(Mode))
         if trained and (trained.drawn or not plain or not torch.equal(plain.inputs, trained.inputs)):
             return f"{what} the network changes its own before it"
@@ -159,11 +161,12 @@ def _seen(model: nn.Module, layers: list[nn.Module], batch: Tensor, mode: Mode) 
         if args and torch.is_tensor(args[0]):
             raise _Seen(layer, args[0].detach().clone(), random_states() != states)
 
-    try:
-        with torch.no_grad(), hooked(own.register_forward_pre_hook(stop) for own in layers), evaluating(model, mode):
+    hooks = (own.register_forward_pre_hook(stop) for own in layers)
+    with torch.no_grad(), hooked(hooks), running(model, batch.shape, mode):
+        try:
             model(batch)
-    except _Seen as seen:
-        return seen
+        except _Seen as seen:
+            return seen
     return None
 
 
@@ -179,17 +182,40 @@ def probes(shape: tuple[int, ...], size: int) -> list[Tensor]:
     return [factor * one + shift for (factor, shift), one in zip(ranges, (drawn[0], *drawn), strict=True)]
 
 
+@contextlib.contextmanager
+def inputs_seen(layers: Iterable[nn.Module]) -> Iterator[dict[nn.Module, list[Tensor]]]:
+    """Collect the inputs of layers, pass after pass."""
+    seen: dict[nn.Module, list[Tensor]] = {layer: [] for layer in layers}
+
+    def keep(layer: nn.Module, args: tuple[Any, ...]) -> None:
+        seen[layer] += [args[0].detach().clone()] if args else []
+
+    with hooked(layer.register_forward_pre_hook(keep) for layer in seen):
+        yield seen
+
+
+def same(values: Tensor, expected: Tensor) -> bool:
+    """Return whether values are the expected ones up to the rounding of their type; both may be infinite or NaN."""
+    if values.numel() != expected.numel():
+        return False
+    values, share = values.reshape(expected.shape), ROUNDED * torch.finfo(values.dtype).eps
+    size = float(expected.nan_to_num(0.0, 0.0, 0.0).abs().max())
+    return torch.allclose(values.to(expected), expected, rtol=share, atol=share * size, equal_nan=True)
+
+
 def _check_order(model: nn.Module, found: list[Layer], shape: tuple[int, ...], size: int) -> None:
     for example in probes(shape, size):
         value = example.to(found[0].module.weight)
         with running(model, example.shape), watched(model) as odd:
-            expected = model(value.clone())
+            with inputs_seen([layer.module for layer in found]) as seen:
+                expected = model(value.clone())
             for layer in found:
                 if isinstance(layer.module, nn.Linear):
                     value = value.flatten(1)
+                if not seen[layer.module] or not same(seen[layer.module].pop(0), value):
+                    odd.append(f"'{layer.name}' sees other inputs than the layers before it give")
                 value = layer.activation_module(applied(layer.module, value))
-        same = torch.is_tensor(expected) and value.shape == expected.shape
-        if not same or not torch.allclose(value, expected.to(value), rtol=1e-3, atol=1e-5, equal_nan=True):
+        if not torch.is_tensor(expected) or value.shape != expected.shape or not same(expected, value):
             odd.append("applying its layers one after the other gives other logits")
         if odd:
             raise InputError(f"{type(model).__name__} is not a plain chain: {odd[0]}")

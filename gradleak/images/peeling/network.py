@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from gradleak.calling import copy_of, watched
+from gradleak.devices import ieee
 from gradleak.errors import ForeignError, InputError
 from gradleak.images.inversion import chain
 from gradleak.images.inversion.chain import DROPOUTS, Activation, activation_of
@@ -141,12 +142,17 @@ class Network:
 
     def check(self, model: nn.Module, size: int) -> None:
         """Raise an `InputError` if these steps give other logits than the model, for batches of so many samples."""
+        layers = {step: model.get_submodule(step.parameter) for step in self.steps.values() if step.layer is not None}
         for batch in chain.probes(self.inputs.shape, size):
-            with running(model, batch.shape), watched(model) as odd:
-                expected = model(batch.to(next(model.parameters()), copy=True))
-                given = self.values_at([self.output], batch.to(self.device))[self.output]
-            size_of = float(given.abs().nan_to_num(0, 0).max())
-            if not torch.allclose(given, expected.to(given), rtol=1e-3, atol=1e-3 * size_of, equal_nan=True):
+            with ieee(), running(model, batch.shape), watched(model) as odd:
+                with chain.inputs_seen(layers.values()) as seen:
+                    expected = model(batch.to(next(model.parameters()), copy=True))
+                values = self.values_at([step.name for step in layers], batch.to(self.device))
+            for step, layer in layers.items():
+                (given,) = (values[name] for name in step.inputs)
+                if len(seen[layer]) != 1 or not chain.same(seen[layer][0], given):
+                    odd.append(f"'{step.parameter}' sees other inputs than the operations before it give")
+            if not chain.same(expected, values[self.output]):
                 odd.append("its operations, one after the other, give other logits")
             if odd:
                 raise InputError(f"{type(model).__name__} cannot be walked back: {odd[0]}")

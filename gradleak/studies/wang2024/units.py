@@ -308,6 +308,7 @@ def summary(record: Record) -> Summary:
     rows = _shown(record).assign(one=1)
     steps = rows[rows["client_trains"].isin([ONE_STEP, Client(epochs=2).title])]
     defended = select(record.rows(Defended), method="the same, as an image")
+    together = select(record.rows(DefendedBatches), method="span of a batch")
     shown, large, wrong, noisy, gained = (
         known[f"units-{name}"] for name in ("shown", "large", "wrong", "defended-noise", "defended-gain")
     )
@@ -330,6 +331,10 @@ def summary(record: Record) -> Summary:
             record, defended, "images", median_of("psnr", "PSNR of the image", "images"),
             attack="unit by unit", network="mlp", training=defended["stage"], data=Defended.dataset, batch=1,
             defense=defended["defense"],
+        ) + collected(
+            record, together, "images", median_of("psnr", "PSNR of the image", "images"),
+            attack="matching in the first layer's span", network="mlp", training=together["stage"],
+            data=Defended.dataset, batch=together["size"], defense=together["defense"],
         ),
     )  # fmt: skip
 
