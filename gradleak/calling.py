@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -106,13 +106,20 @@ def applied(layer: nn.Linear | nn.Conv2d, inputs: Tensor) -> Tensor:
     return outputs
 
 
-def computes(layer: nn.Linear | nn.Conv2d, inputs: Tensor, outputs: Any, share: float = SHARE) -> bool:
+def computes(layer: nn.Linear | nn.Conv2d, inputs: Tensor, outputs: Any, share: float = SHARE) -> Tensor:
     """Return whether a layer's outputs are its weight times its inputs plus its bias, up to a share of their size."""
     expected = applied(layer, inputs.to(layer.weight))
     if not torch.is_tensor(outputs) or outputs.shape != expected.shape:
-        return False
+        return torch.zeros((), dtype=torch.bool, device=expected.device)
     missed = (outputs.detach() - expected).double().norm()
-    return bool(missed <= share * expected.double().norm()) or bool(expected.isnan().any())
+    near: Tensor = (missed <= share * expected.double().norm()) | expected.isnan().any()
+    return near
+
+
+def first_false(checks: Sequence[tuple[str, Tensor]]) -> list[str]:
+    """Return the text of the first check that is false, in a list, or an empty list; all are read at once."""
+    passed = torch.stack([check for _, check in checks]).tolist() if checks else []
+    return [text for (text, _), own in zip(checks, passed, strict=True) if not own][:1]
 
 
 @contextlib.contextmanager
@@ -122,7 +129,7 @@ def watched(model: nn.Module) -> Iterator[list[str]]:
     Either it draws random numbers, or a Linear layer or convolution, which may be a subclass or have hooks, computes
     something else than torch's.
     """
-    odd, given = list[str](), dict[nn.Module, Tensor]()
+    odd, checks, given = list[str](), list[tuple[str, Tensor]](), dict[nn.Module, Tensor]()
 
     def hooks_of(name: str, layer: nn.Module) -> tuple[Any, Any]:
         def before(_: nn.Module, args: tuple[Any, ...]) -> None:
@@ -130,8 +137,9 @@ def watched(model: nn.Module) -> Iterator[list[str]]:
             given.update({layer: args[0].detach().clone()} if args else {})
 
         def after(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
-            if layer in given and not computes(layer, given[layer], output):  # type: ignore[arg-type]
-                odd.append(f"{type(layer).__name__} '{name}' changes its inputs or outputs")
+            if layer in given:
+                own = computes(layer, given[layer], output)  # type: ignore[arg-type]
+                checks.append((f"{type(layer).__name__} '{name}' changes its inputs or outputs", own))
 
         return layer.register_forward_pre_hook(before, prepend=True), layer.register_forward_hook(after)
 
@@ -142,6 +150,7 @@ def watched(model: nn.Module) -> Iterator[list[str]]:
                 for handle in hooks_of(name, layer):
                     stack.enter_context(handle)
         yield odd
+    odd += first_false(checks)
     if random_states() != drawn:
         odd.append(f"{type(model).__name__} draws random numbers in each pass")
 

@@ -107,7 +107,8 @@ def test_peeling_launches_a_quarter_of_a_loop_over_channels() -> None:
     gpu = counted(peeled)
     # A loop over the 4,257 channels of the network took 54,000 operations and 4,700 reads.
     assert gpu.operations <= 54_000 / 4
-    assert gpu.reads <= 280  # some 30 for the checks of arguments, which read whether values are finite
+    # Some 30 are for the checks of arguments, which read whether values are finite, and ten for those of the network.
+    assert gpu.reads <= 290
 
 
 ENDING: dict[str, Callable[[str], Any]] = {

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from gradleak.calling import copy_of, watched
+from gradleak.calling import copy_of, first_false, watched
 from gradleak.devices import ieee
 from gradleak.errors import ForeignError, InputError
 from gradleak.images.inversion import chain
@@ -143,19 +143,20 @@ class Network:
     def check(self, model: nn.Module, size: int) -> None:
         """Raise an `InputError` if these steps give other logits than the model, for batches of so many samples."""
         layers = {step: model.get_submodule(step.parameter) for step in self.steps.values() if step.layer is not None}
-        for batch in chain.probes(self.inputs.shape, size):
-            with ieee(), running(model, batch.shape), watched(model) as odd:
+        checks: list[tuple[str, Tensor]] = []
+        with ieee(), running(model, (size, *self.inputs.shape)), watched(model) as odd:
+            for batch in chain.probes(self.inputs.shape, size):
                 with chain.inputs_seen(layers.values()) as seen:
-                    expected = model(batch.to(next(model.parameters()), copy=True))
+                    logits = model(batch.to(next(model.parameters()), copy=True))
                 values = self.values_at([step.name for step in layers], batch.to(self.device))
-            for step, layer in layers.items():
-                (given,) = (values[name] for name in step.inputs)
-                if len(seen[layer]) != 1 or not chain.same(seen[layer][0], given):
-                    odd.append(f"'{step.parameter}' sees other inputs than the operations before it give")
-            if not chain.same(expected, values[self.output]):
-                odd.append("its operations, one after the other, give other logits")
-            if odd:
-                raise InputError(f"{type(model).__name__} cannot be walked back: {odd[0]}")
+                for step, layer in layers.items():
+                    (given,) = (values[name] for name in step.inputs)
+                    own = seen[layer][0] if len(seen[layer]) == 1 else given[:0]
+                    what = f"'{step.parameter}' sees other inputs than the steps before it give"
+                    checks.append((what, chain.same(own, given)))
+                checks.append(("its steps give other logits", chain.same(logits, values[self.output])))
+        if reasons := odd + first_false(checks):
+            raise InputError(f"{type(model).__name__} cannot be walked back: {reasons[0]}")
 
     @property
     def inputs(self) -> Step:
