@@ -157,7 +157,7 @@ class _Span(Residuals):
         rows = torch.cat([self.layer.weight, self.layer.bias[:, None]], dim=1)
         _, values, right = torch.linalg.svd(rows, full_matrices=False)
         self.values, vectors = values[:size].clamp(min=TINY), right[:size]
-        free = math.prod(side - size for side in rows.shape)
+        free = max(1, math.prod(side - size for side in rows.shape))
         self.noise = math.sqrt(float(values[size:].square().sum()) / free)
         # Turn the vectors so that only the last one has an entry for the bias. A sample is then (t, 1) times `scales`
         # times the vectors, and its own entry for the bias is 1 for all t.
@@ -179,7 +179,7 @@ class _Span(Residuals):
         self.rounding = torch.finfo(leak.weight.dtype).eps * float(self.first.norm())
         self.blank = leak.weight.new_zeros(size, *(leak.input_shape or self.layer.factor.shape)).double()
         with watched(leak.model) as odd, running(leak.model, self.blank.shape):
-            leak.model(self.blank.to(leak.weight))
+            leak.model(self.blank.to(leak.weight, copy=True))
         if odd:
             raise InputError(f"the gradient is not matched: {odd[0]}")
         self._given: list[Tensor] = []
@@ -197,9 +197,8 @@ class _Span(Residuals):
         parts = []
         for name, value in gradients.items():
             sides = self.sides[name]
-            parts += (
-                [value.flatten()] if sides is None else [(sides[0] @ value).flatten(), (value @ sides[1]).flatten()]
-            )
+            compared = [value] if sides is None else [sides[0] @ value, value @ sides[1]]
+            parts += [one.flatten() for one in compared]
         return torch.cat(parts) if parts else self.values.new_zeros(0)
 
     def _placed(self, place: Tensor) -> Tensor:

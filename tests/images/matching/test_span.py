@@ -103,6 +103,14 @@ def test_what_has_no_span_is_refused(count: int, first: list[nn.Module] | None, 
         match_span(leak, labels % 6)
 
 
+def test_a_layer_may_have_no_more_units_than_there_are_samples() -> None:
+    inputs, labels = batch(3, 24)
+    leak = observe(network(first=[nn.Linear(24, 3), nn.Linear(3, 40)]), inputs, labels)
+    found = match_span(leak, labels)
+    assert found.noise == 0
+    assert errors(found.inputs, inputs).max() < 1e-4
+
+
 def test_labels_of_another_number_and_steps_along_a_path_are_refused() -> None:
     inputs, labels = batch(3, 24)
     leak = observe(network(), inputs, labels)
