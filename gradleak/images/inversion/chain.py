@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from gradleak.calling import applied, copy_of, first_false, random_states, watched
+from gradleak.calling import applied, called, first_false, random_states, watched
 from gradleak.errors import InputError
 from gradleak.leak import COMPUTED, Leak, Mode, TwoOutputs, hooked, running
 
@@ -135,10 +135,9 @@ def in_front(leak: Leak) -> str:
             return f"{what} {type(module).__name__} '{name}' changes the network's inputs before it"
         if next(module.parameters(recurse=False), None) is not None:
             break
-    copied = copy_of(leak.model)
-    own = [module for module in copied.modules() if next(module.parameters(recurse=False), None) is not None]
+    own = [module for module in leak.model.modules() if next(module.parameters(recurse=False), None) is not None]
     for batch in probes(leak.input_shape, leak.batch_size) if leak.input_shape else []:
-        plain, trained = (_seen(copied, own, batch.to(leak.weight, copy=True), mode) for mode in get_args(Mode))
+        plain, trained = (_seen(leak.model, own, batch.to(leak.weight, copy=True), mode) for mode in get_args(Mode))
         if trained and (trained.drawn or not plain or not torch.equal(plain.inputs, trained.inputs)):
             return f"{what} the network changes its own before it"
     return ""
@@ -161,10 +160,12 @@ def _seen(model: nn.Module, layers: list[nn.Module], batch: Tensor, mode: Mode) 
         if args and torch.is_tensor(args[0]):
             raise _Seen(layer, args[0].detach().clone(), random_states() != states)
 
+    # In train mode a batch norm without parameters changes its statistics.
+    buffers = {name: own.clone() for name, own in model.named_buffers()}
     hooks = (own.register_forward_pre_hook(stop) for own in layers)
     with torch.no_grad(), hooked(hooks), running(model, batch.shape, mode):
         try:
-            model(batch)
+            called(model, buffers, (batch,))
         except _Seen as seen:
             return seen
     return None
