@@ -334,7 +334,7 @@ def summary(record: Record) -> Summary:
         ) + collected(
             record, together, "images", median_of("psnr", "PSNR of the image", "images"),
             attack="matching in the first layer's span", network="mlp", training=together["stage"],
-            data=Defended.dataset, batch=together["size"], defense=together["defense"],
+            data=Defended.dataset, batch=together["size"].astype(int), defense=together["defense"],
         ),
     )  # fmt: skip
 
