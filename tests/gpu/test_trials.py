@@ -20,7 +20,9 @@ from tests.studies import golden
 ALONE = {"cnn-reconstruction", "feature-matching"}
 # Levenberg-Marquardt takes its derivatives under vmap, which gives convolutions tensors without memory of their own.
 # The pretended GPU cannot compute these; a real one can.
-VMAPPED = [("cnn-inversion", "polish"), ("cnn-reconstruction", "second order")]
+VMAPPED = [
+    ("cnn-inversion", "polish"), ("cnn-reconstruction", "second order"), ("units", "a batch behind a defence"),
+]  # fmt: skip
 # Half a minute of training; "peeled" peels, and other pages train.
 LONG = [("peeling", "trained")]
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import grad
+from torch.nn import functional as F
 
 from gradleak.answers import Answer
 from gradleak.arguments import checked_arguments
@@ -204,7 +205,7 @@ class _Span(Residuals):
     def _placed(self, place: Tensor) -> Tensor:
         """Return (t, 1) of every sample (B, B)."""
         size = len(self.values)
-        return torch.cat([place.reshape(size, size - 1), place.new_ones(size, 1)], dim=1)
+        return F.pad(place.reshape(size, size - 1), (0, 1), value=1.0)
 
     def one(self, place: Tensor, *_: Any) -> Tensor:
         """Return the residual (R,) of one attack at its place (B (B − 1),)."""
