@@ -15,4 +15,5 @@ def test_every_word_is_explained_and_every_attack_says_what_it_needs() -> None:
     assert len({one.name for one in every}) == len(every) == 23
     assert all(one.needs and one.remedy and one.finds and one.page for one in every)
     assert {target for one in every for target in one.finds} == set(TARGETS)
-    assert [one.name for one in every if one.searches] == ["gradient matching", "matching with batch norm's statistics"]
+    searching = ["matching in the first layer's span", "gradient matching", "matching with batch norm's statistics"]
+    assert [one.name for one in every if one.searches] == searching
