@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from pydantic import Field, PositiveInt
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import claims, data, defenses, metrics, studies
@@ -125,7 +125,7 @@ class Shown(Experiment):
         (known, known_labels), (inputs, labels) = self._data()
         model = network(known, known_labels, self.stage, self.seed).to(self.device, DTYPES[self.dtype])
         inputs, labels = inputs.to(self.device, DTYPES[self.dtype]), labels.to(self.device)
-        generator = Generator().manual_seed(self.seed)
+        generator = torch.Generator().manual_seed(self.seed)
         for size, number in product(self.sizes, range(self.batches)):
             chosen = torch.randperm(len(inputs), generator=generator)[:size]
             for client in (Client(**settings) for settings in self.clients):
@@ -144,7 +144,7 @@ class Shown(Experiment):
             table = load_wine() if self.source == "wine" else load_breast_cancer()
             inputs, labels = torch.tensor(table.data, dtype=torch.float64), torch.tensor(table.target)
             inputs = (inputs - inputs.mean(dim=0)) / inputs.std(dim=0)
-            order = torch.randperm(len(inputs), generator=Generator().manual_seed(self.seed))
+            order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(self.seed))
             return [(inputs[half], labels[half]) for half in order.chunk(2)]
         splits = (data.load(self.source, "train"), data.load(self.source, "test"))
         return [(data.normalise(split.images).flatten(1).double(), split.labels) for split in splits]
@@ -229,7 +229,7 @@ def _nearest(found: Tensor, truth: Tensor) -> Tensor:
 def photos(count: int, seed: int, device: str) -> tuple[Tensor, Tensor]:
     """Return photos of clients and their classes."""
     split = data.load(Defended.dataset, "test")
-    chosen = torch.randperm(len(split.images), generator=Generator().manual_seed(seed))[:count]
+    chosen = torch.randperm(len(split.images), generator=torch.Generator().manual_seed(seed))[:count]
     return split.images[chosen].to(device), split.labels[chosen].to(device)
 
 
@@ -238,7 +238,7 @@ def _defended(stage: Stage, name: str, images: Iterable[Tensor], labels: Iterabl
     model = copy.deepcopy(_of_photos(stage, seed))
     for number, (inputs, own) in enumerate(zip(images, labels, strict=True)):
         leak = observe(model.to(inputs.device), inputs, own)
-        defense = defenses.named(name, generator=Generator().manual_seed(seed + number))
+        defense = defenses.named(name, generator=torch.Generator().manual_seed(seed + number))
         yield replace(leak, gradients=defense(leak.gradients))
 
 
