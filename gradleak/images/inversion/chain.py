@@ -216,12 +216,7 @@ def _check_order(model: nn.Module, found: list[Layer], shape: tuple[int, ...], s
                 own = seen[layer.module].pop(0) if seen[layer.module] else value[:0]
                 checks.append((f"'{layer.name}' sees other inputs than the layers before it give", same(own, value)))
                 value = layer.activation_module(applied(layer.module, value))
-        whole = torch.is_tensor(expected) and value.shape == expected.shape
-        checks.append(
-            (
-                "applying its layers one after the other gives other logits",
-                same(expected if whole else value[:0], value),
-            )
-        )
+        logits = expected if torch.is_tensor(expected) and value.shape == expected.shape else value[:0]
+        checks.append(("its layers, applied in their order, give other logits than the network", same(logits, value)))
         if odd := odd + first_false(checks):
             raise InputError(f"{type(model).__name__} is not a plain chain: {odd[0]}")

@@ -283,17 +283,16 @@ def _front(leak: Leak, name: str, layer: nn.Module) -> tuple[Tensor, Tensor, str
     batches = chain.probes(leak.input_shape or (width,), leak.batch_size)
     with watched(leak.model) as odd:
         for batch in batches:
-            calls = list[Tensor]()
-            hook = layer.register_forward_pre_hook(lambda _, args, calls=calls: calls.append(args[0].detach().double()))
-            with hook, running(leak.model, batch.shape):
+            with chain.inputs_seen([layer]) as inputs, running(leak.model, batch.shape):
                 logits = leak.model(batch.to(layer.weight, copy=True))
+            calls = inputs[layer]
             if len(calls) != 1:
                 return one, 0 * one, f"'{name}' runs {len(calls)} times in one pass"
             if len(calls[0]) != len(batch) or calls[0].numel() != len(batch) * width:
                 return one, 0 * one, f"'{name}' sees several positions of an input, and its units mix them"
             if not torch.is_tensor(logits) or logits.shape != (len(batch), len(leak.weight)):
                 return one, 0 * one, "the network does not give one row of logits for an input"
-            seen.append(calls[0].flatten(1))
+            seen.append(calls[0].double().flatten(1))
     shift, factor = seen[0][0], seen[1][0] - seen[0][0]
     given = torch.cat(batches).to(factor).flatten(1)
     if odd or bool((factor == 0).any()) or not torch.allclose(torch.cat(seen), shift + factor * given, 1e-4, 1e-5):

@@ -111,7 +111,7 @@ class Residuals:
         self.parameters: Gradients = {name: self.model.get_parameter(name) for name in leak.gradients}
 
     def one(self, place: Tensor, *known: Any) -> Tensor:
-        """Return the residual (R,) of one attack at its place (P,), with what is known of its leak."""
+        """Return the residual (R,) of an attack at its place (P,); `known` is as the method `known` returns it."""
         raise NotImplementedError
 
     def known(self, owners: Tensor) -> tuple[Any, ...]:

@@ -147,7 +147,7 @@ class _Span(Residuals):
         layer: The first layer.
         noise: The estimated standard deviation of the gradient's entries.
         first: The gradient of the first layer, as products with the singular vectors.
-        others: What is compared of the other gradients.
+        others: The gradients of all other parameters, as the residuals compare them.
         weights: The weight of each product; that of the last one, which holds the bias, is 1.
     """
 

@@ -141,7 +141,7 @@ class Network:
             self.steps[node.name] = replace(step, shape=tuple(values[node.name].shape[1:]))
 
     def check(self, model: nn.Module, size: int) -> None:
-        """Raise an `InputError` if these steps give other logits than the model, for batches of so many samples."""
+        """Raise an `InputError` if a layer's inputs or the logits differ from the model's, for batches of this size."""
         layers = {step: model.get_submodule(step.parameter) for step in self.steps.values() if step.layer is not None}
         checks: list[tuple[str, Tensor]] = []
         with ieee(), running(model, (size, *self.inputs.shape)), watched(model) as odd:
