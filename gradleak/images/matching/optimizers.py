@@ -329,26 +329,28 @@ class _Memory:
         if used == 0:
             return (-slopes,)
         count = self.pushed.clamp(max=self.length).unsqueeze(1)
-        position = torch.arange(used, device=slopes.device).unsqueeze(0)
-        filled = position < count
-        order = torch.where(filled, (self.pushed.unsqueeze(1) - count + position) % self.length, position)
-        along, across = (products[:, :used].gather(1, order) * filled for products in (self.sg, self.yg))
-        rows = order.unsqueeze(2).expand(-1, -1, used)
-        filled_pairs = filled.unsqueeze(2) & filled.unsqueeze(1)
-        sy, yy = (
-            matrix[:, :used, :used].gather(1, rows).gather(2, rows.mT) * filled_pairs for matrix in (self.sy, self.yy)
-        )
-        padding = torch.diag_embed((~filled).double())
-        upper = sy.triu() + padding
+        slot = torch.arange(used, device=slopes.device).unsqueeze(0)
+        filled = slot < count
+        # The slots from the oldest pair to the newest, then the slots that are not filled.
+        order = torch.where(filled, (self.pushed.unsqueeze(1) - count + slot) % self.length, slot)
+        along, across = (products[:, :used] * filled for products in (self.sg, self.yg))
+        places = order.unsqueeze(2) * self.length + order.unsqueeze(1)
+        # Only the part above the diagonal is read, and only the diagonal of slots that are not filled matters.
+        upper = self.sy.flatten(1).gather(1, places.flatten(1)).view_as(places)
+        sides = upper.diagonal(dim1=1, dim2=2)
+        sides.masked_fill_(~filled, 1)
         scale = self.scale.unsqueeze(1)
-        first = torch.linalg.solve_triangular(upper, along.unsqueeze(2), upper=True).squeeze(2)
-        middle = sy.diagonal(dim1=1, dim2=2) * first + scale * torch.bmm(yy, first.unsqueeze(2)).squeeze(2)
-        middle = (middle - scale * across) * filled
-        second = torch.linalg.solve_triangular(upper.mT, middle.unsqueeze(2), upper=False).squeeze(2)
-        inverse_order = torch.empty_like(order).scatter_(1, order, position.expand_as(order))
-        weights = torch.stack([second * filled, -scale * first * filled], dim=1).gather(
-            2, inverse_order.unsqueeze(1).expand(-1, 2, -1)
-        )
+
+        def solved(matrix: Tensor, values: Tensor, *, upper: bool) -> Tensor:
+            ordered = values.gather(1, order).unsqueeze(2)
+            solution = torch.linalg.solve_triangular(matrix, ordered, upper=upper).squeeze(2)
+            return torch.empty_like(values).scatter_(1, order, solution)
+
+        first = solved(upper, along, upper=True)
+        diagonal = self.sy.diagonal(dim1=1, dim2=2)[:, :used]
+        middle = diagonal * first + scale * torch.bmm(self.yy[:, :used, :used], first.unsqueeze(2)).squeeze(2)
+        second = solved(upper.mT, (middle - scale * across) * filled, upper=False)
+        weights = torch.stack([second * filled, -scale * first], dim=1)
         weights = weights.to(slopes)
         correction = torch.baddbmm(torch.bmm(weights[:, :1], s), weights[:, 1:], self.y[:, :used]).squeeze(1)
         return (-(scale.to(slopes) * slopes + correction),)
