@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -123,6 +124,13 @@ class Track:
 
         Attacks where `going` (a,) is false are ignored.
         """
+        if len(self.best) == len(active) == 1 and not accelerated(losses.device):
+            # Numbers are compared faster than tensors of one number.
+            if going is None or going:
+                if (loss := float(losses)) < float(self.losses):
+                    self.best, self.losses = places, losses
+                self.bad = self.bad + (not abs(loss) < math.inf)
+            return
         best, least = self._of("best", active), self._of("losses", active)
         better, bad = losses < least, ~(losses.abs() < torch.inf)
         if going is not None:
