@@ -86,17 +86,6 @@ WANTED = [
     _imagenet("reveal-labels", "efficientnet-b0-imagenet", "its own weights", features="signed"),
     _imagenet("reveal-labels", "resnet50-imagenet", "its own weights", first=True, features="plain"),
     _imagenet("batch-restoration", "resnet50-moco", "those of MoCo V2 and its linear classifier"),
-    Wanted(
-        "posterior-attack",
-        {"dataset": "cifar100"},
-        "cifar100_subset.npz in $GRADLEAK_DATA, or with a network torchvision's download, and an hour",
-        "rows",
-        [
-            {"dataset": "cifar100", "network": "resnet50-cifar", "activation": activation, "size": 256}
-            for activation in ("relu", "selu")
-        ],
-        first=True,
-    ),
     _dataset("svhn", "svhn.npz in $GRADLEAK_DATA, or with a network torchvision's download"),
     _dataset("celeba", "celeba.npz in $GRADLEAK_DATA, faces at 197×197 with one of five colours of hair"),
 ]

@@ -80,7 +80,7 @@ class Parameters(studies.Parameters):
     rows: list[Attacked] = setting(
         paper=Attacked.listed(
             *(("mnist", "lenet5", activation, 32) for activation in ("sigmoid", "tanh")),
-            *(("tinyimagenet32", "resnet50-cifar", activation, 256) for activation in ("relu", "selu")),
+            *(("cifar100", "resnet50-cifar", activation, 256) for activation in ("relu", "selu")),
             *(("cifar10", "vgg16", activation, 32) for activation in ("elu", "relu")),
         ),
         smallest=Attacked.listed(("photos", "lenet5", "sigmoid", 8)),
