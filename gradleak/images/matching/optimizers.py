@@ -128,7 +128,7 @@ class Track:
             # Numbers are compared faster than tensors of one number.
             if going is None or going:
                 if (loss := float(losses)) < float(self.losses):
-                    self.best, self.losses = places, losses
+                    self.best, self.losses = places.clone(), losses
                 self.bad = self.bad + (not abs(loss) < math.inf)
             return
         best, least = self._of("best", active), self._of("losses", active)
