@@ -343,22 +343,21 @@ class _Memory:
         # The slots from the oldest pair to the newest, then the slots that are not filled.
         order = torch.where(filled, (self.pushed.unsqueeze(1) - count + slot) % self.length, slot)
         along, across = (products[:, :used] * filled for products in (self.sg, self.yg))
-        places = order.unsqueeze(2) * self.length + order.unsqueeze(1)
-        # Only the part above the diagonal is read, and only the diagonal of slots that are not filled matters.
-        upper = self.sy.flatten(1).gather(1, places.flatten(1)).view_as(places)
-        sides = upper.diagonal(dim1=1, dim2=2)
-        sides.masked_fill_(~filled, 1)
+        pairs = order.unsqueeze(2) * self.length + order.unsqueeze(1)
+        # sᵢ·yⱼ from the oldest pair to the newest. Only the part above the diagonal is read, and of the slots that are
+        # not filled only the diagonal matters.
+        ordered = self.sy.flatten(1).gather(1, pairs.flatten(1)).view_as(pairs)
+        ordered.diagonal(dim1=1, dim2=2).masked_fill_(~filled, 1)
         scale = self.scale.unsqueeze(1)
 
         def solved(matrix: Tensor, values: Tensor, *, upper: bool) -> Tensor:
-            ordered = values.gather(1, order).unsqueeze(2)
-            solution = torch.linalg.solve_triangular(matrix, ordered, upper=upper).squeeze(2)
-            return torch.empty_like(values).scatter_(1, order, solution)
+            solution = torch.linalg.solve_triangular(matrix, values.gather(1, order).unsqueeze(2), upper=upper)
+            return torch.empty_like(values).scatter_(1, order, solution.squeeze(2))
 
-        first = solved(upper, along, upper=True)
+        first = solved(ordered, along, upper=True)
         diagonal = self.sy.diagonal(dim1=1, dim2=2)[:, :used]
         middle = diagonal * first + scale * torch.bmm(self.yy[:, :used, :used], first.unsqueeze(2)).squeeze(2)
-        second = solved(upper.mT, (middle - scale * across) * filled, upper=False)
+        second = solved(ordered.mT, (middle - scale * across) * filled, upper=False)
         weights = torch.stack([second * filled, -scale * first], dim=1)
         weights = weights.to(slopes)
         correction = torch.baddbmm(torch.bmm(weights[:, :1], s), weights[:, 1:], self.y[:, :used]).squeeze(1)
