@@ -16,9 +16,10 @@ from gradleak.devices import differentiable, keep_freed_memory
 from gradleak.images import Adam, Distance, Prior
 from gradleak.images.matching import engine
 from gradleak.images.matching.objective import Objective
-from gradleak.images.matching.optimizers import Track
+from gradleak.images.matching.optimizers import Track, adam
 from gradleak.leak import Leak, observe
 from gradleak.models.transformer import VisionTransformer
+from gradleak.tracing import traced
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "LeNet": lambda: models.build("lenet"),
@@ -64,7 +65,10 @@ def steps() -> list[dict[str, Any]]:
 
 
 def measured(name: str) -> list[dict[str, Any]]:
-    """Return the CPU time of a step of one attack, for each number of attacks together, beside the plain loop's."""
+    """Return the CPU time of a step of one attack, for each number of attacks together, beside the plain loop's.
+
+    The first steps of a search run the network's code; in a long search the step is recorded and replayed.
+    """
     model, photos, counts = NETWORKS[name]().eval(), data.load("photos", "test"), TOGETHER[name]
     most = max(counts)
     inputs, labels = data.normalise(photos.images[:most]), photos.labels[:most]
@@ -74,28 +78,44 @@ def measured(name: str) -> list[dict[str, Any]]:
     starts = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0))
     prior, settings = Prior(VARIATION, (low, high)), Adam(steps=STEPS, rate=RATE, signed=True, decay=())
 
-    def together(count: int) -> Callable[[], Any]:
+    def together(count: int, recorded: bool) -> Callable[[], Any]:
         objective = Objective(leaks[:count], targets[:count, None], None, Distance("cosine"), prior, attacks=count)
         places, owners = starts[:count].flatten(1), torch.arange(count)
-        return lambda: engine.search(settings, objective, None, places, owners, Track.start(places, STEPS))
+        if not recorded:
+            return lambda: engine.search(settings, objective, None, places, owners, Track.start(places, STEPS))
+        objective.evaluate(places, owners)
+        replay: Any = traced(lambda at: objective.evaluate(at, owners), [places])
+        begin = objective.boxed(places)
+        return lambda: adam(
+            settings, lambda at, _: replay(at), begin, Track.start(places, STEPS), objective.boxed, enough=0.0
+        )
 
-    # The engine evaluates the last images as well, so the plain loop takes one step more.
-    works = [lambda: plain(leaks[0], targets[:1], starts[:1], (low, high), STEPS + 1), *map(together, counts)]
-    times: list[list[float]] = [[] for _ in works]
+    times: list[list[float]] = [[] for _ in range(1 + 2 * len(counts))]
     with differentiable(model, twice=True):
+        works = [
+            # The engine evaluates the last images as well, so the plain loop takes one step more.
+            lambda: plain(leaks[0], targets[:1], starts[:1], (low, high), STEPS + 1),
+            *(together(count, recorded) for recorded in (False, True) for count in counts),
+        ]
         for _ in range(ROUNDS):
-            for work, own, count in zip(works, times, (1, *counts), strict=True):
+            for work, own, count in zip(works, times, (1, *counts, *counts), strict=True):
                 started = time.process_time()
                 work()
                 own.append(1e3 * (time.process_time() - started) / (STEPS + 1) / count)
+
+    def share(own: list[float]) -> float:
+        # Both are measured one after the other, so what else the machine does slows both.
+        return statistics.median(a / b for a, b in zip(own, times[0], strict=True))
+
     return [
         {
             "network": name,
             "attacks": count,
             "ms a step": min(own),
+            "recorded ms": min(recorded),
             "plain loop ms": min(times[0]),
-            # Both are measured one after the other, so what else the machine does slows both.
-            "of the plain loop": statistics.median(a / b for a, b in zip(own, times[0], strict=True)),
+            "of the plain loop": share(own),
+            "recorded, of the plain loop": share(recorded),
         }
-        for count, own in zip(counts, times[1:], strict=True)
+        for count, own, recorded in zip(counts, times[1:], times[1 + len(counts) :], strict=False)
     ]

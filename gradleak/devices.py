@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from gradleak.tracing import traced
+
 T = TypeVar("T")
 
 # The share of a GPU's free memory that one chunk of work may use.
@@ -23,6 +25,9 @@ GPU_SHARE = 0.4
 STEPS_A_READ = 10
 # So few steps are not worth the recording of a CUDA graph.
 FEW_STEPS = 4
+# On a CPU a function is traced after this number of calls for a single attack, after fewer for several attacks, but not
+# before the second number of calls: what a recording costs is saved by about as many further calls.
+ALONE, TOGETHER = 1000, 200
 # The C library's names for the number of separately mapped blocks, and for the free memory that it keeps.
 M_MMAP_MAX, M_TRIM_THRESHOLD = -4, -1
 
@@ -91,55 +96,70 @@ def steps_a_read(device: torch.device | str) -> int:
 
 
 class Replayed:
-    """Launch the kernels of a function as one CUDA graph, where it is called again and again for the same attacks.
+    """Record the kernels of a function, where it is called again and again for the same attacks, and replay them.
 
     A call of `function(*given, which)` launches hundreds of small kernels, and on a GPU the launches take longer than
     the kernels. A CUDA graph records them once, and replays them on the same memory by a single launch. It is recorded
-    when the function is called for the third time with the same object `which`. If it cannot be recorded, because the
-    host must wait for a number or memory is short, the function is called as before. On other devices it always is.
+    when the function is called for the third time with the same object `which`. On a CPU the Python code and autograd
+    take up to a quarter of the time, and a list of the operations saves that; because its recording takes seconds, it
+    is made only after many calls, and only if asked for. A function that cannot be recorded, because the host must wait
+    for a number or memory is short, is called as before.
 
     Args:
         function: A function that returns tensors. The last of its operands, `which`, is not copied. Tensors that the
             function changes must be the same after one call and after two calls with the same operands.
+        traced: Whether it is recorded on a CPU too. It then changes no tensors.
     """
 
-    # The number of plain calls before the recording, which also warm up cuDNN and cuBLAS.
+    # The number of plain calls before a CUDA graph is recorded, which also warm up cuDNN and cuBLAS.
     PLAIN = 2
 
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[..., tuple[Tensor, ...]], *, traced: bool = False) -> None:
+        self.function, self.traced = function, traced
         self.able = True
         self._which: Tensor | None = None
         self._calls = 0
-        self._graph: Any = None
-        self._given: list[Tensor] = []
-        self._results: tuple[Tensor, ...] = ()
+        self._replay: Callable[..., tuple[Tensor, ...]] | None = None
 
     def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
         """Return the function's results."""
         *given, which = operands
-        if not (self.able and has_graphs(which.device)):
+        graphs = has_graphs(which.device)
+        if not (self.able and (graphs or self.traced)):
             return self.function(*operands)
         if which is not self._which:
-            self._which, self._calls, self._graph = which, 0, None
+            self._which, self._calls, self._replay = which, 0, None
         self._calls += 1
-        if self._calls <= self.PLAIN or (self._graph is None and not self._recorded(given, which)):
-            return self.function(*operands)
-        for kept, new in zip(self._given, given, strict=True):
-            kept.copy_(new)
-        self._graph.replay()
-        # The next replay overwrites the results.
-        return tuple(result.clone() for result in self._results)
+        if self._replay is None and self._calls > (
+            self.PLAIN if graphs else max(ALONE // max(len(which), 1), TOGETHER)
+        ):
+            record = self._graph if graphs else self._list
+            self._replay = record(given, which)
+            self.able = self._replay is not None
+        return self.function(*operands) if self._replay is None else self._replay(*given)
 
-    def _recorded(self, given: Sequence[Tensor], which: Tensor) -> bool:
-        """Record the graph, and return whether this was possible."""
-        self._given = [one.clone() for one in given]
+    def _graph(self, given: Sequence[Tensor], which: Tensor) -> Callable[..., tuple[Tensor, ...]] | None:
+        """Record a CUDA graph, and return a function that replays it; None if this is impossible."""
+        own = [one.clone() for one in given]
         # A graph keeps memory of its own, as much as the plain calls have used.
         torch.get_device_module(which.device).empty_cache()
-        recorded = _graph_of(lambda: self.function(*self._given, which), which.device)
-        self.able = recorded is not None
-        self._graph, self._results = recorded or (None, ())
-        return self.able
+        recorded = _graph_of(lambda: self.function(*own, which), which.device)
+        if recorded is None:
+            return None
+        graph, results = recorded
+
+        def replay(*operands: Tensor) -> tuple[Tensor, ...]:
+            for kept, new in zip(own, operands, strict=True):
+                kept.copy_(new)
+            graph.replay()
+            # The next replay overwrites the results.
+            return tuple(result.clone() for result in results)
+
+        return replay
+
+    def _list(self, given: Sequence[Tensor], which: Tensor) -> Callable[..., tuple[Tensor, ...]] | None:
+        """Record a list of operations, and return a function that runs it; None if this is impossible."""
+        return traced(lambda *operands: self.function(*operands, which), given)
 
 
 def repeated(step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...], times: int) -> tuple[Tensor, ...]:

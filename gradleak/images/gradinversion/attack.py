@@ -169,6 +169,7 @@ class Target(Objective):
     def __init__(self, leaks: list[Leak], known: Known, settings: GradInversion, statistics: Statistics | None) -> None:
         distance = Distance("cosine" if settings.distance == "cosine" else "l2")
         super().__init__(leaks, known.labels, None, distance, ImagePrior())
+        self.watch_features()
         self.known, self.settings, self.statistics = known, settings, statistics
         height, width = self.shape[-2:]
         self.sides = [(-(-height // 2**level), -(-width // 2**level)) for level in range(settings.levels)]
@@ -264,8 +265,8 @@ def descend(
     moments = Moments(places)
     everyone = torch.arange(len(places), device=places.device)
     pixels = target.sizes[0]
-    # A consensus changes from step to step, and a CUDA graph would keep its first value.
-    evaluate = target.evaluate if _consents(settings, seeds) else Replayed(target.evaluate)
+    # A consensus changes from step to step, and a recording would keep its first value.
+    evaluate = target.evaluate if _consents(settings, seeds) else Replayed(target.evaluate, traced=True)
     for step in track.rounds():
         target.agreed = agreed(settings, target, places, seeds, step)
         losses, slopes = evaluate(places, owners)

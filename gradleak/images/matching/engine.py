@@ -273,7 +273,7 @@ def search(
     def compute(at: Tensor, which: Tensor) -> tuple[Tensor, ...]:
         return objective.evaluate(at, owners if len(which) == len(owners) else owners[which])
 
-    replayed = Replayed(compute)
+    replayed = Replayed(compute, traced=True)
 
     def evaluate(at: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
         losses, slopes = replayed(at, which)

@@ -230,6 +230,11 @@ class Objective:
         self._seen: list[Tensor] = []
         self._checked = False
         self._owners: tuple[Tensor, bool] | None = None
+        if features is not None:
+            self.watch_features()
+
+    def watch_features(self) -> None:
+        """Note the last layer's inputs from now on; every call of the network then takes one percent longer."""
         layer = self.model.get_submodule(self.head) if self.head else self.model
         layer.register_forward_pre_hook(lambda _module, inputs: self._seen.append(inputs[0]))
 
@@ -252,21 +257,22 @@ class Objective:
         inputs = self.inputs(places).clamp(low, high).flatten(1)
         return torch.cat([inputs, places[:, self.size :]], dim=1) if places.shape[1] > self.size else inputs
 
-    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Gradients, Tensor]:
+    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Gradients, list[Tensor]]:
         """Return the gradients of clients with inputs (A, B, …) and labels (A, B, C), and their features (A, B, I).
 
-        The tensors of a single client's gradient have the shapes of the parameters.
+        The tensors of a single client's gradient have the shapes of the parameters. The list of features is empty
+        unless they are watched.
         """
         if len(inputs) == 1:
             return self._of_one(inputs.squeeze(0), labels.squeeze(0))
 
-        def loss(parameters: Gradients, own: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+        def loss(parameters: Gradients, own: Tensor, label: Tensor) -> tuple[Tensor, list[Tensor]]:
             return self._loss(lambda x: called(self.model, parameters, (x,)), own, label)
 
         own, features = vmap(grad(loss, has_aux=True), (None, 0, 0))(self.parameters, inputs, labels)
         return own, features
 
-    def _of_one(self, inputs: Tensor, labels: Tensor) -> tuple[Gradients, Tensor]:
+    def _of_one(self, inputs: Tensor, labels: Tensor) -> tuple[Gradients, list[Tensor]]:
         """Return the gradients and features of a single client by plain autograd, without the cost of `vmap`."""
         # A copy, because the model may change its inputs in place.
         loss, features = self._loss(self.model, inputs.clone(), labels)
@@ -278,19 +284,21 @@ class Objective:
                     "code is marked with once_differentiable"
                 )
             self._checked = True
-        return dict(zip(self.parameters, found, strict=True)), features.unsqueeze(0)
+        return dict(zip(self.parameters, found, strict=True)), [own.unsqueeze(0) for own in features]
 
-    def _loss(self, logits_of: Callable[[Tensor], Any], inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _loss(self, logits_of: Callable[[Tensor], Any], inputs: Tensor, labels: Tensor) -> tuple[Tensor, list[Tensor]]:
         self._seen.clear()
         logits = only_logits(logits_of(inputs))
-        return -(labels * F.log_softmax(logits, dim=1)).sum(dim=1).mean(), self._seen.pop()
+        features, self._seen[:] = self._seen[-1:], []
+        return -(labels * F.log_softmax(logits, dim=1)).sum(dim=1).mean(), features
 
     def losses(self, places: Tensor, owners: Tensor) -> Tensor:
         """Return the loss (A,) at places."""
         inputs = self.inputs(places)
-        computed, features = self.gradients(inputs, self.labels_at(places, owners))
+        computed, seen = self.gradients(inputs, self.labels_at(places, owners))
         value = self.distance.between(computed, *self._observed_by(owners)) + self.prior.of(inputs)
         if self.features is not None and self.distance.feature:
+            (features,) = seen
             value = value + self.distance.feature * self.distance.of_features(features, self.features[owners])
         return value
 

@@ -129,7 +129,8 @@ class Track:
             if going is None or going:
                 if (loss := float(losses)) < float(self.losses):
                     self.best, self.losses = places.clone(), losses
-                self.bad = self.bad + (not abs(loss) < math.inf)
+                if not abs(loss) < math.inf:
+                    self.bad = self.bad + 1
             return
         best, least = self._of("best", active), self._of("losses", active)
         better, bad = losses < least, ~(losses.abs() < torch.inf)
