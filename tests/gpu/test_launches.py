@@ -73,15 +73,15 @@ def test_matching_with_every_prior_is_recorded(
     made: list[devices.Replayed] = []
 
     class Seen(devices.Replayed):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
+        def __init__(self, *args: Any, **named: Any) -> None:
+            super().__init__(*args, **named)
             made.append(self)
 
     monkeypatch.setattr(engine, "Replayed", Seen)
     prior = ImagePrior(variation=0.1)
     counted(_matched(settings, restarts=MANY, prior=prior, distance=distance))
     assert made
-    assert all(one.able and one._graph is not None for one in made)
+    assert all(one.able and one._replay is not None for one in made)
 
 
 def test_a_line_search_reads_once_in_ten_iterations() -> None:
