@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradleak.tracing import traced
+from gradleak.tracing import Replay, traced
 
 T = TypeVar("T")
 
@@ -114,12 +114,12 @@ class Replayed:
     # The number of plain calls before a CUDA graph is recorded, which also warm up cuDNN and cuBLAS.
     PLAIN = 2
 
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]], *, traced: bool = False) -> None:
+    def __init__(self, function: Replay, *, traced: bool = False) -> None:
         self.function, self.traced = function, traced
         self.able = True
         self._which: Tensor | None = None
         self._calls = 0
-        self._replay: Callable[..., tuple[Tensor, ...]] | None = None
+        self._replay: Replay | None = None
 
     def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
         """Return the function's results."""
@@ -138,7 +138,7 @@ class Replayed:
             self.able = self._replay is not None
         return self.function(*operands) if self._replay is None else self._replay(*given)
 
-    def _graph(self, given: Sequence[Tensor], which: Tensor) -> Callable[..., tuple[Tensor, ...]] | None:
+    def _graph(self, given: Sequence[Tensor], which: Tensor) -> Replay | None:
         """Record a CUDA graph, and return a function that replays it; None if this is impossible."""
         own = [one.clone() for one in given]
         # A graph keeps memory of its own, as much as the plain calls have used.
@@ -157,12 +157,12 @@ class Replayed:
 
         return replay
 
-    def _list(self, given: Sequence[Tensor], which: Tensor) -> Callable[..., tuple[Tensor, ...]] | None:
+    def _list(self, given: Sequence[Tensor], which: Tensor) -> Replay | None:
         """Record a list of operations, and return a function that runs it; None if this is impossible."""
         return traced(lambda *operands: self.function(*operands, which), given)
 
 
-def repeated(step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...], times: int) -> tuple[Tensor, ...]:
+def repeated(step: Replay, state: tuple[Tensor, ...], times: int) -> tuple[Tensor, ...]:
     """Return the state after `times` steps, each of which computes the next state from the last one.
 
     On a GPU the kernels of a step are recorded as one CUDA graph, and each further step is a single launch. A step that

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# A function of tensors.
+Replay = Callable[..., tuple[Tensor, ...]]
 # The operands of the calls that a recording must repeat to the last bit are scaled by these numbers.
 PROOFS = (0.9, 1.1)
 
 
-def traced(
-    function: Callable[..., tuple[Tensor, ...]], given: Sequence[Tensor]
-) -> Callable[..., tuple[Tensor, ...]] | None:
+def traced(function: Replay, given: Sequence[Tensor]) -> Replay | None:
     """Return a function with the same results for tensors like the given ones, from the recorded operations alone.
 
     A recording has no decisions in it: a function that reads a number of a tensor cannot be recorded. What it does
@@ -24,13 +24,18 @@ def traced(
     Returns:
         The function; None if the given one cannot be recorded, or if its recording has other results.
     """
+    try:
+        return _proven(function, given)
+    except Exception:
+        # The code of any model runs here, and may fail with any error where it meets a tensor that is recorded; so may
+        # the recording of an operation whose results torch does not describe, such as the slope of oneDNN's LSTM.
+        return None
+
+
+def _proven(function: Replay, given: Sequence[Tensor]) -> Replay | None:
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    try:
-        module = make_fx(function)(*given)
-    except Exception:
-        # Code of any model runs here, and may fail with any error where it meets a tensor that is recorded.
-        return None
+    module = make_fx(function)(*given)
     _fold(module)
 
     def replayed(*operands: Tensor) -> tuple[Tensor, ...]:
