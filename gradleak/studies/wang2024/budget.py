@@ -296,13 +296,19 @@ def titled(name: str) -> str:
     return NAMES.get(name, name).partition(" with ")[0] + (", trained" if name in (*READY, *TRANSFORMERS) else "")
 
 
-def _lines(record: Record) -> Iterator[tuple[dict[str, str], pd.DataFrame]]:
-    """Yield the first columns of each setting's line in a table, and the rows of the setting."""
+def _lines(record: Record) -> list[tuple[dict[str, str], pd.DataFrame]]:
+    """Return the first columns of a table's line for each setting, network after network, and the setting's rows."""
+    lines = []
     for values, group in grouped(record.rows(Matched), SETTING):
         name, _, side, size, steps, defense, labels = map(str, values)
         other = "" if side == str(SIDE) else f", {side} pixels"
         line = {"network": titled(name) + other, "batch size": size, "steps": steps}
-        yield line | {"defence": defenses.shown(defense), "labels": LABELS[labels]}, group
+        lines.append((line | {"defence": defenses.shown(defense), "labels": LABELS[labels]}, group))
+    networks = list(dict.fromkeys(line["network"] for line, _ in lines))
+    return sorted(
+        lines,
+        key=lambda pair: (networks.index(pair[0]["network"]), *(int(pair[0][n]) for n in ("batch size", "steps"))),
+    )
 
 
 def _mean(rows: pd.DataFrame, column: str, run: str, form: str = ".1f") -> str:
