@@ -34,6 +34,8 @@ from gradleak.show.drawn import drawn, grouped, scattered
 from gradleak.show.summary import NAMES, Summary
 from gradleak.show.tables import MISSING
 from gradleak.studies import Columns, Experiment, Group, Record, Sees, setting
+from gradleak.studies.shared import attacked_networks
+from gradleak.studies.shared.attacked_networks import AttackedNetwork
 from gradleak.studies.shared.attempts import timed
 from gradleak.studies.shared.outcomes import PSNR, collected
 from gradleak.studies.shared.restored_batches import ENLARGED
@@ -62,6 +64,9 @@ SETTING = [*PLAIN, "defense", "labels"]
 SMALL_PHOTOS = {"data": "imagenet-sample", "side": 64}
 # The networks' seed. breaching attacked the same weights.
 NETWORK_SEED = 0
+# A network that is trained on the way, with smoothed labels; the other trained ones are read.
+LEARNED = AttackedNetwork(dataset="cifar10", network="lenet", stage="trained")
+TRAINED = (*READY, *TRANSFORMERS, str(LEARNED))
 
 
 class Cell(Group):
@@ -110,6 +115,13 @@ class Parameters(studies.Parameters):
                 for size in (1, 4)
                 for name in DEFENSES
             ),
+            {"size": 4, "defense": "bfloat16", "batches": 16},
+            *({"network": "cifar10-resnet20", "size": n, "steps": 60, "defense": "bfloat16"} for n in (1, 4)),
+            *(
+                {"network": str(LEARNED), "size": size, "defense": name, "batches": 16}
+                for size in (1, 4)
+                for name in ("none", *DEFENSES, "bfloat16")
+            ),
         ],
         smallest=[
             {"steps": 4, "batches": 2},
@@ -122,8 +134,12 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks with their images."""
-        shown = [(cell, cell.data or self.data) for cell in self.cells]
-        return [Sees(cell.network, own, size=cell.side, channels=data.shape(own)[0]) for cell, own in shown]
+        seen = []
+        for cell in self.cells:
+            own = cell.data or self.data
+            sees = LEARNED.sees if cell.network == str(LEARNED) else Sees(cell.network, own)
+            seen.append(replace(sees, size=cell.side, channels=data.shape(own)[0]))
+        return seen
 
     def experiments(self) -> Iterator[Experiment]:
         """Yield an experiment for each setting."""
@@ -243,6 +259,8 @@ class Matched(Experiment):
 
 def network(name: str, test: Dataset) -> torch.nn.Module:
     """Return a trained network, or one with random weights for a dataset's images."""
+    if name == str(LEARNED):
+        return attacked_networks.network(LEARNED, "onehot", test, NETWORK_SEED, "cpu")[0]
     if name in (*READY, *TRANSFORMERS):
         return models.pretrained(name)
     channels, side = test.images.shape[1:3]
@@ -293,7 +311,8 @@ def breaching() -> dict[str, Any]:
 
 def titled(name: str) -> str:
     """Return a network's name in tables and figures, without the size of a transformer's patches."""
-    return NAMES.get(name, name).partition(" with ")[0] + (", trained" if name in (*READY, *TRANSFORMERS) else "")
+    own = LEARNED.network if name == str(LEARNED) else name
+    return NAMES.get(own, own).partition(" with ")[0] + (", trained" if name in TRAINED else "")
 
 
 def _lines(record: Record) -> list[tuple[dict[str, str], pd.DataFrame]]:
@@ -467,8 +486,9 @@ def summary(record: Record) -> Summary:
         figure=figure_runs,
         outcomes=collected(
             record, rows, "images", PSNR,
-            attack="matching, coarse to fine", network=rows["network"], data=rows["data"],
-            training=rows["network"].isin([*READY, *TRANSFORMERS]).map({True: "trained", False: "untrained"}),
+            attack="matching, coarse to fine", network=rows["network"].replace(str(LEARNED), LEARNED.network),
+            data=rows["data"],
+            training=rows["network"].isin(TRAINED).map({True: "trained", False: "untrained"}),
             batch=rows["size"], defense=rows["defense"],
             detail=rows["steps"].map("{} steps, ".format) + rows["labels"].map(LABELS) + " labels",
         ),
