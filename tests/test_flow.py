@@ -14,7 +14,7 @@ import gradleak
 # From the ground up. A module belongs to the longest name that it starts with, and imports of its own line or of lines
 # above it; of two packages on one line neither knows the other.
 FLOW = (
-    "errors",
+    "errors tracing",
     "paths storage interrupts reporting spans devices precision wording arguments early calling",
     "losses augment data",
     "leak metrics models",
