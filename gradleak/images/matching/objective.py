@@ -289,7 +289,8 @@ class Objective:
     def _loss(self, logits_of: Callable[[Tensor], Any], inputs: Tensor, labels: Tensor) -> tuple[Tensor, list[Tensor]]:
         self._seen.clear()
         logits = only_logits(logits_of(inputs))
-        features, self._seen[:] = self._seen[-1:], []
+        features = self._seen[-1:]
+        self._seen.clear()
         return -(labels * F.log_softmax(logits, dim=1)).sum(dim=1).mean(), features
 
     def losses(self, places: Tensor, owners: Tensor) -> Tensor:

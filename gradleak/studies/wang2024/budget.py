@@ -169,8 +169,8 @@ class Matched(Experiment):
     batches: int
 
     def reads(self) -> list[str]:
-        """Return the dataset."""
-        return [self.data]
+        """Return the dataset, and the one that a network is trained on."""
+        return [self.data, LEARNED.training] if self.network == str(LEARNED) else [self.data]
 
     def run(self) -> Iterator[Columns]:
         """Yield a row for each batch and run, and the mean difference between runs."""
