@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "used by all parts",
         ("precision", "calling", "devices", "spans", "reporting", "interrupts",
-         "paths", "storage", "wording", "arguments", "early", "errors"),
+         "paths", "storage", "wording", "arguments", "early", "tracing", "errors"),
     ),
 )  # fmt: skip
 COLOURS = ("#e8eef3", "#f6e3de", "#dbe7ef", "#f5ecd9", "#e3ede4", "#ece6f0", "#eef0f2", "#f3ece2")

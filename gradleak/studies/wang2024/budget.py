@@ -55,6 +55,8 @@ RUNS = (GREY, PUBLISHED, HINDSIGHT, BREACHING, HALF, FIRST_ORDER, OURS)
 PAIRS = ((OURS, BREACHING), (HALF, BREACHING), (OURS, PUBLISHED), (OURS, HINDSIGHT))
 DEFENSES = ("gaussian/0.01", "clip/1", "prune/0.9", "quantize/8")
 LABELS = {"onehot": "hard", "smoothing": "smoothed", "mixup": "mixed"}
+# The first columns of a setting's line in a table, and what stands for no defence there.
+LINE, UNDEFENDED = ("network", "batch size", "steps"), defenses.shown("none")
 # The images of most settings have SIDE pixels a side.
 SIDE = 32
 # What a setting without a defence and with hard labels is known by, and what every setting is known by.
@@ -321,7 +323,7 @@ def _lines(record: Record) -> list[tuple[dict[str, str], pd.DataFrame]]:
     for values, group in grouped(record.rows(Matched), SETTING):
         name, _, side, size, steps, defense, labels = map(str, values)
         other = "" if side == str(SIDE) else f", {side} pixels"
-        line = {"network": titled(name) + other, "batch size": size, "steps": steps}
+        line = dict(zip(LINE, (titled(name) + other, size, steps), strict=True))
         lines.append((line | {"defence": defenses.shown(defense), "labels": LABELS[labels]}, group))
     networks = list(dict.fromkeys(line["network"] for line, _ in lines))
     return sorted(
@@ -344,15 +346,28 @@ def _gain(rows: pd.DataFrame, over: str) -> str:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the mean PSNR of each run in each setting, and how much better it is than breaching's."""
+    """Return the mean PSNR of each run in each undefended setting, and how much better it is than breaching's."""
     lines = []
     for line, group in _lines(record):
-        line["batches"] = str(len(select(group, run=OURS)))
-        line["grey (dB)"] = f"{select(group, run=GREY)['psnr'].mean():.1f}"
-        line |= {f"{run} (dB)": _mean(group, "psnr", run) for run in RUNS if run not in (GREY, HINDSIGHT, FIRST_ORDER)}
-        line["budget − breaching (dB, 95 %)"] = _gain(group, BREACHING)
-        lines.append(line)
+        if line.pop("defence") == UNDEFENDED:
+            line["batches"] = str(len(select(group, run=OURS)))
+            line["grey (dB)"] = f"{select(group, run=GREY)['psnr'].mean():.1f}"
+            shown = [run for run in RUNS if run not in (GREY, HINDSIGHT, FIRST_ORDER)]
+            line |= {f"{run} (dB)": _mean(group, "psnr", run) for run in shown}
+            line["budget − breaching (dB, 95 %)"] = _gain(group, BREACHING)
+            lines.append(line)
     return pd.DataFrame(lines)
+
+
+def defended(record: Record) -> pd.DataFrame:
+    """Return the mean PSNR of our search behind each defence, for the networks that were attacked behind one."""
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    for line, group in _lines(record):
+        defence, labels = line.pop("defence"), line.pop("labels")
+        if labels == LABELS["onehot"]:
+            lines.setdefault(tuple(line.values()), line)[defence] = _mean(group, "psnr", OURS)
+    rows = [line for line in lines.values() if set(line) - {*LINE, UNDEFENDED}]
+    return pd.DataFrame(rows).fillna(MISSING)
 
 
 def hindsight(record: Record) -> pd.DataFrame:

@@ -29,7 +29,9 @@ def test_every_run_attacks_every_batch_and_breaching_only_its_own_clients(record
     gain = select(plain, run=f"{budget.OURS} against {budget.PUBLISHED}")["difference"]
     means = plain.groupby("run")["psnr"].mean()
     assert float(gain.iloc[0]) == pytest.approx(means[budget.OURS] - means[budget.PUBLISHED])
-    assert len(budget.table(record)) == len(budget.perceptual(record)) + 2 == 4
+    assert len(budget.table(record)) == len(budget.perceptual(record)) + 1 == 3
+    (behind,) = budget.defended(record).to_dict("records")
+    assert list(behind) == ["network", "batch size", "steps", "prune 90% of all"]
     assert budget.table(record)["network"].str.contains("8 pixels").sum() == 1
     assert set(budget.perceptual(record)[budget.OURS]) == {MISSING}, "the smallest run has no network for LPIPS"
 
