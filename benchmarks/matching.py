@@ -83,6 +83,7 @@ def measured(name: str) -> list[dict[str, Any]]:
         places, owners = starts[:count].flatten(1), torch.arange(count)
         if not recorded:
             return lambda: engine.search(settings, objective, None, places, owners, Track.start(places, STEPS))
+        # The first evaluation checks the network and the owners, which cannot be recorded.
         objective.evaluate(places, owners)
         replay: Any = traced(lambda at: objective.evaluate(at, owners), [places])
         begin = objective.boxed(places)
@@ -104,7 +105,7 @@ def measured(name: str) -> list[dict[str, Any]]:
                 own.append(1e3 * (time.process_time() - started) / (STEPS + 1) / count)
 
     def share(own: list[float]) -> float:
-        # Both are measured one after the other, so what else the machine does slows both.
+        # A search and the plain loop are measured one after the other, so other work on the machine slows both.
         return statistics.median(a / b for a, b in zip(own, times[0], strict=True))
 
     return [

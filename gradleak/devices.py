@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradleak.tracing import Replay, traced
+from gradleak.tracing import Function, traced
 
 T = TypeVar("T")
 
@@ -108,18 +108,18 @@ class Replayed:
     Args:
         function: A function that returns tensors. The last of its operands, `which`, is not copied. Tensors that the
             function changes must be the same after one call and after two calls with the same operands.
-        traced: Whether it is recorded on a CPU too. It then changes no tensors.
+        traced: Whether the function is recorded on a CPU too; it must not change tensors then.
     """
 
     # The number of plain calls before a CUDA graph is recorded, which also warm up cuDNN and cuBLAS.
     PLAIN = 2
 
-    def __init__(self, function: Replay, *, traced: bool = False) -> None:
+    def __init__(self, function: Function, *, traced: bool = False) -> None:
         self.function, self.traced = function, traced
         self.able = True
         self._which: Tensor | None = None
         self._calls = 0
-        self._replay: Replay | None = None
+        self._replay: Function | None = None
 
     def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
         """Return the function's results."""
@@ -130,15 +130,13 @@ class Replayed:
         if which is not self._which:
             self._which, self._calls, self._replay = which, 0, None
         self._calls += 1
-        if self._replay is None and self._calls > (
-            self.PLAIN if graphs else max(ALONE // max(len(which), 1), TOGETHER)
-        ):
-            record = self._graph if graphs else self._list
-            self._replay = record(given, which)
+        first = self.PLAIN if graphs else max(ALONE // max(len(which), 1), TOGETHER)
+        if self._replay is None and self._calls > first:
+            self._replay = self._graph(given, which) if graphs else self._list(given, which)
             self.able = self._replay is not None
         return self.function(*operands) if self._replay is None else self._replay(*given)
 
-    def _graph(self, given: Sequence[Tensor], which: Tensor) -> Replay | None:
+    def _graph(self, given: Sequence[Tensor], which: Tensor) -> Function | None:
         """Record a CUDA graph, and return a function that replays it; None if this is impossible."""
         own = [one.clone() for one in given]
         # A graph keeps memory of its own, as much as the plain calls have used.
@@ -157,12 +155,12 @@ class Replayed:
 
         return replay
 
-    def _list(self, given: Sequence[Tensor], which: Tensor) -> Replay | None:
+    def _list(self, given: Sequence[Tensor], which: Tensor) -> Function | None:
         """Record a list of operations, and return a function that runs it; None if this is impossible."""
         return traced(lambda *operands: self.function(*operands, which), given)
 
 
-def repeated(step: Replay, state: tuple[Tensor, ...], times: int) -> tuple[Tensor, ...]:
+def repeated(step: Function, state: tuple[Tensor, ...], times: int) -> tuple[Tensor, ...]:
     """Return the state after `times` steps, each of which computes the next state from the last one.
 
     On a GPU the kernels of a step are recorded as one CUDA graph, and each further step is a single launch. A step that

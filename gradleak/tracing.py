@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 # A function of tensors.
-Replay = Callable[..., tuple[Tensor, ...]]
+Function = Callable[..., tuple[Tensor, ...]]
 # The operands of the calls that a recording must repeat to the last bit are scaled by these numbers.
 PROOFS = (0.9, 1.1)
 
 
-def traced(function: Replay, given: Sequence[Tensor]) -> Replay | None:
+def traced(function: Function, given: Sequence[Tensor]) -> Function | None:
     """Return a function with the same results for tensors like the given ones, from the recorded operations alone.
 
     A recording has no decisions in it: a function that reads a number of a tensor cannot be recorded. What it does
@@ -32,7 +32,8 @@ def traced(function: Replay, given: Sequence[Tensor]) -> Replay | None:
         return None
 
 
-def _proven(function: Replay, given: Sequence[Tensor]) -> Replay | None:
+def _proven(function: Function, given: Sequence[Tensor]) -> Function | None:
+    """Record a function, and return the recording if it gives the results of two further calls."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     module = make_fx(function)(*given)
@@ -78,7 +79,7 @@ def _fold(module: Any) -> None:
 
 
 def _in_place(node: Any) -> bool:
-    """Return whether an operation changes one of its operands."""
+    """Return whether a node stands for an operation that changes an operand in place."""
     return bool(getattr(getattr(node.target, "_schema", None), "is_mutable", False))
 
 

@@ -82,7 +82,7 @@ def test_what_cannot_be_repeated_is_not_recorded() -> None:
 
 
 class Counted(nn.Module):
-    """A network that counts its calls, also those of its copies."""
+    """A network that counts how often it and its copies are called."""
 
     calls = 0
 

@@ -412,7 +412,7 @@ def perceptual(record: Record) -> pd.DataFrame:
         [
             line | {run: _mean(group, "lpips", run, ".2f") for run in RUNS if run != FIRST_ORDER}
             for line, group in _lines(record)
-            if (group["defense"] == "none").all() and select(group, run=FIRST_ORDER).empty
+            if line["defence"] == UNDEFENDED and select(group, run=FIRST_ORDER).empty
         ]
     ).drop(columns="defence", errors="ignore")
 
