@@ -248,7 +248,7 @@ class Target(Objective):
         if self.settings.distance != "norms":
             return self.distance.between(own, observed, self.head)
         return torch.stack(
-            [torch.linalg.vector_norm((own[name] - observed[name]).flatten(1), dim=1) for name in own]
+            [torch.linalg.vector_norm(own[name].flatten(1) - observed[name], dim=1) for name in own]
         ).sum(dim=0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -48,8 +49,8 @@ class Distance:
         if not (self.head >= 0 and self.feature >= 0):
             raise InputError(f"weights of a distance must not be negative; got {self.head} and {self.feature}")
 
-    def between(self, own: Gradients, observed: Gradients, head: str, norms: Gradients | None = None) -> Tensor:
-        """Return the distance (A,) of gradients whose tensors are (A, …); `head` names the last layer's parameters.
+    def between(self, own: Gradients, observed: Gradients, head: str, norms: Tensor | None = None) -> Tensor:
+        """Return the distance (A,) of gradients whose T tensors are (A, …); `head` names the last layer's parameters.
 
         Our gradients of a single attack may lack the first dimension. The `squared_norms` of the observed gradients are
         computed here if they are not given.
@@ -60,8 +61,9 @@ class Distance:
             return torch.stack(
                 [weight * (_rows(value, target) - target).square().sum(dim=1) for weight, value, target in pairs]
             ).sum(dim=0)
-        norms = norms or squared_norms(observed)
-        theirs = torch.stack([norms[name] for name in own if weights[name] > 0])
+        theirs = squared_norms(observed) if norms is None else norms
+        if len(pairs) < len(theirs):
+            theirs = torch.stack([row for row, weight in zip(theirs, weights.values(), strict=True) if weight > 0])
         both = *(computed for _, computed, _ in pairs), *(target for _, _, target in pairs)
         products = *_Products.apply(*both), theirs
         if self.head != 1:
@@ -117,9 +119,9 @@ def _rows(ours: Tensor, theirs: Tensor) -> Tensor:
     return ours.reshape(-1, theirs.shape[1])
 
 
-def squared_norms(gradients: Gradients) -> Gradients:
-    """Return the squared norm (A,) of each tensor (A, …) of gradients."""
-    return {name: value.flatten(1).square().sum(dim=1) for name, value in gradients.items()}
+def squared_norms(gradients: Gradients) -> Tensor:
+    """Return the squared norms (T, A) of the T tensors (A, …) of gradients."""
+    return torch.stack([value.flatten(1).square().sum(dim=1) for value in gradients.values()])
 
 
 def one_minus_cosine(product: Tensor, ours: Tensor, theirs: Tensor) -> Tensor:
@@ -225,13 +227,20 @@ class Objective:
         self.shape = (first.batch_size, *first.input_shape)
         self.size = torch.Size(self.shape).numel()
         self.classes = len(first.weight)
-        self.observed = {name: torch.stack([leak.gradients[name] for leak in leaks]) for name in first.gradients}
-        self.norms = squared_norms(self.observed)
+        # Rows, because on a small network even a view takes time.
+        self.observed = {
+            name: torch.stack([leak.gradients[name] for leak in leaks]).flatten(1) for name in first.gradients
+        }
         self._seen: list[Tensor] = []
         self._checked = False
         self._owners: tuple[Tensor, bool] | None = None
         if features is not None:
             self.watch_features()
+
+    @functools.cached_property
+    def norms(self) -> Tensor:
+        """The squared norms (T, N) of the observed gradients."""
+        return squared_norms(self.observed)
 
     def watch_features(self) -> None:
         """Note the last layer's inputs from now on; every call of the network then takes one percent longer."""
@@ -303,12 +312,11 @@ class Objective:
             value = value + self.distance.feature * self.distance.of_features(features, self.features[owners])
         return value
 
-    def _observed_by(self, owners: Tensor) -> tuple[Gradients, str, Gradients]:
+    def _observed_by(self, owners: Tensor) -> tuple[Gradients, str, Tensor]:
         """Return what the distance needs of the attacked leaks; all attacks on a single leak share its gradients."""
         if self.count == 1 or self._every_leak(owners):
             return self.observed, self.head, self.norms
-        observed, norms = ({n: value[owners] for n, value in side.items()} for side in (self.observed, self.norms))
-        return observed, self.head, norms
+        return {name: value[owners] for name, value in self.observed.items()}, self.head, self.norms[:, owners]
 
     def _every_leak(self, owners: Tensor) -> bool:
         """Return whether the owners are all leaks in order; what belongs to leaks needs no copy then.

@@ -170,7 +170,8 @@ class Track:
         """Record the end of a step, at which the attacks `going` (a,) have not ended, and write the history if due."""
         self.taken = step
         if going is not None:
-            self.busy = self.busy + going.any()
+            # On a CPU attacks that have ended are removed at once.
+            self.busy = self.busy + (going.any() if accelerated(going.device) else len(going) > 0)
         if step % self.stride == 0 or step == self.steps:
             self.history.append((step, self.losses.clone()))
             if self.watch:
@@ -192,6 +193,15 @@ def _staying(going: Tensor) -> Tensor | None:
 def all_finite(losses: Tensor, slopes: Tensor) -> Tensor:
     """Return whether the loss and the slopes (A, P) of each attack are finite (A,)."""
     return torch.maximum(losses.abs(), slopes.abs().amax(dim=1)) < torch.inf
+
+
+def _all_running(losses: Tensor, slopes: Tensor, enough: float) -> bool:
+    """Return whether all losses and slopes are finite, and all losses larger than `enough`.
+
+    This is asked in every step, and numbers are compared faster than tensors.
+    """
+    least, most = losses.aminmax()
+    return enough < least.item() and most.item() < math.inf and slopes.abs().max().item() < math.inf
 
 
 class Moments:
@@ -225,9 +235,9 @@ def adam(
         losses, slopes = evaluate(places, active)
         # If the host reads every step, attacks that have ended are already removed.
         track.see(active, places, losses, going if every > 1 else None)
-        finite = all_finite(losses, slopes)
-        running = finite & (losses > enough)
-        if every > 1 or not running.all():
+        if every > 1 or not _all_running(losses, slopes, enough):
+            finite = all_finite(losses, slopes)
+            running = finite & (losses > enough)
             track.end(active, lost=going & ~finite, settled=going & (losses <= enough))
             going = going & running
             due = (step + 1) % every == 0 or step + 1 == settings.steps
