@@ -49,7 +49,7 @@ ANSWERS = {
     "an empty answer": dict.fromkeys(FOUND, 0.0) | {"word_errors": 1.0},
     "the mean of other images": {"ssim": 0.12, "lpips": 0.51}
     | dict.fromkeys(("psnr", "eight_bit", "image-psnr", "scaled"), 12.6),
-    "equal probabilities": {"label_error": 1.35, "mean_error": 1.35},
+    "equal probabilities": {"label_error": 1.35, "mean_error": 1.35, "start_label_error": 1.35},
 }
 
 

@@ -67,6 +67,7 @@ class Reconstruction:
         history: The steps (T,) of the curves.
         curves: The least loss so far at these steps (N, R, T).
         attempts: The images of all restarts (N, R, B, …).
+        attempt_labels: The labels of all restarts (N, R, B, C).
         bad: The number of losses that were not finite (N, R), including those of rejected steps.
         status: How the search of each restart ended, N × R.
     """
@@ -78,6 +79,7 @@ class Reconstruction:
     history: Tensor
     curves: Tensor = field(repr=False)
     attempts: Tensor = field(repr=False)
+    attempt_labels: Tensor = field(repr=False)
     bad: Tensor
     status: tuple[tuple[SearchStatus, ...], ...]
 
@@ -472,15 +474,16 @@ def _gathered(
     grid = losses.reshape(leak_count, restarts)
     chosen = grid.argmin(dim=1)
     winners = torch.arange(leak_count, device=places.device) * restarts + chosen
-    labels = objective.labels_at(best[winners], owners[winners])
+    labels = objective.labels_at(best, owners)
     return Reconstruction(
         images=objective.inputs(best[winners]).flatten(0, 1),
-        labels=labels.flatten(0, 1),
+        labels=labels[winners].flatten(0, 1),
         losses=grid,
         chosen=chosen,
         history=torch.tensor(steps),
         curves=table.reshape(leak_count, restarts, -1),
         attempts=objective.inputs(best).reshape(leak_count, restarts, *objective.shape),
+        attempt_labels=labels.reshape(leak_count, restarts, *labels.shape[1:]),
         bad=bad.reshape(leak_count, restarts),
         status=tuple(map(tuple, status.reshape(leak_count, restarts).tolist())),
     )

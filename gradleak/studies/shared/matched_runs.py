@@ -204,15 +204,17 @@ class Matched(OnLeNet):
             watch=watch,
         )
         about = {"run": name, "seconds": (time.perf_counter() - started) / (len(inputs) * self.restarts)}
-        errors = metrics.label_error(found.labels.double(), targets)
         for restart in range(self.restarts):
             images = data.denormalise(found.attempts[:, restart, 0].double())
+            errors = metrics.label_error(found.attempt_labels[:, restart, 0].double(), targets)
             for n, near in enumerate(quality(images, truth)):
                 row: Columns = {"what": "image", "image": n, "restart": restart, "status": found.status[n][restart]}
                 row |= {"loss": float(found.losses[n, restart]), "bad": int(found.bad[n, restart])}
                 row["lost"] = int(row["status"] == "diverged")
                 if restart == int(found.chosen[n]):  # the start of least loss, whose label the attacker takes
                     row["label_error"] = float(errors[n])
+                if how.labels == "dlg":
+                    row["start_label_error"] = float(errors[n])
                 rows.append(near | about | row)
         every = max(1, -(-len(found.history) // POINTS))
         for place in {*range(0, len(found.history), every), len(found.history) - 1}:

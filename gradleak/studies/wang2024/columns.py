@@ -111,6 +111,7 @@ COLUMNS = Columns(
     scaled=Column("PSNR at the best scale (dB)", ".1f"),
     ahead=Column("PSNR of 8-bit pixels, closed form minus matching (dB)", ".1f"),
     label_error=Column("L1 error of the label", ERROR),
+    start_label_error=Column("L1 error of a start's label", ERROR),
     status=Column("status"),
     seconds=Column("time (s)", ".2g"),
     steps=Column("steps", "{:.0f}"),
