@@ -28,9 +28,11 @@ def test_labels_come_about_in_every_way() -> None:
     torch.testing.assert_close(match(leaks, soft, optimizer=short).labels, soft)
     torch.testing.assert_close(match(leaks, optimizer=short).labels, soft, rtol=0, atol=1e-4)
     assert match(leaks, "idlg", optimizer=short).labels.argmax(dim=1).tolist() == [2, 7, 4]
-    free = match(leaks, "dlg", optimizer=short).labels
-    torch.testing.assert_close(free.sum(dim=1), torch.ones(3))
-    assert (free - soft).abs().sum() > 0.1
+    free = match(leaks, "dlg", optimizer=short, restarts=2)
+    torch.testing.assert_close(free.labels.sum(dim=1), torch.ones(3))
+    assert (free.labels - soft).abs().sum() > 0.1
+    assert torch.equal(free.attempt_labels[torch.arange(3), free.chosen, 0], free.labels)
+    assert (free.attempt_labels.diff(dim=1).abs() > 0.01).any(), "each start has a label of its own"
     started = match(leaks, "recovered-start", optimizer=Adam(steps=1, rate=1e-6)).labels
     torch.testing.assert_close(started, soft, rtol=0, atol=1e-4)
     hard = match(leaks, torch.tensor([2, 7, 4]), optimizer=short).labels
