@@ -490,9 +490,10 @@ def _data_of(study: Study, parameters: Parameters) -> list[str]:
     lines = [f"data: {state.name} is {STATES.get(state.state, state.state)} ({state.source})" for state in states]
     named = {str(value) for inputs in study.trials(parameters) for value in inputs.values()}
     folder = paths.weights_folder()
-    for network in (*ready.READY, *ready.IMAGENET):
-        if any(network in value for value in named):
-            file = ready.file_of(network)
+    networks: dict[str, tuple[str, ...]] = {name: (ready.file_of(name),) for name in (*ready.READY, *ready.IMAGENET)}
+    networks |= {f"{network}/published": linked for network, linked in ready.WANG2024.items()}
+    for network, linked in networks.items():
+        for file in linked if any(network in value for value in named) else ():
             state = "file" if folder and (folder / file).is_file() else "missing"
             lines.append(f"weights: {network} is {STATES[state]} ({file} in $GRADLEAK_WEIGHTS)")
     return lines

@@ -10,9 +10,11 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
+from torch import nn
 
 from gradleak import claims, data, models, paths
 from gradleak.book import queue
@@ -82,10 +84,19 @@ def _dataset(name: str, provide: str) -> Wanted:
     return Wanted("llg-attack", {"dataset": name}, provide, "datasets", [name])
 
 
+# A trained network of wang2024. On its images of 224×224 pixels, a CPU takes most of an hour to train it for one epoch.
+PUBLISHED = "flowers17/resnet18-cifar"
 WANTED = [
     _imagenet("reveal-labels", "efficientnet-b0-imagenet", "its own weights", features="signed"),
     _imagenet("reveal-labels", "resnet50-imagenet", "its own weights", first=True, features="plain"),
     _imagenet("batch-restoration", "resnet50-moco", "those of MoCo V2 and its linear classifier"),
+    Wanted(
+        "label-accuracy",
+        {"row": f"{PUBLISHED}/published"},
+        f"{' and '.join(ready.WANG2024[PUBLISHED])} in $GRADLEAK_WEIGHTS, from the link in the paper's code",
+        "rows",
+        [{"dataset": "flowers17", "network": "resnet18-cifar", "stage": "published"}],
+    ),
     _dataset("svhn", "svhn.npz in $GRADLEAK_DATA, or with a network torchvision's download"),
     _dataset("celeba", "celeba.npz in $GRADLEAK_DATA, faces at 197×197 with one of five colours of hair"),
 ]
@@ -165,6 +176,12 @@ def check() -> list[dict[str, str]]:
     ]
     parts = [(name, files.FILES[name].file, _images) for name in files.FILES if files.location(name)]
     parts += [(name, ready.file_of(name), _parameters) for name in networks]
+    parts += [
+        (name, linked[place], partial(_published, labels))
+        for name, linked in ready.WANG2024.items()
+        for place, labels in enumerate(("smoothing", "mixup"))
+        if folder and (folder / linked[place]).is_file()
+    ]
     return [{"name": name, "file": file, "state": _tried(load, name)} for name, file, load in parts]
 
 
@@ -182,4 +199,12 @@ def _images(name: str) -> str:
 
 
 def _parameters(name: str) -> str:
-    return f"good: {sum(value.numel() for value in models.pretrained(name).parameters()):,} parameters"
+    return _counted(models.pretrained(name))
+
+
+def _published(labels: str, name: str) -> str:
+    return _counted(ready.published(name, labels))
+
+
+def _counted(network: nn.Module) -> str:
+    return f"good: {sum(value.numel() for value in network.parameters()):,} parameters"

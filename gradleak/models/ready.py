@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from gradleak import paths
-from gradleak.data.base import NORMALISATION
+from gradleak.data.base import KNOWN, NORMALISATION
 from gradleak.errors import InputError, MissingData, unknown
+from gradleak.models.registry import build
 from gradleak.models.resnet import CifarResNet
 from gradleak.models.transformer import VisionTransformer
 
@@ -34,6 +35,15 @@ RENAMED = (
     (r"^1\.(\d)\.0\.fn", r"blocks.\1.attention"), (r"^1\.(\d)\.1\.fn", r"blocks.\1.mlp"), (r"\.0\.norm", "_norm"),
     (r"attention\.1", "attention"), (r"mlp\.1\.0", "mlp.0"), (r"mlp\.1\.3", "mlp.2"),
 )  # fmt: skip
+# The networks that wang2024 trained, behind the link in its code, by the private images and the network: the files of
+# those trained with smoothed labels and with mixup. Parts of their parameters' names, and ours.
+WANG2024 = {
+    "cifar10/lenet": ("label_smooth_checkpoint/lenet.pth", "mixup_checkpoint/lenet.pth"),
+    "cifar10/resnet18-cifar": ("label_smooth_checkpoint/resnet18.pth", "mixup_checkpoint/resnet18.pth"),
+    "flowers17/alexnet": ("label_smooth_checkpoint/flower_alexnet.pth", "mixup_checkpoint/flower_alexnet.pth"),
+    "flowers17/resnet18-cifar": ("label_smooth_checkpoint/flower_resnet_18.pth", "mixup_checkpoint/resnet_flowers.pth"),
+}
+RENAMED_WANG2024 = (("^fc", "head"), ("shortcut", "downsample"), ("^(?!head|body)", "body."))
 
 
 class Rescaled(nn.Module):
@@ -60,12 +70,31 @@ def pretrained(name: str) -> nn.Module:
     """Return a trained network in eval mode, whose inputs are images after `gradleak.data.normalise`."""
     if name not in (*READY, *IMAGENET, *TRANSFORMERS):
         raise unknown("pretrained network", name, [*READY, *IMAGENET, *TRANSFORMERS])
-    state, network = stored(file_of(name)), untrained(name)
+    network = _loaded(untrained(name), stored(file_of(name)), file_of(name), name)
+    return (Rescaled(network, TRANSFORMER_SCALE) if name in TRANSFORMERS else Rescaled(network)).eval()
+
+
+def published(name: str, labels: str) -> nn.Module:
+    """Return a network that wang2024's authors trained, in eval mode.
+
+    Args:
+        name: The private images and the network, as `WANG2024` names them.
+        labels: The kind of label with which it was trained, "smoothing" or "mixup".
+    """
+    file = WANG2024[name][("smoothing", "mixup").index(labels)]
+    state = {_renamed(key, RENAMED_WANG2024): value for key, value in stored(file).items()}
+    dataset, network = name.split("/")
+    classes, side = len(state.get("head.weight", "??")), KNOWN[dataset].size
+    return _loaded(build(network, classes=classes, bias=False, image_size=side), state, file, name)
+
+
+def _loaded(network: nn.Module, state: dict[str, Tensor], file: str, name: str) -> nn.Module:
+    """Return a network in eval mode with the parameters of a file."""
     try:
         network.load_state_dict(state)
     except RuntimeError as error:
-        raise InputError(f"{file_of(name)} in $GRADLEAK_WEIGHTS is not the state of '{name}': {error}") from error
-    return (Rescaled(network, TRANSFORMER_SCALE) if name in TRANSFORMERS else Rescaled(network)).eval()
+        raise InputError(f"{file} in $GRADLEAK_WEIGHTS is not the state of '{name}': {error}") from error
+    return network.eval()
 
 
 def untrained(name: str) -> nn.Module:
@@ -89,7 +118,10 @@ def file_of(name: str) -> str:
 
 
 def stored(file: str) -> dict[str, Tensor]:
-    """Return the parameters in a file in $GRADLEAK_WEIGHTS, with a layer named `linear` renamed to `head`."""
+    """Return the parameters in a file in $GRADLEAK_WEIGHTS, with a layer named `linear` renamed to `head`.
+
+    The file holds a network's state, or a dictionary with the state as its entry `net`.
+    """
     folder = paths.weights_folder()
     path = folder / file if folder else None
     if path is None or not path.is_file():
@@ -98,13 +130,14 @@ def stored(file: str) -> dict[str, Tensor]:
         )
     if path.suffix == ".npz":
         with np.load(path) as archive:
-            return {_renamed(name): torch.from_numpy(archive[name]) for name in archive.files}
-    state: dict[str, Tensor] = torch.load(path, weights_only=True)
+            return {_renamed(name, RENAMED): torch.from_numpy(archive[name]) for name in archive.files}
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    state: dict[str, Tensor] = content.get("net", content)
     return {key.replace("linear.", "head."): value for key, value in state.items()}
 
 
-def _renamed(name: str) -> str:
-    """Return our name of a transformer's parameter."""
-    for pattern, ours in RENAMED:
+def _renamed(name: str, names: tuple[tuple[str, str], ...]) -> str:
+    """Return our name of a parameter, given parts of names and what replaces them."""
+    for pattern, ours in names:
         name = re.sub(pattern, ours, name)
     return name

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
 
-from gradleak import claims, studies
+from gradleak import claims, data, models, studies
 from gradleak.book import lacking
 from gradleak.claims.judging import differences, may_measure
-from gradleak.models import ready
+from gradleak.errors import MissingData
+from gradleak.models import ready, training
 from gradleak.runs import runner
+from gradleak.studies.shared.attacked_networks import AttackedNetwork, network
 from tests.recorded import lines, record_of
 
 
@@ -48,6 +53,15 @@ def made_up(folder: Path, name: str, *, side: int, classes: int, count: int = 60
     np.savez(folder / f"{name}.npz", **parts, class_names=np.array([f"class {n}" for n in range(classes)]))
 
 
+def published(folder: Path, file: str) -> nn.Module:
+    """Write a LeNet as wang2024's code stores one, and return it."""
+    network = models.build("lenet", classes=10, bias=False, seed=4)
+    (folder / file).parent.mkdir(exist_ok=True)
+    state = {key.replace("head", "fc"): value for key, value in network.state_dict().items()}
+    torch.save({"net": state}, folder / file)
+    return network
+
+
 def test_files_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADLEAK_DATA", str(tmp_path))
     monkeypatch.setenv("GRADLEAK_WEIGHTS", str(tmp_path))
@@ -55,17 +69,36 @@ def test_files_are_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     made_up(tmp_path, "svhn", side=32, classes=10)
     (tmp_path / "celeba.npz").write_bytes(b"no archive")
     with torch.device("meta"):
-        network = ready.untrained("efficientnet-b0-imagenet")
-    state = {name: torch.zeros(value.shape, dtype=value.dtype) for name, value in network.state_dict().items()}
+        large = ready.untrained("efficientnet-b0-imagenet")
+    state = {name: torch.zeros(value.shape, dtype=value.dtype) for name, value in large.state_dict().items()}
     torch.save(state, tmp_path / ready.file_of("efficientnet-b0-imagenet"))
     torch.save({"fc.bias": torch.zeros(3)}, tmp_path / ready.file_of("resnet50-moco"))
+    published(tmp_path, "label_smooth_checkpoint/lenet.pth")
+    torch.save({}, tmp_path / "label_smooth_checkpoint" / "resnet18.pth")
     states = {row["name"]: row["state"] for row in lacking.check()}
+    assert states["cifar10/lenet"] == "good: 15,816 parameters"
+    assert "is not the state of 'cifar10/resnet18-cifar'" in states["cifar10/resnet18-cifar"]
     assert states["svhn"] == "good: 600 and 600 images, 3×32×32, 10 classes"
     assert states["efficientnet-b0-imagenet"] == "good: 5,288,548 parameters"
     assert states["celeba"].startswith("cannot be used: celeba.npz in $GRADLEAK_DATA is damaged")
     assert states["resnet50-moco"].startswith(
         "cannot be used: resnet50_moco.pt in $GRADLEAK_WEIGHTS is not the state of"
     )
+
+
+def test_the_network_of_a_papers_authors_is_attacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADLEAK_WEIGHTS", str(tmp_path))
+    own = published(tmp_path, "mixup_checkpoint/lenet.pth")
+    attacked = AttackedNetwork(dataset="cifar10", network="lenet", stage="published")
+    private = data.load("digits", "test")
+    private = replace(private, images=functional.interpolate(private.images, 32).expand(-1, 3, -1, -1))
+    found, accuracy = network(attacked, "mixup", private, 0, "cpu")
+    assert accuracy == training.accuracy(own, private, "cpu")
+    assert found.get_parameter("head.weight").equal(own.get_parameter("head.weight"))
+    with pytest.raises(MissingData, match=r"label_smooth_checkpoint/lenet\.pth is not at hand"):
+        network(attacked, "smoothing", private, 0, "cpu")
+    with pytest.raises(ValueError, match="wang2024 published no trained network 'cifar10/vgg16'"):
+        AttackedNetwork(dataset="cifar10", network="vgg16", stage="published")
 
 
 def test_a_file_turns_a_stand_in_into_the_papers_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

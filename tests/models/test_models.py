@@ -119,6 +119,47 @@ def test_what_is_not_at_hand_is_said(weights: CifarResNet) -> None:
         models.pretrained("cifar10-resnet56")
 
 
+NORM = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+
+
+def named_by_wang2024(network: str) -> list[str]:
+    """Return the names of a network's parameters in the code of wang2024, in the order of ours."""
+    if network == "lenet":
+        return [*(f"body.{place}.{part}" for place in (0, 2, 4) for part in ("weight", "bias")), "fc.weight"]
+    if network == "alexnet":
+        layers = [*(f"features.{place}" for place in (0, 3, 6, 8, 10)), "classifier.1", "classifier.4"]
+        return [*(f"{layer}.{part}" for layer in layers for part in ("weight", "bias")), "fc.weight"]
+    pairs = [("conv1", "bn1")]
+    for stage in (1, 2, 3, 4):
+        for block in (0, 1):
+            inner = [("conv1", "bn1"), ("conv2", "bn2"), *([("shortcut.0", "shortcut.1")] if block < 1 < stage else [])]
+            pairs += [(f"layer{stage}.{block}.{conv}", f"layer{stage}.{block}.{norm}") for conv, norm in inner]
+    names = [name for conv, norm in pairs for name in (f"{conv}.weight", *(f"{norm}.{part}" for part in NORM))]
+    return [*names, "linear.weight"]
+
+
+@pytest.mark.parametrize("name", ready.WANG2024)
+def test_the_networks_that_wang2024_published_are_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADLEAK_WEIGHTS", str(tmp_path))
+    dataset, network = name.split("/")
+    classes = 10 if dataset == "cifar10" else 17
+    side = LEAST.get(network, 32)
+    smoothed, mixed = (
+        models.build(network, classes=classes, bias=False, image_size=side, seed=seed) for seed in (1, 2)
+    )
+    for model, file, wrapped in zip((smoothed, mixed), ready.WANG2024[name], (True, False), strict=True):
+        state = dict(zip(named_by_wang2024(network), model.state_dict().values(), strict=True))
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        torch.save({"net": state, "acc": 93.0, "epoch": 5} if wrapped else state, tmp_path / file)
+    images = torch.rand(2, 3, side, side)
+    for labels, model in (("smoothing", smoothed), ("mixup", mixed)):
+        found = ready.published(name, labels)
+        assert not found.training
+        torch.testing.assert_close(found(images), model(images), rtol=0, atol=0)
+
+
 # ----------------------------------------------------------------------------------------------------- the recogniser
 def test_the_papers_size() -> None:
     with torch.device("meta"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, PlainSerializer
 from torch import Tensor, nn
@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from gradleak import models
 from gradleak.data.base import Dataset
 from gradleak.errors import InputError
-from gradleak.models import training
+from gradleak.models import ready, training
 from gradleak.studies import Group, Sees
 
-Stage = Literal["untrained", "trained"]
-STAGES: tuple[Stage, ...] = get_args(Stage)
+# A network is untrained, trained by us, or trained by the authors of wang2024.
+Stage = Literal["untrained", "trained", "published"]
+STAGES: tuple[Stage, ...] = ("untrained", "trained")
 
 
 # Training recipes by (dataset of the private images, network). A recipe states its training set if that is another form
@@ -42,12 +43,14 @@ class AttackedNetwork(Group):
     stage: Stage
 
     def check(self) -> None:
-        """Raise an error if the network is to be trained and there is no recipe for it."""
-        if self.stage == "trained" and (self.dataset, self.network) not in RECIPES:
-            known = ", ".join("/".join(key) for key in RECIPES)
-            raise InputError(
-                f"there is no training recipe for '{self.dataset}/{self.network}'; there is one for {known}"
-            )
+        """Raise an error if the network is to be trained, or was published, and there is no such network."""
+        name = f"{self.dataset}/{self.network}"
+        trained = ["/".join(key) for key in RECIPES]
+        if self.stage == "trained" and name not in trained:
+            raise InputError(f"there is no training recipe for '{name}'; there is one for {', '.join(trained)}")
+        if self.stage == "published" and name not in ready.WANG2024:
+            known = ", ".join(ready.WANG2024)
+            raise InputError(f"wang2024 published no trained network '{name}'; it published {known}")
 
     @property
     def sees(self) -> Sees:
@@ -99,9 +102,12 @@ def network(
 
     Training uses the kind of label that is attacked, but smoothed labels if the attacked ones are one-hot.
     """
+    kind = "mixup" if labels == "mixup" else "smoothing"
     if attacked.stage == "untrained":
         return built(attacked.network, private, seed, "cpu", bias=False), None
+    if attacked.stage == "published":
+        model = ready.published(f"{attacked.dataset}/{attacked.network}", kind)
+        return model, training.accuracy(model.to(device), private, device)
     options = {"network": attacked.network, "dataset": attacked.dataset} | RECIPES[attacked.dataset, attacked.network]
-    kind = "mixup" if labels == "mixup" else "smoothing"
     trained = training.train(training.Recipe(**options, bias=False, labels=kind, seed=seed), device=device)
     return trained.model, trained.accuracy

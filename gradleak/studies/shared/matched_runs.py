@@ -31,7 +31,7 @@ from gradleak.studies.shared.mosaics import strip
 from gradleak.studies.shared.restored import quality
 
 # wang2024's weights of total variation.
-VARIATION = {"untrained": 1e-2, "trained": 1e-3}
+VARIATION = {"untrained": 1e-2, "trained": 1e-3, "published": 1e-3}
 # The number of points of a curve, of images in a strip, and of bootstrap resamples.
 POINTS, SHOWN, DRAWS = 20, 6, 4000
 # The PSNR (dB) that equal images have in a mean.
