@@ -38,6 +38,7 @@ def test_every_undecided_claim_is_in_one_row_of_the_table() -> None:
     assert f"the papers' {len(lacking.undecided(lines()))} undecided claims" in text
     assert all(wanted.command in text for wanted in lacking.WANTED)
     assert "gradleak record --undecided" in text
+    assert "a time that is not known" not in text, "no trial in the queue would decide a claim"
 
 
 def made_up(folder: Path, name: str, *, side: int, classes: int, count: int = 600) -> None:

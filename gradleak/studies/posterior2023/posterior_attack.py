@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 import torch
@@ -361,6 +361,8 @@ class TrainedModel(Attacking, part="trained"):
 
 class LearningModel(Attacking, part="learned"):
     """A model after some steps of plain gradient descent, with balanced batches of every size."""
+
+    effort_fields: ClassVar[frozenset[str]] = frozenset({"steps"})
 
     rate: float
     steps: int

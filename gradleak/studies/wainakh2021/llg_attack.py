@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from time import perf_counter
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -111,6 +111,8 @@ class Parameters(studies.Parameters):
 
 class OnNetworks(Experiment):
     """Batches of a dataset, on `repeats` untrained networks."""
+
+    effort_fields: ClassVar[frozenset[str]] = frozenset({"repeats"})
 
     dataset: str
     balance: tally.Balance
