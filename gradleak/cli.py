@@ -491,7 +491,7 @@ def _data_of(study: Study, parameters: Parameters) -> list[str]:
     named = {str(value) for inputs in study.trials(parameters) for value in inputs.values()}
     folder = paths.weights_folder()
     networks: dict[str, tuple[str, ...]] = {name: (ready.file_of(name),) for name in (*ready.READY, *ready.IMAGENET)}
-    networks |= {f"{network}/published": linked for network, linked in ready.WANG2024.items()}
+    networks |= {f"{network}/published": (*linked.values(),) for network, linked in ready.WANG2024.items()}
     for network, linked in networks.items():
         for file in linked if any(network in value for value in named) else ():
             state = "file" if folder and (folder / file).is_file() else "missing"

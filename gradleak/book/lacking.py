@@ -93,7 +93,7 @@ WANTED = [
     Wanted(
         "label-accuracy",
         {"row": f"{PUBLISHED}/published"},
-        f"{' and '.join(ready.WANG2024[PUBLISHED])} in $GRADLEAK_WEIGHTS, from the link in the paper's code",
+        f"{' and '.join(ready.WANG2024[PUBLISHED].values())} in $GRADLEAK_WEIGHTS, from the link in the paper's code",
         "rows",
         [{"dataset": "flowers17", "network": "resnet18-cifar", "stage": "published"}],
     ),
@@ -177,10 +177,10 @@ def check() -> list[dict[str, str]]:
     parts = [(name, files.FILES[name].file, _images) for name in files.FILES if files.location(name)]
     parts += [(name, ready.file_of(name), _parameters) for name in networks]
     parts += [
-        (name, linked[place], partial(_published, labels))
+        (name, file, partial(_published, labels))
         for name, linked in ready.WANG2024.items()
-        for place, labels in enumerate(("smoothing", "mixup"))
-        if folder and (folder / linked[place]).is_file()
+        for labels, file in linked.items()
+        if folder and (folder / file).is_file()
     ]
     return [{"name": name, "file": file, "state": _tried(load, name)} for name, file, load in parts]
 

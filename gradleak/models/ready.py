@@ -35,13 +35,17 @@ RENAMED = (
     (r"^1\.(\d)\.0\.fn", r"blocks.\1.attention"), (r"^1\.(\d)\.1\.fn", r"blocks.\1.mlp"), (r"\.0\.norm", "_norm"),
     (r"attention\.1", "attention"), (r"mlp\.1\.0", "mlp.0"), (r"mlp\.1\.3", "mlp.2"),
 )  # fmt: skip
-# The networks that wang2024 trained, behind the link in its code, by the private images and the network: the files of
-# those trained with smoothed labels and with mixup. Parts of their parameters' names, and ours.
+# The networks that wang2024 trained, behind the link in its code, by the private images and the network: the file for
+# each kind of label with which one was trained. Parts of their parameters' names, and ours.
+SMOOTHED, MIXED = "label_smooth_checkpoint", "mixup_checkpoint"
 WANG2024 = {
-    "cifar10/lenet": ("label_smooth_checkpoint/lenet.pth", "mixup_checkpoint/lenet.pth"),
-    "cifar10/resnet18-cifar": ("label_smooth_checkpoint/resnet18.pth", "mixup_checkpoint/resnet18.pth"),
-    "flowers17/alexnet": ("label_smooth_checkpoint/flower_alexnet.pth", "mixup_checkpoint/flower_alexnet.pth"),
-    "flowers17/resnet18-cifar": ("label_smooth_checkpoint/flower_resnet_18.pth", "mixup_checkpoint/resnet_flowers.pth"),
+    "cifar10/lenet": {"smoothing": f"{SMOOTHED}/lenet.pth", "mixup": f"{MIXED}/lenet.pth"},
+    "cifar10/resnet18-cifar": {"smoothing": f"{SMOOTHED}/resnet18.pth", "mixup": f"{MIXED}/resnet18.pth"},
+    "flowers17/alexnet": {"smoothing": f"{SMOOTHED}/flower_alexnet.pth", "mixup": f"{MIXED}/flower_alexnet.pth"},
+    "flowers17/resnet18-cifar": {
+        "smoothing": f"{SMOOTHED}/flower_resnet_18.pth",
+        "mixup": f"{MIXED}/resnet_flowers.pth",
+    },
 }
 RENAMED_WANG2024 = (("^fc", "head"), ("shortcut", "downsample"), ("^(?!head|body)", "body."))
 
@@ -81,7 +85,7 @@ def published(name: str, labels: str) -> nn.Module:
         name: The private images and the network, as `WANG2024` names them.
         labels: The kind of label with which it was trained, "smoothing" or "mixup".
     """
-    file = WANG2024[name][("smoothing", "mixup").index(labels)]
+    file = WANG2024[name][labels]
     state = {_renamed(key, RENAMED_WANG2024): value for key, value in stored(file).items()}
     dataset, network = name.split("/")
     classes, side = len(state.get("head.weight", "??")), KNOWN[dataset].size

@@ -149,7 +149,7 @@ def test_the_networks_that_wang2024_published_are_read(
     smoothed, mixed = (
         models.build(network, classes=classes, bias=False, image_size=side, seed=seed) for seed in (1, 2)
     )
-    for model, file, wrapped in zip((smoothed, mixed), ready.WANG2024[name], (True, False), strict=True):
+    for model, file, wrapped in zip((smoothed, mixed), ready.WANG2024[name].values(), (True, False), strict=True):
         state = dict(zip(named_by_wang2024(network), model.state_dict().values(), strict=True))
         (tmp_path / file).parent.mkdir(exist_ok=True)
         torch.save({"net": state, "acc": 93.0, "epoch": 5} if wrapped else state, tmp_path / file)
