@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 import torch
@@ -37,8 +37,6 @@ ATTACKS = {"LLG": "llg*", "iLRG": "ilrg", "posterior": "posterior", "guess": "gu
 # LLG and iLRG as published assume cross-entropy, and LLG's random inputs are pixels although the client normalises its
 # inputs. In the "told" variants both know the loss and the smoothing, and random inputs are normalised too.
 TOLD = {name: ATTACKS[name] for name in ("LLG", "iLRG", "guess")}
-# The attacks on a trained model; LLG needs the whole network, and there the batches pass only through its last layer.
-ON_TRAINED = {name: ATTACKS[name] for name in ("posterior", "iLRG", "guess")}
 # The claim of the page's key number.
 KEY = "posterior-vgg16-with-relu-cifar-10-posterior-instance-accuracy"
 # The largest total number of auxiliary samples, for datasets with many classes.
@@ -50,6 +48,7 @@ LEARNED, PRIVATE = 64, 2000
 OPTIMIZERS = {"adam": "Adam", "sgd": "SGD"}
 # Section 4.3 says that the accuracy is above this in every setting of Figure 3; its curves have no numbers.
 PUBLISHED_BOUND = 0.9
+UNTRAINED = "posterior, untrained"
 PUBLISHED: Look = {"color": "0.1", "linestyle": (0, (1, 1)), "linewidth": 1.2}
 # The usual loss and labels.
 USUAL = {"loss": "ce", "temperature": 1.0, "epsilon": 0.0}
@@ -100,7 +99,7 @@ class Parameters(studies.Parameters):
     learns: str = setting(paper="cifar10-jpeg")
     optimizers: list[Literal["adam", "sgd"]] = setting(smallest=["adam"])
     rates: list[float] = setting(paper=[0.001, 0.003, 0.01, 0.1], smallest=[0.1])
-    learning_steps: int = setting(paper=40, smallest=2, ge=1, le=100_000)
+    learning_steps: list[PositiveInt] = setting(paper=[40, 782], smallest=[2])
 
     def sees(self) -> list[Sees]:
         """Return the networks of all rows with their images, and the trained model with its training set."""
@@ -115,29 +114,24 @@ class Parameters(studies.Parameters):
         the models that are trained on a whole training set.
         """
         first = [row for row in self.rows if row.network == self.rows[0].network]
-        plain = USUAL | {"share": 0.0, "epochs": 0}
-        main = plain | dict(self.rows[-1])
-        alone = {"networks": 1, "batches": self.networks * self.batches}
-        trained = main | alone | {"epochs": self.epochs}
+        main = USUAL | dict(self.rows[-1])
         made: list[tuple[type[Counting], dict[str, Any]]] = [
-            *((OfRow, plain | dict(row)) for row in self.rows),
+            *((OfRow, USUAL | dict(row)) for row in self.rows),
             *((OfVariant, main | dict(variant)) for variant in self.variants),
-            *((OfSize, trained | {"size": size}) for size in self.sizes),
-            *((OfShare, trained | {"share": share}) for share in self.shares),
             *((OfScale, main | {"auxiliary": scale}) for scale in self.scales),
-            *((Told, plain | dict(row)) for row in self.rows if row.network in self.told),
+            *((Told, USUAL | dict(row)) for row in self.rows if row.network in self.told),
             *((Told, main | dict(variant)) for variant in self.variants),
-            *((OfWeights, plain | dict(row) | {"init": init}) for row in first for init in self.inits),
+            *((OfWeights, USUAL | dict(row) | {"init": init}) for row in first for init in self.inits),
         ]
         for kind, inputs in made:
             yield kind.of(self, **inputs)
         last = {name: value for name, value in self.rows[-1] if name != "size"}
+        last |= {"batches": self.networks * self.batches}
         for optimizer in self.optimizers:
-            yield TrainedModel.of(
-                self, **last, optimizer=optimizer, shares=[0.0, *self.shares], batches=alone["batches"]
-            )
-        for rate in self.rates:
-            yield LearningModel.of(self, **last, rate=rate, steps=self.learning_steps, batches=alone["batches"])
+            yield TrainedModel.of(self, **last, optimizer=optimizer, shares=[0.0, *self.shares])
+        for steps in self.learning_steps:
+            for rate in self.rates:
+                yield LearningModel.of(self, **last, rate=rate, steps=steps)
 
     def about(self) -> str:
         """Return the number of networks and batches of a run in a few words."""
@@ -177,24 +171,36 @@ def accuracy(attack: str, counts: list[Tensor], truth: list[Tensor]) -> Columns:
     }
 
 
-def counted(
-    attacks: Mapping[str, str], batches: Iterable[tuple[HeadLeaks, Tensor, Knowledge]], *, told: bool = False
-) -> list[Columns]:
+class Leaked(NamedTuple):
+    """The leaks of some batches, and what attackers know.
+
+    Attributes:
+        heads: The leaks of the batches (N).
+        truth: The true counts (N, C).
+        known: What the posterior attack knows.
+        earlier: What LLG and iLRG know.
+    """
+
+    heads: HeadLeaks
+    truth: Tensor
+    known: Knowledge
+    earlier: Knowledge
+
+
+def counted(attacks: Mapping[str, str], batches: Iterable[Leaked]) -> list[Columns]:
     """Count the labels of batches by each attack, and return the accuracy of each attack and its time per batch.
 
     Args:
         attacks: The attacks' names in tables, and their methods.
-        batches: The leaks of some batches (N), their true counts (N, C), and what the posterior attack knows.
-        told: Whether all attacks know the loss and the smoothing.
+        batches: The leaks of the batches.
     """
     found: dict[str, list[Tensor]] = {name: [] for name in attacks}
     true, seconds = [], dict.fromkeys(attacks, 0.0)
-    for heads, counts, known in batches:
+    for heads, counts, known, earlier in batches:
         true.append(counts)
-        untold = replace(known, loss=None, epsilon=0.0)
         for name, method in attacks.items():
             started = time.perf_counter()
-            own = known if told or name == "posterior" else untold
+            own = earlier if name in ("LLG", "iLRG") else known
             found[name].append(count_heads(heads, method, own, whatever_holds=True).cpu())
             seconds[name] += time.perf_counter() - started
     number = sum(map(len, true))
@@ -210,14 +216,6 @@ class Attacking(Experiment):
     init: str
     batches: int
     auxiliary: int
-
-    def trained(self, dataset: str, seed: int, **settings: Any) -> training.Trained:
-        """Train the network on a dataset; `settings` are further fields of the recipe."""
-        recipe = training.Recipe(
-            network=self.network, dataset=dataset, activation=self.activation, init=self.init, learning_rate=1e-3,
-            seed=seed, **settings,
-        )  # fmt: skip
-        return training.train(recipe, device=self.device)
 
     def through_head(
         self, model: nn.Module, settings: Iterable[tuple[int, float, int]], images: int | None = None
@@ -236,33 +234,32 @@ class Attacking(Experiment):
         if images is not None:
             few = torch.randperm(len(private), generator=generator)[:images]
             private = replace(private, images=private.images[few], labels=private.labels[few])
+        earlier = Knowledge(model, input_shape=tuple(private.images.shape[1:]), seed=self.seed)
         private, public = _seen(model, private, self.device), _seen(model, public, self.device)
         head = model.get_submodule("head")
 
-        def batches(size: int, share: float, each: int) -> Iterator[tuple[HeadLeaks, Tensor, Knowledge]]:
+        def batches(size: int, share: float, each: int) -> Iterator[Leaked]:
             for number in range(self.batches):
                 chosen = skewed(private, size, share, generator)
                 inputs, labels = private.images[chosen].to(self.device), private.labels[chosen]
                 heads = observe_heads(head, inputs, labels.to(self.device), batch_size=size)
                 given, classes = others(public, each, generator)
                 known = Knowledge(head, (given.to(self.device), classes.to(self.device)), seed=self.seed + number)
-                yield heads, labels.bincount(minlength=private.classes).unsqueeze(0), known
+                yield Leaked(heads, labels.bincount(minlength=private.classes).unsqueeze(0), known, earlier)
 
         for size, share, each in settings:
             setting: Columns = {"size": size, "share": share, "auxiliary": each}
-            yield [row | setting for row in counted(ON_TRAINED, batches(size, share, each))]
+            yield [row | setting for row in counted(ATTACKS, batches(size, share, each))]
 
 
 class Counting(Attacking):
-    """Batches of one kind, on untrained networks or after a short training on the private images."""
+    """Batches of one kind on untrained networks."""
 
-    epochs: int
     size: int
     networks: int
     loss: str
     temperature: float
     epsilon: float
-    share: float
 
     def run(self) -> list[Columns]:
         """Count the labels by each attack.
@@ -271,9 +268,9 @@ class Counting(Attacking):
         posterior attack knows loss and smoothing.
         """
         told = self.part == "told"
-        return counted(TOLD if told else ATTACKS, self._batches(told=told), told=told)
+        return counted(TOLD if told else ATTACKS, self._batches(told=told))
 
-    def _batches(self, *, told: bool) -> Iterator[tuple[HeadLeaks, Tensor, Knowledge]]:
+    def _batches(self, *, told: bool) -> Iterator[Leaked]:
         """Yield the batches of each network, with their true counts and what the posterior attack knows."""
         private, public = load(self.dataset, "train"), load(self.dataset, "test")
         generator = torch.Generator().manual_seed(self.seed)
@@ -281,12 +278,9 @@ class Counting(Attacking):
         loss: Loss = Focal(temperature=self.temperature) if focal else CrossEntropy(self.temperature)
         for number in range(self.networks):
             seed = self.seed + number
-            if self.epochs:
-                model = self.trained(self.dataset, seed, epochs=self.epochs).model.to(self.device)
-            else:
-                model = built(self.network, private, seed, self.device, init=self.init, activation=self.activation)
+            model = built(self.network, private, seed, self.device, init=self.init, activation=self.activation)
             given, classes = others(public, max(1, min(self.auxiliary, MOST // public.classes)), generator)
-            chosen = torch.cat([skewed(private, self.size, self.share, generator) for _ in range(self.batches)])
+            chosen = torch.cat([skewed(private, self.size, 0.0, generator) for _ in range(self.batches)])
             labels = private.labels[chosen]
             targets = augment.smooth(labels, private.classes, self.epsilon, convention="posterior2023")
             inputs = private.images[chosen]
@@ -305,7 +299,8 @@ class Counting(Attacking):
                 seed=seed,
             )
             counts = [one.bincount(minlength=private.classes) for one in labels.split(self.size)]
-            yield heads, torch.stack(counts), known
+            earlier = known if told else replace(known, loss=None, epsilon=0.0)
+            yield Leaked(heads, torch.stack(counts), known, earlier)
 
 
 class OfRow(Counting, part="table 2"):
@@ -316,16 +311,8 @@ class OfVariant(Counting, part="table 3"):
     """A loss, its temperature and a smoothing of Table 3."""
 
 
-class OfSize(Counting, part="batch size"):
-    """A batch size of Figure 3, on a trained network."""
-
-
-class OfShare(Counting, part="imbalance"):
-    """A class imbalance of Figure 3, on a trained network."""
-
-
 class OfScale(Counting, part="scale"):
-    """A number of auxiliary samples of Figure 4."""
+    """A number of auxiliary samples of Figure 4, on untrained networks."""
 
 
 class Told(Counting, part="told"):
@@ -348,9 +335,11 @@ class TrainedModel(Attacking, part="trained"):
 
     def run(self) -> Iterator[Columns]:
         """Train the model, and count the labels by every attack."""
-        trained = self.trained(
-            self.learns, self.seed, epochs=self.epochs, optimizer=self.optimizer, weight_decay=0, flips_and_crops=False
-        )
+        recipe = training.Recipe(
+            network=self.network, dataset=self.learns, activation=self.activation, init=self.init, learning_rate=1e-3,
+            seed=self.seed, epochs=self.epochs, optimizer=self.optimizer, weight_decay=0, flips_and_crops=False,
+        )  # fmt: skip
+        trained = training.train(recipe, device=self.device)
         settings = [("settings", size, share, self.auxiliary) for size in self.sizes for share in self.shares]
         settings += [("scale", SIZE, 0.0, each) for each in self.scales]
         attacked = self.through_head(trained.model.to(self.device), (setting[1:] for setting in settings))
@@ -361,8 +350,6 @@ class TrainedModel(Attacking, part="trained"):
 
 class LearningModel(Attacking, part="learned"):
     """A model after some steps of plain gradient descent, with balanced batches of every size."""
-
-    effort_fields: ClassVar[frozenset[str]] = frozenset({"steps"})
 
     rate: float
     steps: int
@@ -443,10 +430,10 @@ def summary(record: Record) -> Summary:
 
 def _outcomes(record: Record) -> list[Outcome]:
     """Return what each attack of this page reached."""
-    # A trained model has the usual loss and labels, and only its rows state a series and an optimizer.
-    rows = record.frame().fillna(USUAL | {"series": "", "optimizer": ""})
+    # A trained model has the usual loss and labels; only its rows state the share of a class and how it was trained.
+    rows = record.frame().fillna(USUAL | {"series": "", "optimizer": "", "share": 0.0, "epochs": 0})
     rows = rows[rows["part"] != LearningModel.part]
-    rows = rows.assign(chance=100 * guessed(rows, "instances", ["part", "series", "optimizer", *SETTING]))
+    rows = rows.assign(chance=100 * guessed(rows, "instances", ["part", "series", "optimizer", "share", *SETTING]))
     rows = rows[rows["attack"] != "guess"]
     found = average_of("instances", "instance accuracy", "batches", of=1.0, spread="spread")
     return collected(
@@ -494,27 +481,24 @@ def table(record: Record) -> pd.DataFrame:
 def figure_settings(record: Record) -> Figure:
     """Draw instance accuracy against batch size, class imbalance (Figure 3) and number of auxiliary samples (Figure 4).
 
-    The first row shows untrained networks and networks after a short training, each further row a trained model. Bands
-    are ± one standard deviation over batches. The paper's values are a bound for Figure 3 and the series of Figure 4.
+    Each row shows a trained model, on the right beside untrained networks. Bands are ± one standard deviation over
+    batches. The paper's values are a bound for Figure 3 and the series of Figure 4.
     """
     bound = level(PUBLISHED_BOUND, "the paper’s lower bound", **PUBLISHED)
-    short = "after a short training"
+    before = select(record.rows(OfScale), attack="posterior").assign(attack=UNTRAINED)
     columns = {"size": "batch size", "share": "share of one class", "auxiliary": "auxiliary samples per class"}
-    shown: list[tuple[pd.DataFrame, str, str, list[Mark]]] = [
-        (record.rows(OfSize), "size", short, [bound]),
-        (record.rows(OfShare), "share", short, [bound]),
-        (record.rows(OfScale), "auxiliary", "untrained", []),
-    ]
+    shown: list[tuple[pd.DataFrame, str, str, list[Mark]]] = []
     for optimizer, rows in record.rows(TrainedModel).groupby("optimizer", sort=False):
         settings, title = select(rows, series="settings"), f"after an epoch of {OPTIMIZERS[str(optimizer)]}"
         shown += [
             (select(settings, share=settings["share"].min()), "size", title, [bound]),
             (select(settings, size=settings["size"].min()), "share", title, [bound]),
-            (select(rows, series="scale"), "auxiliary", title, [_paper_series(str(optimizer))]),
+            (pd.concat([before, select(rows, series="scale")]), "auxiliary", title, [_paper_series(str(optimizer))]),
         ]
+    looks = LOOKS | {UNTRAINED: LOOKS["posterior"] | {"marker": "s", "linestyle": "-"}}
     panels = []
     for rows, column, title, marks in shown:
-        accuracy = lines(column, "instances", by="attack", band="spread", order=ATTACKS, looks=LOOKS)
+        accuracy = lines(column, "instances", by="attack", band="spread", order=[*ATTACKS, UNTRAINED], looks=looks)
         scale = [powers_of_two(column)] if column != "share" else []
         axes = {"title": title, "xlabel": columns[column], "ylabel": "instance accuracy", "ylim": (0, 1.05)}
         panels.append(panel(rows, accuracy, *marks, *scale, **axes))
@@ -524,8 +508,8 @@ def figure_settings(record: Record) -> Figure:
 def figure_learning(record: Record) -> Figure:
     """Draw instance accuracy in balanced batches against the model's accuracy on test images (%).
 
-    Models after a few steps of plain gradient descent at several rates, and the two models after an epoch (the
-    farthest right). Dashed: a guess. Dotted: the paper's lower bound.
+    Models after some steps of plain gradient descent at several rates, and the two models after an epoch of Adam and
+    of gradient descent with momentum (the farthest right). Dashed: a guess. Dotted: the paper's lower bound.
     """
     epoch = select(record.rows(TrainedModel), series="settings", share=0.0)
     rows = pd.concat([record.rows(LearningModel), epoch]).sort_values("accuracy")

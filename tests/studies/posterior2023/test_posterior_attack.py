@@ -20,7 +20,7 @@ CHOSEN = {
     "scales": [1, 5],
     "optimizers": ["adam"],
     "rates": [0.1],
-    "learning_steps": 3,
+    "learning_steps": [3],
 }
 
 
