@@ -487,21 +487,20 @@ def figure_settings(record: Record) -> Figure:
     bound = level(PUBLISHED_BOUND, "the paper’s lower bound", **PUBLISHED)
     before = select(record.rows(OfScale), attack="posterior").assign(attack=UNTRAINED)
     columns = {"size": "batch size", "share": "share of one class", "auxiliary": "auxiliary samples per class"}
-    shown: list[tuple[pd.DataFrame, str, str, list[Mark]]] = []
-    for optimizer, rows in record.rows(TrainedModel).groupby("optimizer", sort=False):
-        settings, title = select(rows, series="settings"), f"after an epoch of {OPTIMIZERS[str(optimizer)]}"
-        shown += [
-            (select(settings, share=settings["share"].min()), "size", title, [bound]),
-            (select(settings, size=settings["size"].min()), "share", title, [bound]),
-            (pd.concat([before, select(rows, series="scale")]), "auxiliary", title, [_paper_series(str(optimizer))]),
-        ]
     looks = LOOKS | {UNTRAINED: LOOKS["posterior"] | {"marker": "s", "linestyle": "-"}}
     panels = []
-    for rows, column, title, marks in shown:
-        accuracy = lines(column, "instances", by="attack", band="spread", order=[*ATTACKS, UNTRAINED], looks=looks)
-        scale = [powers_of_two(column)] if column != "share" else []
-        axes = {"title": title, "xlabel": columns[column], "ylabel": "instance accuracy", "ylim": (0, 1.05)}
-        panels.append(panel(rows, accuracy, *marks, *scale, **axes))
+    for optimizer, rows in record.rows(TrainedModel).groupby("optimizer", sort=False):
+        settings, scales = (select(rows, series=series) for series in ("settings", "scale"))
+        for own, column, published in (
+            (select(settings, share=settings["share"].min()), "size", bound),
+            (select(settings, size=settings["size"].min()), "share", bound),
+            (pd.concat([before, scales]), "auxiliary", _paper_series(str(optimizer))),
+        ):
+            accuracy = lines(column, "instances", by="attack", band="spread", order=[*ATTACKS, UNTRAINED], looks=looks)
+            scale = [powers_of_two(column)] if column != "share" else []
+            title = f"after an epoch of {OPTIMIZERS[str(optimizer)]}"
+            axes = {"title": title, "xlabel": columns[column], "ylabel": "instance accuracy", "ylim": (0, 1.05)}
+            panels.append(panel(own, accuracy, published, *scale, **axes))
     return arranged(panels, 3, height=2.6, legend=3)
 
 
