@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -230,12 +230,7 @@ class PublishedBehindDefense(RevealWords, part="table 4 as coded"):
 
 
 class PublishedBatches(RevealWords, part="table 3 as coded"):
-    """Batches and local steps, numbered from `first` and attacked by RLG as coded, from the difference of weights.
-
-    A record keeps batches on the small recogniser until those on the recogniser of the paper's size have run.
-    """
-
-    effort_fields: ClassVar[frozenset[str]] = frozenset({"size", "source", "batches"})
+    """Batches and local steps, numbered from `first` and attacked by RLG as coded, from the difference of weights."""
 
     form: str
     first: int
