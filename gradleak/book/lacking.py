@@ -26,7 +26,7 @@ from gradleak.models import ready
 from gradleak.runs import records
 from gradleak.show.tables import Table, duration
 
-RECORD = "gradleak record"
+RECORD, RUN = "gradleak record", "gradleak run --profile paper"
 
 
 @dataclass(frozen=True)
@@ -37,30 +37,33 @@ class Wanted:
         study: The study whose page measures the claims.
         setting: The names in the claims' setting, with the values that they want.
         provide: The files to provide, and their source.
-        parameter: The page's parameter that gets further entries, beside those of the record.
-        entries: The entries.
-        first: Whether they come before the others, because the page measures more with its last one.
+        values: The values of the page's parameters.
+        added: Whether they are entries beside those of the record; else they need a run of their own.
+        first: Whether the entries come before the others, because the page measures more with its last one.
     """
 
     study: str
-    setting: Mapping[str, str]
+    setting: Mapping[str, Any]
     provide: str
-    parameter: str
-    entries: Sequence[Any]
+    values: Mapping[str, Any]
+    added: bool = True
     first: bool = False
 
     @property
-    def given(self) -> list[Any]:
-        """The entries of the parameter with which the page measures the claims."""
+    def given(self) -> dict[str, Any]:
+        """The values of the parameters with which the page measures the claims."""
         record = records.recorded(self.study)
-        present = record.parameters[self.parameter] if record else []
-        others = [one for one in present if one not in self.entries] if isinstance(present, list) else []
-        return [*self.entries, *others] if self.first else [*others, *self.entries]
+        if not (self.added and record):
+            return dict(self.values)
+        others = {name: [one for one in record.parameters[name] if one not in own] for name, own in self.values.items()}
+        return {name: own + others[name] if self.first else others[name] + own for name, own in self.values.items()}
 
     @property
     def command(self) -> str:
         """The command that decides the claims once the file is there."""
-        return f"{RECORD} {self.study} -p {shlex.quote(f'{self.parameter}={json.dumps(self.given)}')}"
+        verb = RECORD if self.added else RUN
+        texts = {name: one if isinstance(one, str) else json.dumps(one) for name, one in self.given.items()}
+        return " ".join([verb, self.study, *(f"-p {shlex.quote(f'{name}={text}')}" for name, text in texts.items())])
 
     def about(self, line: Line) -> bool:
         """Whether a claim lacks this and nothing else."""
@@ -76,16 +79,19 @@ def _imagenet(study: str, network: str, weights: str, *, first: bool = False, **
         f"$GRADLEAK_WEIGHTS, the state of torchvision's network with {weights}"
     )
     entry = {"dataset": "imagenet", "network": network, "activation": "", "classes": 1000} | more
-    return Wanted(study, {"network": network, "dataset": "imagenet"}, provide, "rows", [entry], first)
+    return Wanted(study, {"network": network, "dataset": "imagenet"}, provide, {"rows": [entry]}, first=first)
 
 
 def _dataset(name: str, provide: str) -> Wanted:
     """Return what claims on a dataset of wainakh2021 want."""
-    return Wanted("llg-attack", {"dataset": name}, provide, "datasets", [name])
+    return Wanted("llg-attack", {"dataset": name}, provide, {"datasets": [name]})
 
 
 # A trained network of wang2024. On its images of 224×224 pixels, a CPU takes most of an hour to train it for one epoch.
 PUBLISHED = "flowers17/resnet18-cifar"
+# The networks of Table 3 of yin2021, the most accurate first, and what Tables 2 to 4 and the figures want.
+OF_YIN2021 = ["resnet50-moco", "resnet50-imagenet", "resnet18-imagenet"]
+GRADINVERSION = {"network": OF_YIN2021[0], "dataset": "imagenet", "networks": OF_YIN2021, "steps": 20_000}
 WANTED = [
     _imagenet("reveal-labels", "efficientnet-b0-imagenet", "its own weights", features="signed"),
     _imagenet("reveal-labels", "resnet50-imagenet", "its own weights", first=True, features="plain"),
@@ -94,8 +100,15 @@ WANTED = [
         "label-accuracy",
         {"row": f"{PUBLISHED}/published"},
         f"{' and '.join(ready.WANG2024[PUBLISHED].values())} in $GRADLEAK_WEIGHTS, from the link in the paper's code",
-        "rows",
-        [{"dataset": "flowers17", "network": "resnet18-cifar", "stage": "published"}],
+        {"rows": [dict(zip(("dataset", "network"), PUBLISHED.split("/"), strict=True)) | {"stage": "published"}]},
+    ),
+    Wanted(
+        "gradinversion",
+        GRADINVERSION,
+        "imagenet.npz in $GRADLEAK_DATA, with the validation images and a few thousand training images; "
+        f"{', '.join(map(ready.file_of, OF_YIN2021))} in $GRADLEAK_WEIGHTS; a large GPU for about two days, by our estimate",
+        {"judge": OF_YIN2021[1], "baseline_network": OF_YIN2021[0], "seeds": 8, "singles": 256} | GRADINVERSION,
+        added=False,
     ),
     _dataset("svhn", "svhn.npz in $GRADLEAK_DATA, or with a network torchvision's download"),
     _dataset("celeba", "celeba.npz in $GRADLEAK_DATA, faces at 197×197 with one of five colours of hair"),
@@ -139,9 +152,8 @@ def gaps(lines: Sequence[Line]) -> Iterator[Gap]:
     for wanted in WANTED:
         if own := [line for line in others if wanted.about(line)]:
             others = [line for line in others if line not in own]
-            lacking = ", ".join(f"{name} {value}" for name, value in wanted.setting.items())
-            yield Gap(lacking, wanted.study, len(own), wanted.provide, wanted.command)
-    for (lacking, page), count in Counter((_in_words(line), line.claim.study) for line in others).items():
+            yield Gap(_in_words(wanted.setting, " and "), wanted.study, len(own), wanted.provide, wanted.command)
+    for (lacking, page), count in Counter((_in_words(_wanted(line)), line.claim.study) for line in others).items():
         yield Gap(lacking, page, count, "a setting in which the page cannot be run")
 
 
@@ -150,9 +162,9 @@ def _wanted(line: Line) -> dict[str, Any]:
     return {name: setting[name] for name in line.recorded.differs} if isinstance(setting, dict) else {}
 
 
-def _in_words(line: Line) -> str:
-    wanted = _wanted(line).items()
-    return ", ".join(f"{name} {' or '.join(map(str, one)) if isinstance(one, list) else one}" for name, one in wanted)
+def _in_words(wanted: Mapping[str, Any], between: str = " or ") -> str:
+    values = {name: one if isinstance(one, list) else [one] for name, one in wanted.items()}
+    return ", ".join(f"{name} {between.join(map(str, one))}" for name, one in values.items())
 
 
 def text(lines: Sequence[Line]) -> str:

@@ -21,7 +21,12 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 READY = {"cifar10-resnet20": ("cifar10_resnet20.pt", 3), "cifar10-resnet56": ("cifar10_resnet56.pt", 9)}
 # Each network for ImageNet and the name of torchvision's function that builds it. Its file is that network's state,
 # as `torch.save(model.state_dict(), file)` writes it.
-IMAGENET = {"resnet50-imagenet": "resnet50", "resnet50-moco": "resnet50", "efficientnet-b0-imagenet": "efficientnet_b0"}
+IMAGENET = {
+    "resnet18-imagenet": "resnet18",
+    "resnet50-imagenet": "resnet50",
+    "resnet50-moco": "resnet50",
+    "efficientnet-b0-imagenet": "efficientnet_b0",
+}
 # The file of each vision transformer for CIFAR-10, the side of its patches and its number of blocks, and the channel
 # means and standard deviations with which these were trained.
 TRANSFORMERS = {

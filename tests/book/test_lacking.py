@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -18,19 +19,20 @@ from gradleak.errors import MissingData
 from gradleak.models import ready, training
 from gradleak.runs import runner
 from gradleak.studies.shared.attacked_networks import AttackedNetwork, network
+from gradleak.studies.yin2021.gradinversion import FromNetworks
 from tests.recorded import lines, record_of
 
 
-@pytest.mark.parametrize("wanted", lacking.WANTED, ids=lambda wanted: "-".join(wanted.setting.values()))
+@pytest.mark.parametrize("wanted", lacking.WANTED, ids=lambda wanted: "-".join(map(str, wanted.setting.values())))
 def test_a_command_runs_trials_that_measure_the_claims_in_the_papers_setting(wanted: lacking.Wanted) -> None:
     own = [line.claim for line in lines() if wanted.about(line)]
     study, record = studies.load(wanted.study), record_of(wanted.study)
-    parameters = study.Parameters(**record.parameters | {wanted.parameter: wanted.given})
+    parameters = study.Parameters(**record.parameters | wanted.given)
     trials = [dict(inputs) for inputs in study.trials(parameters)]
     assert own
     for claim in own:
         assert any(may_measure(claim, one) and not differences(claim, [one], parameters.model_dump()) for one in trials)
-    assert f"gradleak record {wanted.study} -p '{wanted.parameter}=" in wanted.command
+    assert all(f"-p '{name}=" in wanted.command or f"-p {name}=" in wanted.command for name in wanted.values)
 
 
 def test_every_undecided_claim_is_in_one_row_of_the_table() -> None:
@@ -112,3 +114,18 @@ def test_a_file_turns_a_stand_in_into_the_papers_setting(tmp_path: Path, monkeyp
     judged = [claims.judge(claim, record) for claim in own]
     assert [one.differs for one in judged] == [()] * 3
     assert all(one.verdict.startswith("trend") for one in judged)
+
+
+def test_gradinversion_attacks_a_network_of_imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADLEAK_DATA", str(tmp_path))
+    monkeypatch.setenv("GRADLEAK_WEIGHTS", str(tmp_path))
+    made_up(tmp_path, "imagenet", side=32, classes=1000, count=1000)
+    name = "resnet18-imagenet"
+    torch.save(ready.untrained(name).state_dict(), tmp_path / ready.file_of(name))
+    run = {"dataset": "imagenet", "size": 2, "batches": 1, "steps": 2, "seed": 0, "device": "cpu"}
+    rows = pd.DataFrame(FromNetworks(networks=[name], judge=name, **run).run())
+    found = rows[(rows["what"] == "image") & (rows["run"] == name)]
+    assert len(found) == 2
+    assert found["psnr"].between(0, 20).all()
+    with pytest.raises(ValueError, match=f"'{name}' is trained on 'imagenet', but the dataset is 'cifar10'"):
+        studies.parameters(studies.load("gradinversion"), "paper", {"networks": [name]})

@@ -10,14 +10,19 @@ from torch import Tensor, nn
 from gradleak import augment, data, models
 from gradleak.leak import head_inputs
 from gradleak.models import training
-from gradleak.models.ready import READY
+from gradleak.models.ready import IMAGENET, READY
 
 # The small network that is trained here.
 SMALL = "small-cnn"
 TRAINING: dict[str, Any] = {"epochs": 2, "batch_size": 64, "learning_rate": 5e-3}
 # Fine-tuning of the last layer: number of training images, label smoothing ε, and iterations of L-BFGS.
 TUNED, SMOOTHING, ITERATIONS = 2000, 0.1, 200
-NAMES = (SMALL, *READY, *(f"{name}+head" for name in READY))
+# The images on which each network is trained that comes with its weights.
+TRAINED_ON = {name: "cifar10" for network in READY for name in (network, f"{network}+head")}
+TRAINED_ON |= dict.fromkeys(IMAGENET, "imagenet")
+NAMES = (SMALL, *TRAINED_ON)
+# The number of images that are converted together.
+TOGETHER = 250
 
 
 def made(name: str, dataset: str, seed: int) -> nn.Module:
@@ -51,4 +56,4 @@ def with_new_head(model: nn.Module, learning: data.Dataset) -> nn.Module:
 
 def pooled(model: nn.Module, images: Tensor) -> Tensor:
     """Return a network's last-layer inputs (N, I) for images in [0, 1]."""
-    return head_inputs(model, data.normalise(images))[0]
+    return torch.cat([head_inputs(model, data.normalise(part))[0] for part in images.split(TOGETHER)])

@@ -23,7 +23,7 @@ from gradleak.images.gradinversion.attack import Known, known_of
 from gradleak.images.presets import preset
 from gradleak.leak import observe
 from gradleak.studies import Experiment, Record, Sees, setting
-from gradleak.studies.shared.deep_networks import NAMES, SMALL, made, pooled
+from gradleak.studies.shared.deep_networks import NAMES, SMALL, TRAINED_ON, made, pooled
 from gradleak.studies.shared.mosaics import strip
 from gradleak.studies.shared.outcomes import PSNR, Axis, Outcome, collected, share_of
 
@@ -40,8 +40,8 @@ PUBLISHED = DLG, DEEP, INVERTING = "DLG", "DeepInversion", "inverting gradients"
 AVERAGED, OF_ANOTHER = ", averaged", ", of another batch"
 # An attack that searches for latent vectors of a generator.
 LATENT = "latent projection"
-# The number of images in a strip, and the factor by which images are enlarged for LPIPS.
-SHOWN, ENLARGED = 8, 4
+# The number of images in a strip. For LPIPS, images are enlarged by a factor, unless they have at least this side.
+SHOWN, ENLARGED, LARGE = 8, 4, 224
 # The share of the steps that is warm-up in the published schedule: 50 of 20,000.
 PRINTED_WARMUP = 50 / 20_000
 # The number of bootstrap resamples.
@@ -84,8 +84,8 @@ class Parameters(studies.Parameters):
         for name in self.every:
             if name not in NAMES:
                 raise ValueError(f"unknown network '{name}': choose one of {', '.join(NAMES)}")
-            if name != SMALL and self.dataset != "cifar10":
-                raise ValueError(f"'{name}' is trained on CIFAR-10's classes, but the dataset is '{self.dataset}'")
+            if (images := TRAINED_ON.get(name, self.dataset)) != self.dataset:
+                raise ValueError(f"'{name}' is trained on '{images}', but the dataset is '{self.dataset}'")
         return self
 
 
@@ -164,8 +164,8 @@ class Case:
         """Return a row for each image (N·B, C, H, W), in the order of the batches, and a strip of the first images."""
         images = images.detach().cpu()
         shown = images.nan_to_num(0.5, 0.5, 0.5).clamp(0, 1)
-        # LPIPS needs larger images.
-        large, own = (F.interpolate(part, scale_factor=ENLARGED, mode="bilinear") for part in (shown, self.truth))
+        factor = ENLARGED if images.shape[-1] < LARGE else 1
+        large, own = (F.interpolate(part, scale_factor=factor, mode="bilinear") for part in (shown, self.truth))
         columns: dict[str, Tensor | None] = {
             "psnr": metrics.psnr(images, self.truth),
             "ssim": metrics.ssim(images, self.truth),
@@ -301,10 +301,10 @@ def gradient_norms(model: nn.Module, private: data.Dataset) -> Tensor:
         return F.cross_entropy(functional_call(model, own, (image.unsqueeze(0),)), label.unsqueeze(0))
 
     like = next(iter(parameters.values()))
-    inputs, labels = data.normalise(private.images).to(like), private.labels.to(like.device)
     lengths = []
-    for part in zip(inputs.split(TOGETHER), labels.split(TOGETHER), strict=True):
-        slopes = vmap(grad(loss), (None, 0, 0))(parameters, *part)
+    for images, labels in zip(private.images.split(TOGETHER), private.labels.split(TOGETHER), strict=True):
+        inputs = data.normalise(images).to(like)
+        slopes = vmap(grad(loss), (None, 0, 0))(parameters, inputs, labels.to(like.device))
         lengths.append(torch.stack([own.flatten(1).norm(dim=1) for own in slopes.values()]).norm(dim=0))
     return torch.cat(lengths).cpu()
 
