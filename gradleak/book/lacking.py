@@ -106,7 +106,7 @@ WANTED = [
         "gradinversion",
         GRADINVERSION,
         "imagenet.npz in $GRADLEAK_DATA, with the validation images and a few thousand training images; "
-        f"{', '.join(map(ready.file_of, OF_YIN2021))} in $GRADLEAK_WEIGHTS; a large GPU for about two days, by our estimate",
+        f"{', '.join(map(ready.file_of, OF_YIN2021))} in $GRADLEAK_WEIGHTS; a large GPU, by our estimate for two days",
         {"judge": OF_YIN2021[1], "baseline_network": OF_YIN2021[0], "seeds": 8, "singles": 256} | GRADINVERSION,
         added=False,
     ),
