@@ -23,15 +23,15 @@ def alexnet(o: Options) -> nn.Module:
     return Headed(body, o.head(4096))
 
 
-def vgg16(o: Options) -> nn.Module:
-    """Return VGG16 for small images: thirteen 3×3 convolutions with batch norm, five max-pools, one Linear layer."""
+def vgg16(o: Options, *, norms: bool = True) -> nn.Module:
+    """Return VGG16 for small images: thirteen 3×3 convolutions, with batch norm or without, and one Linear layer."""
     layers: list[nn.Module] = []
     channels = o.in_channels
     for width in VGG16:
         if width == 0:
             layers.append(nn.MaxPool2d(2))
             continue
-        layers += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), o.active()]
+        layers += [nn.Conv2d(channels, width, 3, padding=1), *([nn.BatchNorm2d(width)] if norms else []), o.active()]
         channels = width
     return Flattened(nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1)), o.head(512))
 

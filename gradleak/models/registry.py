@@ -57,6 +57,9 @@ NETWORKS: dict[str, Network] = {
     "llg-lenet-3x3": Network(lambda o: llg_lenet(o, kernel=3), bias=True, init="uniform", least_size=10),
     "llg-resnet20-batch": Network(lambda o: by_batch(_cifar(o, extra=True)), bias=True, init="uniform"),
     "vgg16": Network(vgg16, bias=True, init="kaiming", least_size=32, activation="relu"),
+    "vgg16-plain": Network(
+        lambda o: vgg16(o, norms=False), bias=True, init="kaiming", least_size=32, activation="relu"
+    ),
     "resnet50-cifar": Network(
         lambda o: torchvision_resnet(o, 50, small_images=True), bias=True, init="kaiming", activation="relu"
     ),

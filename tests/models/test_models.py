@@ -15,7 +15,7 @@ from gradleak.models import ready
 from gradleak.models.recogniser import SIZES, Recogniser, heard, recogniser
 from gradleak.models.resnet import CifarResNet
 
-LEAST = {"alexnet": 64, "fcn4": 4, "vgg16": 32, "efficientnet-b0": 32}
+LEAST = {"alexnet": 64, "fcn4": 4, "vgg16": 32, "vgg16-plain": 32, "efficientnet-b0": 32}
 
 
 @pytest.mark.parametrize("name", models.names())

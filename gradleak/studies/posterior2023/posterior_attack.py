@@ -73,6 +73,15 @@ class Variant(Group):
     epsilon: float = Field(ge=0, lt=1)
 
 
+class Learner(Group):
+    """A network with its initial weights, and the rate and the number of its steps of plain gradient descent."""
+
+    network: str
+    init: str
+    rate: float = Field(gt=0)
+    steps: PositiveInt
+
+
 class Parameters(studies.Parameters):
     """Parameters of the page: networks and their training, losses, batches and auxiliary samples."""
 
@@ -100,13 +109,20 @@ class Parameters(studies.Parameters):
     optimizers: list[Literal["adam", "sgd"]] = setting(smallest=["adam"])
     rates: list[float] = setting(paper=[0.001, 0.003, 0.01, 0.1], smallest=[0.1])
     learning_steps: list[PositiveInt] = setting(paper=[40, 782], smallest=[2])
+    learners: list[Learner] = setting(
+        paper=Learner.listed(*(("vgg16-plain", init, 0.001, 782) for init in ("kaiming", "torch"))),
+        smallest=Learner.listed(("lenet5", "torch", 0.1, 2)),
+    )
 
     def sees(self) -> list[Sees]:
         """Return the networks of all rows with their images, and the trained model with its training set."""
         last = self.rows[-1]
         return [
             *(Sees(row.network, row.dataset, activation=row.activation) for row in self.rows),
-            Sees(last.network, last.dataset, activation=last.activation, learns=self.learns),
+            *(
+                Sees(network, last.dataset, activation=last.activation, learns=self.learns)
+                for network in (last.network, *(one.network for one in self.learners))
+            ),
         ]
 
     def experiments(self) -> Iterator[Experiment]:
@@ -132,6 +148,8 @@ class Parameters(studies.Parameters):
         for steps in self.learning_steps:
             for rate in self.rates:
                 yield LearningModel.of(self, **last, rate=rate, steps=steps)
+        for learner in self.learners:
+            yield LearnedModel.of(self, **last | dict(learner), shares=[0.0, *self.shares])
 
     def about(self) -> str:
         """Return the number of networks and batches of a run in a few words."""
@@ -323,15 +341,29 @@ class OfWeights(Counting, part="begun"):
     """A row of Table 2 with other initial weights."""
 
 
-class TrainedModel(Attacking, part="trained"):
-    """A model trained on a whole training set, and batches of every size, imbalance and number of auxiliary samples."""
+class AfterTraining(Attacking):
+    """A model after training, and batches of every size, imbalance and number of auxiliary samples."""
 
-    epochs: int
-    optimizer: Literal["adam", "sgd"]
     learns: str
     sizes: list[int]
     shares: list[float]
     scales: list[int]
+
+    def in_settings(self, model: nn.Module, reached: float) -> Iterator[Columns]:
+        """Count the labels by every attack, given a model and its accuracy on test images."""
+        settings = [("settings", size, share, self.auxiliary) for size in self.sizes for share in self.shares]
+        settings += [("scale", SIZE, 0.0, each) for each in self.scales]
+        attacked = self.through_head(model.to(self.device), (setting[1:] for setting in settings))
+        for (series, *_), rows in zip(settings, attacked, strict=True):
+            for row in rows:
+                yield row | {"series": series, "accuracy": 100 * reached}
+
+
+class TrainedModel(AfterTraining, part="trained"):
+    """A model that is trained by an optimizer with a one-cycle schedule."""
+
+    epochs: int
+    optimizer: Literal["adam", "sgd"]
 
     def run(self) -> Iterator[Columns]:
         """Train the model, and count the labels by every attack."""
@@ -340,12 +372,18 @@ class TrainedModel(Attacking, part="trained"):
             seed=self.seed, epochs=self.epochs, optimizer=self.optimizer, weight_decay=0, flips_and_crops=False,
         )  # fmt: skip
         trained = training.train(recipe, device=self.device)
-        settings = [("settings", size, share, self.auxiliary) for size in self.sizes for share in self.shares]
-        settings += [("scale", SIZE, 0.0, each) for each in self.scales]
-        attacked = self.through_head(trained.model.to(self.device), (setting[1:] for setting in settings))
-        for (series, *_), rows in zip(settings, attacked, strict=True):
-            for row in rows:
-                yield row | {"series": series, "accuracy": 100 * trained.accuracy}
+        yield from self.in_settings(trained.model, trained.accuracy)
+
+
+class LearnedModel(AfterTraining, part="by descent"):
+    """A model that learns by plain gradient descent, as `Learner` states it."""
+
+    rate: float
+    steps: int
+
+    def run(self) -> Iterator[Columns]:
+        """Train the model, and count the labels by every attack."""
+        yield from self.in_settings(*by_descent(self))
 
 
 class LearningModel(Attacking, part="learned"):
@@ -358,25 +396,29 @@ class LearningModel(Attacking, part="learned"):
 
     def run(self) -> Iterator[Columns]:
         """Train the model, and count the labels by every attack."""
-        learning, testing = load(self.learns, "train"), load(self.dataset, "test")
-        generator = torch.Generator().manual_seed(self.seed)
-        model = built(self.network, learning, self.seed, self.device, init=self.init, activation=self.activation)
-        optimizer = torch.optim.SGD(model.parameters(), lr=self.rate)
-        model.train()
-        for _ in range(self.steps):
-            chosen = torch.randint(len(learning), (LEARNED,), generator=generator)
-            images, labels = data.normalise(learning.images[chosen]), learning.labels[chosen]
-            optimizer.zero_grad()
-            F.cross_entropy(model(images.to(self.device)), labels.to(self.device)).backward()
-            optimizer.step()
-        model.eval()
-        reached = 100 * training.accuracy(model, testing, self.device)
+        model, reached = by_descent(self)
         settings = [(size, 0.0, self.auxiliary) for size in self.sizes]
         first: list[Any] = []
         for rows in self.through_head(model, settings, PRIVATE):
             first = first or [row["instances"] for row in rows]
             for row, least in zip(rows, first, strict=True):
-                yield row | {"accuracy": reached, "gain": row["instances"] - least}
+                yield row | {"accuracy": 100 * reached, "gain": row["instances"] - least}
+
+
+def by_descent(wanted: LearnedModel | LearningModel) -> tuple[nn.Module, float]:
+    """Return a model after some steps of plain gradient descent, and its accuracy on test images."""
+    learning, device = load(wanted.learns, "train"), wanted.device
+    generator = torch.Generator().manual_seed(wanted.seed)
+    model = built(wanted.network, learning, wanted.seed, device, init=wanted.init, activation=wanted.activation)
+    optimizer = torch.optim.SGD(model.parameters(), lr=wanted.rate)
+    model.train()
+    for _ in range(wanted.steps):
+        chosen = torch.randint(len(learning), (LEARNED,), generator=generator)
+        images, labels = data.normalise(learning.images[chosen]), learning.labels[chosen]
+        optimizer.zero_grad()
+        F.cross_entropy(model(images.to(device)), labels.to(device)).backward()
+        optimizer.step()
+    return model, training.accuracy(model, load(wanted.dataset, "test"), device)
 
 
 def _seen(model: nn.Module, dataset: data.Dataset, device: str) -> data.Dataset:

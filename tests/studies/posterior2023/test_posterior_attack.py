@@ -21,6 +21,7 @@ CHOSEN = {
     "optimizers": ["adam"],
     "rates": [0.1],
     "learning_steps": [3],
+    "learners": posterior_attack.Learner.listed(("lenet5", "torch", 0.1, 3)),
 }
 
 
