@@ -55,7 +55,8 @@ class Wanted:
         record = records.recorded(self.study)
         if not (self.added and record):
             return dict(self.values)
-        others = {name: [one for one in record.parameters[name] if one not in own] for name, own in self.values.items()}
+        present: Mapping[str, Any] = record.parameters
+        others = {name: [one for one in present[name] if one not in own] for name, own in self.values.items()}
         return {name: own + others[name] if self.first else others[name] + own for name, own in self.values.items()}
 
     @property
