@@ -473,7 +473,7 @@ def _outcomes(record: Record) -> list[Outcome]:
     # A trained model has the usual loss and labels; only its rows state the share of a class and how it was trained.
     rows = record.frame().fillna(USUAL | {"series": "", "optimizer": "", "share": 0.0, "epochs": 0})
     rows = rows[rows["part"] != LearningModel.part]
-    rows["epochs"] = rows["epochs"].mask(rows["part"] == LearnedModel.part, 1)
+    rows = rows.assign(epochs=rows["epochs"].mask(rows["part"] == LearnedModel.part, 1))
     rows = rows.assign(chance=100 * guessed(rows, "instances", ["part", "series", "optimizer", "share", *SETTING]))
     rows = rows[rows["attack"] != "guess"]
     found = average_of("instances", "instance accuracy", "batches", of=1.0, spread="spread")
@@ -565,25 +565,17 @@ def figure_learning(record: Record) -> Figure:
     """
     epoch, others = (select(record.rows(kind), series="settings", share=0.0) for kind in (TrainedModel, LearnedModel))
     rows = pd.concat([record.rows(LearningModel), epoch, others]).sort_values(["size", "accuracy"])
-    line = rows["part"] != LearnedModel.part
-    rows = rows.assign(line=line, guess=line & (rows["attack"] == "guess"), attacked=rows["attack"] == "posterior")
+    rows = rows.assign(line=rows["part"] != LearnedModel.part)
     rows = rows[rows["size"].isin([rows["size"].min(), rows["size"].max()])].astype({"size": int})
     attacked = lines("accuracy", "instances", by="size", label="batches of {}".format)
     guess = lines("accuracy", "instances", by="size", label="a guess, batches of {}".format, linestyle="--", marker="")
-    crosses = lines(
-        "accuracy",
-        "instances",
-        by="size",
-        label="other networks, batches of {}".format,
-        linestyle="",
-        marker="X",
-        markersize=9,
-    )
+    look: dict[str, Any] = {"linestyle": "", "marker": "X", "markersize": 9}
+    crosses = lines("accuracy", "instances", by="size", label="other networks, batches of {}".format, **look)
     return drawn(
         rows,
-        only_rows(attacked, attacked=True, line=True),
-        only_rows(crosses, attacked=True, line=False),
-        only_rows(guess, guess=True),
+        only_rows(attacked, attack="posterior", line=True),
+        only_rows(crosses, attack="posterior", line=False),
+        only_rows(guess, attack="guess", line=True),
         level(PUBLISHED_BOUND, "the paper’s lower bound", **PUBLISHED),
         height=3.2,
         legend=4,
