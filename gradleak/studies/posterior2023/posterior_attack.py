@@ -448,8 +448,7 @@ def summary(record: Record) -> Summary:
         f"depends on the recipe: {plain.text} after plain gradient descent without batch norm, {adam.text} after Adam "
         f"with it, where guessing equal counts reaches {smallest['guess']:.3f}.",
         true=bool(lenet.agrees and known[KEY].agrees and rows["instances"].min() > 0.97)
-        and (plain.value or 0) > smallest["guess"] + 0.1
-        and smallest["posterior"] < smallest["guess"],
+        and bool((plain.value or 0) > smallest["guess"] + 0.1 and smallest["posterior"] < smallest["guess"]),
         claim=KEY,
         what="instance accuracy of the posterior attack (untrained VGG16 with ReLU, CIFAR-10, batches of 32)",
         figure=figure_settings,
