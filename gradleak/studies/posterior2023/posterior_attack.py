@@ -444,8 +444,8 @@ def summary(record: Record) -> Summary:
     smallest = select(even, size=even["size"].min()).set_index("attack")["instances"]
     return Summary(
         "The posterior attack counts nearly all labels on untrained networks with default weights (accuracy "
-        f"{lenet.text} on LeNet5 and VGG16, {resnet.text} on ResNet50), but after one epoch, in small balanced batches, "
-        f"{plain.text} (plain gradient descent, no batch norm) or {adam.text} (Adam); equal counts give "
+        f"{lenet.text} on LeNet5 and VGG16, {resnet.text} on ResNet50), but after one epoch, in small balanced "
+        f"batches, {plain.text} (plain gradient descent, no batch norm) or {adam.text} (Adam); equal counts give "
         f"{smallest['guess']:.3f}.",
         true=bool(lenet.agrees and known[KEY].agrees and rows["instances"].min() > 0.97)
         and bool((plain.value or 0) > smallest["guess"] + 0.1 and smallest["posterior"] < smallest["guess"]),
