@@ -32,6 +32,8 @@ def test_a_command_runs_trials_that_measure_the_claims_in_the_papers_setting(wan
     assert own
     for claim in own:
         assert any(may_measure(claim, one) and not differences(claim, [one], parameters.model_dump()) for one in trials)
+    verb = "gradleak record" if wanted.added else "gradleak run --profile paper"
+    assert wanted.command.startswith(f"{verb} {wanted.study} -p ")
     assert all(f"-p '{name}=" in wanted.command or f"-p {name}=" in wanted.command for name in wanted.values)
 
 
